@@ -1,0 +1,346 @@
+"""The settings table: a field is a row, and every face of a setting comes from that row.
+
+``segment_bytes`` in code is ``segment.bytes`` in TOML and in Kafka's DescribeConfigs,
+``--segment-bytes`` on the command line, ``CORDWOOD_SEGMENT_BYTES`` in the environment and a line of
+``docs/settings.md``. Precedence: flag, then environment, then file, then default. A setting that
+is not in the table is refused with the nearest name that is; a change of several settings holds
+whole or not at all.
+
+At this edge ``-1`` means no limit and becomes ``KEEP_ALL``, so that decisions need no special case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from cordwood.errors import ConfigError, InvalidConfig
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+KEEP_ALL: Final = 2**63 - 1  # what -1 becomes: larger than any size or age
+
+Value = int | float | bool | str | frozenset[str]
+
+
+class Row(NamedTuple):
+    """What a setting is, beside its name and type."""
+
+    default: Value
+    doc: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    limit: bool  # -1 stands for no limit
+
+
+def setting(
+    default: Value,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Iterable[str] = (),
+    limit: bool = False,
+) -> Any:
+    """Declare one row; the annotation of the field gives its type."""
+    row = Row(default, doc, low, high, tuple(choices), limit)
+    return field(default=default, metadata={"row": row})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What a topic may choose for itself; names are Kafka's where Kafka has one."""
+
+    cleanup_policy: frozenset[str] = setting(
+        frozenset({"delete"}),
+        "What makes sealed records go: delete (age or size), compact (superseded by key), consume "
+        "(only what every registered reader has passed). They combine.",
+        choices=("delete", "compact", "consume"),
+    )
+    segment_bytes: int = setting(
+        GIB, "Cut before the active segment passes this size.", low=14, high=2**31 - 1
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS, "Cut when the active segment's first record is this old.", low=1
+    )
+    segment_entries: int = setting(
+        1_000_000, "Cut once the active segment holds this many records.", low=1
+    )
+    retention_ms: int = setting(
+        7 * DAY_MS,
+        "With delete: drop sealed segments whose newest record is older. -1 keeps them.",
+        low=0,
+        limit=True,
+    )
+    retention_bytes: int = setting(
+        KEEP_ALL,
+        "With delete: drop the oldest sealed segments above this total. -1 keeps them.",
+        low=0,
+        limit=True,
+    )
+    retention_hard_bytes: int = setting(
+        KEEP_ALL,
+        "Drop the oldest sealed segments above this total even if a registered reader has not "
+        "passed them; reported as data loss. -1 is off.",
+        low=0,
+        limit=True,
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, "Compact when the dirty part is more than this share of the log.", low=0, high=1
+    )
+    min_compaction_lag_ms: int = setting(0, "Records younger than this are not compacted.", low=0)
+    max_compaction_lag_ms: int = setting(
+        KEEP_ALL, "Records older than this are compacted whatever the ratio.", low=1, limit=True
+    )
+    delete_retention_ms: int = setting(
+        DAY_MS, "How long a tombstone stays after the first compaction that met it.", low=0
+    )
+    max_message_bytes: int = setting(
+        MIB + 12, "The largest batch a producer may send, as compressed.", low=0, high=2**31 - 1
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whose clock records carry: the producer's or the broker's at the append.",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    compression_type: str = setting(
+        "producer",
+        "How sealed segments are stored when compaction rewrites them; producer keeps each batch's "
+        "own codec.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    flush_mode: str = setting(
+        "broker",
+        "When an append counts as durable: fsync (on the device), os (in the page cache), or what "
+        "the broker's durability says.",
+        choices=("broker", "fsync", "os"),
+    )
+    index_interval_bytes: int = setting(
+        4096, "A sparse index entry is made after more than this many bytes.", low=0
+    )
+    file_delete_delay_ms: int = setting(
+        MINUTE_MS, "How long a dropped or replaced file stays for readers already in it.", low=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What one broker process may choose."""
+
+    data: str = setting("data", "The data directory; one process at a time may hold it.")
+    kafka: str = setting("127.0.0.1:9092", "Kafka protocol listeners, comma separated; off = none.")
+    ingress: str = setting("127.0.0.1:5673", "Line ingress listeners; off = none.")
+    control: str = setting("127.0.0.1:5675,127.0.0.1:5676", "Line command listeners; off = none.")
+    http: str = setting("127.0.0.1:8080", "HTTP listeners for metrics and health; off = none.")
+    kafka_tls: str = setting("off", "Kafka protocol listeners with TLS.")
+    ingress_tls: str = setting("off", "Line ingress listeners with TLS.")
+    control_tls: str = setting("off", "Line command listeners with TLS.")
+    http_tls: str = setting("off", "HTTP listeners with TLS.")
+    tls_cert: str = setting("", "Path of the server certificate (PEM), needed by TLS listeners.")
+    tls_key: str = setting("", "Path of the certificate's key (PEM).")
+    tls_client_ca: str = setting(
+        "", "Path of a CA (PEM): clients must show a certificate it signed (mutual TLS)."
+    )
+    advertised_kafka: str = setting(
+        "", "HOST:PORT told to Kafka clients; empty = the address they connected to."
+    )
+    durability: str = setting(
+        "fsync",
+        "When an append is acknowledged: fsync (on the device) or os (in the page cache).",
+        choices=("fsync", "os"),
+    )
+    auto_create_topics: bool = setting(
+        True, "Create a topic on the first write or metadata request for it."
+    )
+    num_partitions: int = setting(1, "Partitions of a topic created on sight.", low=1, high=10_000)
+    ingress_topic: str = setting("append", "The topic ingress lines are appended to.")
+    dead_letter_topic: str = setting(
+        "dead_letter", "Where lines that do not parse and records that do not route go."
+    )
+    ingress_overflow: str = setting(
+        "block",
+        "When the buffer before the writer is full: block (stop reading the socket) or drop_oldest "
+        "(drop and count).",
+        choices=("block", "drop_oldest"),
+    )
+    ingress_buffer: int = setting(
+        8192, "Records that may wait between the ingress door and the writer.", low=1
+    )
+    line_bytes_max: int = setting(
+        MIB, "The longest line or frame; a longer one is refused or dead-lettered.", low=64
+    )
+    connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
+    idle_timeout_ms: int = setting(
+        10 * MINUTE_MS,
+        "Close a connection that sent nothing for this long. -1 = never.",
+        low=1,
+        limit=True,
+    )
+    handshake_timeout_ms: int = setting(
+        10 * SECOND_MS, "Close a connection whose TLS handshake takes longer.", low=1
+    )
+    monitor_interval_ms: int = setting(
+        10 * SECOND_MS, "How often cuts by age and reclaims are looked for.", low=10
+    )
+    shutdown_timeout_ms: int = setting(
+        10 * SECOND_MS, "How long a stop waits for connections to drain.", low=0
+    )
+
+
+Config = TypeVar("Config", TopicConfig, BrokerConfig)
+
+
+def rows(table: type[TopicConfig] | type[BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
+    """The table: dotted name → (field name, type as written, row)."""
+    return {
+        f.name.replace("_", "."): (f.name, str(f.type), cast(Row, f.metadata["row"]))
+        for f in fields(table)
+    }
+
+
+def parse_value(kind: str, row: Row, text: object) -> Value:
+    """A setting from what a file, flag, variable or Kafka request said; raises ValueError."""
+    value = _PARSERS[kind](text)
+    if row.limit and value == -1:
+        return KEEP_ALL
+    parts = value if isinstance(value, frozenset) else {value}
+    if row.choices and not parts <= set(row.choices):
+        raise ValueError(f"{text!r} is not one of {', '.join(row.choices)}")
+    if row.low is not None and cast(float, value) < row.low:
+        raise ValueError(f"{text} is below {row.low}")
+    if row.high is not None and cast(float, value) > row.high:
+        raise ValueError(f"{text} is above {row.high}")
+    return value
+
+
+def format_value(row: Row, value: Value) -> str:
+    """A setting as Kafka and TOML users write it; the inverse of ``parse_value``."""
+    if row.limit and value == KEEP_ALL:
+        return "-1"
+    if isinstance(value, frozenset):
+        return ",".join(choice for choice in row.choices if choice in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def changed(config: Config, changes: Mapping[str, object]) -> Config:
+    """The config with dotted settings changed, all or none; raises ``InvalidConfig``."""
+    table = rows(type(config))
+    parsed: dict[str, Value] = {}
+    for name, text in changes.items():
+        if name not in table:
+            raise InvalidConfig(f"there is no setting {name}{nearest(name, table)}")
+        field_name, kind, row = table[name]
+        try:
+            parsed[field_name] = parse_value(kind, row, text)
+        except ValueError as error:
+            raise InvalidConfig(f"{name}: {error}") from None
+    return replace(config, **cast(Any, parsed))
+
+
+def overrides(config: TopicConfig | BrokerConfig) -> dict[str, str]:
+    """Only what differs from the default, as text: what is stored and shown as set."""
+    return {
+        name: format_value(row, getattr(config, field_name))
+        for name, (field_name, _, row) in rows(type(config)).items()
+        if getattr(config, field_name) != row.default
+    }
+
+
+def load_broker_config(
+    flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
+) -> BrokerConfig:
+    """Default < file < environment < flags; the first thing wrong stops with ``ConfigError``."""
+    table = rows(BrokerConfig)
+    said: dict[str, object] = dict(_read_file(path)) if path else {}
+    for name in table:
+        variable = environment_name(name)
+        if variable in environ:
+            said[name] = environ[variable]
+    said.update({name: value for name, value in flags.items() if value is not None})
+    try:
+        return changed(BrokerConfig(), said)
+    except InvalidConfig as error:
+        where = f" (file {path})" if path else ""
+        raise ConfigError(f"{error}{where}") from None
+
+
+def environment_name(name: str) -> str:
+    """``segment.bytes`` → ``CORDWOOD_SEGMENT_BYTES``."""
+    return "CORDWOOD_" + name.replace(".", "_").upper()
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint to append to a refusal: the closest known name, if any is close."""
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _read_file(path: str) -> dict[str, object]:
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file at {os.fspath(path)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not TOML: {error}") from None
+    return _flatten(tables, "")
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Nested TOML tables → dotted names, so ``[ingress] buffer`` is ``ingress.buffer``."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _parse_int(text: object) -> int:
+    if isinstance(text, bool) or not isinstance(text, int | str):
+        raise ValueError(f"{text!r} is not a whole number")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def _parse_float(text: object) -> float:
+    try:
+        return float(cast(str, text))
+    except (TypeError, ValueError):
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def _parse_bool(text: object) -> bool:
+    word = str(text).lower()
+    if word not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word == "true"
+
+
+def _parse_set(text: object) -> frozenset[str]:
+    words = text if isinstance(text, list | frozenset) else str(text).split(",")
+    return frozenset(str(word).strip() for word in words if str(word).strip())
+
+
+_PARSERS: dict[str, Callable[[object], Value]] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": _parse_bool,
+    "str": str,
+    "frozenset[str]": _parse_set,
+}

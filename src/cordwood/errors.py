@@ -1,0 +1,211 @@
+"""Every error cordwood raises, in two levels: a family and its members.
+
+The family says who handles it (see the table in ``docs/errors.md``, which is generated from
+these classes); the class attributes say what a client sees. A torn tail is a value, not an error,
+and a failed assertion is our own mistake: neither belongs here, and assertions are never caught.
+
+``code`` is Kafka's error code, ``name`` the word after ``ERR`` in the line protocol, ``exit_code``
+what the command line returns.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CordwoodError(Exception):
+    """What every error of ours is; catch a family instead where you can handle one."""
+
+    code: ClassVar[int] = -1
+    name: ClassVar[str] = "UNKNOWN"
+    retriable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+
+class RequestError(CordwoodError):
+    """The caller can fix it; the reply carries the code."""
+
+    code = 42
+    name = "INVALID_REQUEST"
+
+
+class ProtocolError(CordwoodError):
+    """The peer broke the protocol; the connection is told and closed."""
+
+    code = 42
+    name = "PROTOCOL"
+
+
+class CorruptionError(CordwoodError):
+    """Bytes contradict their checksum; the partition goes offline and the rest serves."""
+
+    code = 56
+    name = "STORAGE"
+    exit_code = 5
+
+
+class UnavailableError(CordwoodError):
+    """Disk, store or peer is away; the same request may succeed later."""
+
+    code = 7
+    name = "UNAVAILABLE"
+    retriable = True
+    exit_code = 6
+
+
+class ConfigError(CordwoodError):
+    """The operator can fix it; start-up stops and names the setting."""
+
+    code = 40
+    name = "INVALID_CONFIG"
+    exit_code = 2
+
+
+# --- RequestError ---------------------------------------------------------------------------
+
+
+class UnknownTopic(RequestError):
+    """The topic or partition does not exist, and may not be created on sight."""
+
+    code, name, retriable, exit_code = 3, "UNKNOWN_TOPIC", True, 3
+
+
+class TopicExists(RequestError):
+    """A topic of that name is there already."""
+
+    code, name, exit_code = 36, "TOPIC_EXISTS", 4
+
+
+class InvalidTopic(RequestError):
+    """The topic name is empty, too long or has characters outside ``[a-zA-Z0-9._-]``."""
+
+    code, name = 17, "INVALID_TOPIC"
+
+
+class InvalidPartitions(RequestError):
+    """A partition count that cannot be: below one, or fewer than there are."""
+
+    code, name = 37, "INVALID_PARTITIONS"
+
+
+class InvalidConfig(RequestError):
+    """A topic setting that does not exist or does not hold; nothing was changed."""
+
+    code, name = 40, "INVALID_CONFIG"
+
+
+class OffsetOutOfRange(RequestError):
+    """The offset lies before the log's start or past its end."""
+
+    code, name = 1, "OFFSET_OUT_OF_RANGE"
+
+
+class CorruptBatch(RequestError):
+    """A produced batch whose length, magic or checksum does not hold; nothing was stored."""
+
+    code, name, retriable = 2, "CORRUPT_MESSAGE", True
+
+
+class BatchTooLarge(RequestError):
+    """A produced batch above ``max.message.bytes``."""
+
+    code, name = 10, "MESSAGE_TOO_LARGE"
+
+
+class InvalidRecord(RequestError):
+    """A record the topic refuses, such as one without a key on a compacted topic."""
+
+    code, name = 87, "INVALID_RECORD"
+
+
+class PolicyViolation(RequestError):
+    """The topic's policy forbids the request."""
+
+    code, name, exit_code = 44, "POLICY_VIOLATION", 4
+
+
+class OutOfOrderSequence(RequestError):
+    """An idempotent producer skipped a sequence number."""
+
+    code, name = 45, "OUT_OF_ORDER_SEQUENCE"
+
+
+class StaleProducer(RequestError):
+    """A newer instance of this producer has taken over (its epoch is higher)."""
+
+    code, name, exit_code = 47, "PRODUCER_FENCED", 4
+
+
+class UnknownReader(RequestError):
+    """No reader of that name is registered on the topic."""
+
+    code, name, exit_code = 69, "UNKNOWN_READER", 3
+
+
+class StaleManifest(RequestError):
+    """A job's manifest names segments that are no longer the live ones; run the job again."""
+
+    code, name, exit_code = 44, "STALE_MANIFEST", 4
+
+
+class NotLeader(RequestError):
+    """This broker does not lead the partition."""
+
+    code, name, retriable = 6, "NOT_LEADER", True
+
+
+# --- ProtocolError --------------------------------------------------------------------------
+
+
+class LineTooLong(ProtocolError):
+    """A line passed ``line.bytes.max`` before its newline came."""
+
+    code, name = 10, "LINE_TOO_LONG"
+
+
+class BadFrame(ProtocolError):
+    """A length prefix that no frame can have; the stream cannot be read past it."""
+
+    name = "BAD_FRAME"
+
+
+# --- UnavailableError -----------------------------------------------------------------------
+
+
+class DiskFull(UnavailableError):
+    """No space is left for the append; reads go on, and writes again once space returns."""
+
+    code, name = 56, "DISK_FULL"
+
+
+class PartitionOffline(UnavailableError):
+    """The partition's files are damaged or unreadable; ``cordwood segment verify`` says where."""
+
+    code, name, exit_code = 56, "PARTITION_OFFLINE", 5
+
+
+class Overloaded(UnavailableError):
+    """The bounded buffer before the writer is full."""
+
+    code, name = 7, "OVERLOADED"
+
+
+class ShuttingDown(UnavailableError):
+    """The broker is draining and takes no new work."""
+
+    code, name = 7, "SHUTTING_DOWN"
+
+
+# --- ConfigError ----------------------------------------------------------------------------
+
+
+class DirectoryInUse(ConfigError):
+    """Another process holds the data directory's lock."""
+
+    name, exit_code = "DIRECTORY_IN_USE", 4
+
+
+class UnknownFormat(ConfigError):
+    """The data directory was written by a program with another format version."""
+
+    name = "UNKNOWN_FORMAT"
