@@ -201,7 +201,7 @@ class BrokerConfig:
 Config = TypeVar("Config", TopicConfig, BrokerConfig)
 
 
-def rows(table: type[TopicConfig] | type[BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
+def rows(table: type[TopicConfig | BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
     """The table: dotted name → (field name, type as written, row)."""
     return {
         f.name.replace("_", "."): (f.name, str(f.type), cast(Row, f.metadata["row"]))
