@@ -1,0 +1,1 @@
+"""Benchmarks: measured through public interfaces, printed with machine and commit by `make bench`."""
