@@ -1,0 +1,72 @@
+"""CUT: when the active segment must be sealed.
+
+Size, age or entries, whichever comes first, asked by the single writer at a batch boundary and by
+the monitor between writes, so an idle topic is cut too. It never waits for a reader, and never
+cuts an empty segment.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from cordwood.config import TopicConfig
+from cordwood.model import NO_TIMESTAMP, SegmentInfo
+
+OFFSETS_PER_SEGMENT_MAX: Final = 2**31 - 1  # an index entry holds its offset in a signed int32
+
+
+class RollReason(StrEnum):
+    """Why the active segment is sealed."""
+
+    SIZE = "size"  # the incoming batch would pass segment.bytes
+    AGE = "age"  # segment.ms, or max.compaction.lag.ms on a compacted topic
+    ENTRIES = "entries"  # segment.entries
+    OFFSETS = "offsets"  # the index cannot express the next offset
+    EXPIRED = "expired"  # every record in it is past retention: sealed to be dropped
+    DEMAND = "demand"  # somebody asked
+
+
+def plan_roll(
+    active: SegmentInfo,
+    incoming_bytes: int,
+    incoming_records: int,
+    config: TopicConfig,
+    now_ms: int,
+) -> RollReason | None:
+    """Why to seal ``active`` before the incoming batch is written; None to go on with it.
+
+    The monitor asks with nothing incoming. A batch larger than ``segment.bytes`` gets a segment of
+    its own: an empty segment is never cut.
+    """
+    if active.size_bytes == 0:
+        return None
+    if active.size_bytes + incoming_bytes > config.segment_bytes:
+        return RollReason.SIZE
+    is_full = active.records >= config.segment_entries
+    if is_full or active.records + incoming_records > config.segment_entries:
+        return RollReason.ENTRIES
+    if active.end_offset + incoming_records - active.base_offset > OFFSETS_PER_SEGMENT_MAX:
+        return RollReason.OFFSETS
+    if now_ms - born_ms(active, now_ms) >= roll_ms(config):
+        return RollReason.AGE
+    return None
+
+
+def roll_ms(config: TopicConfig) -> int:
+    """How old an active segment may grow: a compacted topic must also seal in time to compact."""
+    if "compact" in config.cleanup_policy:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
+
+
+def born_ms(active: SegmentInfo, now_ms: int) -> int:
+    """Since when the segment has held a record, as far as its timestamps can be believed.
+
+    Producers choose timestamps. A record cannot have arrived before its segment was opened, or a
+    backfill of old records would cut at every append; nor in the future, or one wrong clock would
+    keep the segment open for ever.
+    """
+    if active.first_ms == NO_TIMESTAMP or active.first_ms > now_ms:
+        return active.created_ms
+    return max(active.first_ms, active.created_ms)
