@@ -1,0 +1,191 @@
+"""The five codecs of record batches, each bounded when it inflates.
+
+Written as Kafka's Java client writes them: gzip, xerial-framed snappy, lz4 and zstd frames. Read
+as any client writes them: snappy raw too (librdkafka), several gzip members or zstd frames in a
+row. ``decompress`` never returns, nor holds, more than ``size_max`` bytes: a small hostile batch
+cannot take a process down. What does not inflate raises ``CorruptBatch``.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from cordwood.batch.header import Buffer
+from cordwood.errors import CorruptBatch
+from cordwood.model import Codec
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
+
+_GZIP_WINDOW: Final = 31  # zlib's way to say: a gzip header and trailer around it
+_GZIP_LEVEL: Final = 6
+_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"  # independent blocks of 64 KiB, no checksums
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_STORED_BIT: Final = 1 << 31
+_LZ4_LENGTH: Final = struct.Struct("<I")
+_LZ4_RATIO_MAX: Final = 255  # of the format: a length byte stands for at most 255 bytes
+_ZSTD_LEVEL: Final = 3
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_BLOCK_LENGTH: Final = struct.Struct(">i")
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """The records section of a batch, compressed."""
+    return _COMPRESSORS[codec](data)
+
+
+def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -> bytes:
+    """What ``compress`` was given; raises ``CorruptBatch`` if damaged or above ``size_max``."""
+    try:
+        return _DECOMPRESSORS[codec](data, size_max)
+    except (cramjam.DecompressionError, zlib.error, zstd.ZstdError, EOFError) as error:
+        raise CorruptBatch(f"the {codec.name.lower()} data does not inflate: {error}") from None
+
+
+def _bomb(size_max: int) -> CorruptBatch:
+    return CorruptBatch(f"the records inflate past {size_max} bytes; send smaller batches")
+
+
+def _keep(data: Buffer) -> bytes:
+    return bytes(data)
+
+
+def _kept(data: Buffer, size_max: int) -> bytes:
+    if len(data) > size_max:
+        raise _bomb(size_max)
+    return bytes(data)
+
+
+def _gzip(data: Buffer) -> bytes:
+    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return packer.compress(data) + packer.flush()
+
+
+def _gunzip(data: Buffer, size_max: int) -> bytes:
+    parts: list[bytes] = []
+    left = size_max
+    rest: bytes = bytes(data)
+    while rest or not parts:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        parts.append(member.decompress(rest, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _bomb(size_max)
+        if not member.eof:
+            raise EOFError("it ends within a gzip member")
+        rest = member.unused_data
+    return b"".join(parts)
+
+
+def _snap(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += [_BLOCK_LENGTH.pack(len(block)), block]
+    return b"".join(parts)
+
+
+def _unsnap(data: Buffer, size_max: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnap_block(view, size_max, size_max)
+    parts: list[bytes] = []
+    left, position = size_max, len(_XERIAL_HEADER)
+    while position < len(view):
+        if len(view) - position < _BLOCK_LENGTH.size:
+            raise EOFError("it ends within a block length")
+        (length,) = _BLOCK_LENGTH.unpack_from(view, position)
+        position += _BLOCK_LENGTH.size
+        if not 0 < length <= len(view) - position:
+            raise EOFError(f"a block of {length} bytes where {len(view) - position} are left")
+        parts.append(_unsnap_block(view[position : position + length], left, size_max))
+        left -= len(parts[-1])
+        position += length
+    return b"".join(parts)
+
+
+def _unsnap_block(block: memoryview, left: int, size_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > left:  # stated up front, so nothing is held
+        raise _bomb(size_max)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _lz4(data: Buffer) -> bytes:
+    """A frame of independent 64 KiB blocks: Java's reader refuses the linked ones cramjam makes."""
+    view = memoryview(data)
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += [_LZ4_LENGTH.pack(len(block)), block]
+        else:
+            parts += [_LZ4_LENGTH.pack(len(plain) | _LZ4_STORED_BIT), bytes(plain)]
+    parts.append(_LZ4_LENGTH.pack(0))
+    return b"".join(parts)
+
+
+def _unlz4(data: Buffer, size_max: int) -> bytes:
+    """Inflate into a bounded buffer, grown until it is large enough: frames need not say."""
+    ceiling = min(size_max, _LZ4_RATIO_MAX * len(data) + _LZ4_BLOCK_BYTES)
+    size = min(ceiling, 4 * len(data) + _LZ4_BLOCK_BYTES)
+    while True:
+        room = bytearray(size)
+        try:
+            written: int = cramjam.lz4.decompress_into(data, room)
+            return bytes(memoryview(room)[:written])
+        except cramjam.DecompressionError as error:
+            if size == ceiling:  # damaged, or a bomb: the library does not tell them apart
+                raise CorruptBatch(
+                    f"the lz4 data does not inflate within {size_max} bytes: {error}"
+                ) from None
+        size = min(ceiling, 8 * size)
+
+
+def _zstd(data: Buffer) -> bytes:
+    return zstd.compress(data, level=_ZSTD_LEVEL)
+
+
+def _unzstd(data: Buffer, size_max: int) -> bytes:
+    parts: list[bytes] = []
+    left = size_max
+    rest: bytes = bytes(data)
+    while rest or not parts:
+        frame = zstd.ZstdDecompressor()
+        parts.append(frame.decompress(rest, max_length=left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _bomb(size_max)
+        if not frame.eof:
+            raise EOFError("it ends within a zstd frame")
+        rest = frame.unused_data
+    return b"".join(parts)
+
+
+_COMPRESSORS: Final[dict[Codec, Callable[[Buffer], bytes]]] = {
+    Codec.NONE: _keep,
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: _snap,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
+}
+_DECOMPRESSORS: Final[dict[Codec, Callable[[Buffer, int], bytes]]] = {
+    Codec.NONE: _kept,
+    Codec.GZIP: _gunzip,
+    Codec.SNAPPY: _unsnap,
+    Codec.LZ4: _unlz4,
+    Codec.ZSTD: _unzstd,
+}

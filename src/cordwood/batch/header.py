@@ -1,0 +1,216 @@
+"""Whole-batch operations on RecordBatch v2: read, check and patch the 61-byte header.
+
+Nothing here touches a record, so the cost of a batch does not grow with what is in it (but for one
+pass of CRC32C over its bytes). The base offset and the leader epoch lie outside the checksum: a
+produced batch is stored as it arrived with only these two fields patched.
+
+    baseOffset i64 · batchLength i32 (bytes after this field) · partitionLeaderEpoch i32 · magic i8
+    · crc u32 (of everything after it) · attributes i16 · lastOffsetDelta i32 · baseTimestamp i64
+    · maxTimestamp i64 · producerId i64 · producerEpoch i16 · baseSequence i32 · count i32 · records
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+import google_crc32c
+
+from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
+from cordwood.model import NO_PRODUCER, Codec, TimestampType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
+MAGIC: Final = 2
+SEQUENCE_MODULUS: Final = 2**31  # sequences run 0 … 2**31 - 1 and then from 0 again
+
+CODEC_BITS: Final = 0x07
+APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+CRC_POSITION: Final = 17
+CRC_START: Final = 21  # the checksum covers from here to the end of the batch
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_EPOCH_POSITION: Final = 12
+_MAX_TIMESTAMP_POSITION: Final = 35
+
+assert HEADER.size == HEADER_BYTES
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields as they stand in the bytes; properties say what they mean."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int  # the delete horizon instead, when the batch has one
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a header for
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset the batch covers; after compaction no record may stand there."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def end_offset(self) -> int:
+        """One past ``last_offset``."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed; raises ``CorruptBatch`` for a number nobody defined."""
+        number = self.attributes & CODEC_BITS
+        if number > Codec.ZSTD.value:
+            raise CorruptBatch(f"batch at offset {self.base_offset}: unknown codec {number}")
+        return Codec(number)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whose clock: with APPEND every record's time is ``max_timestamp_ms``."""
+        return TimestampType.APPEND if self.attributes & APPEND_TIME_BIT else TimestampType.CREATE
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds a marker instead of records for readers."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether ``base_timestamp_ms`` is the time from which tombstones may go."""
+        return bool(self.attributes & DELETE_HORIZON_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last offset covered; ``NO_PRODUCER`` when nobody numbered it."""
+        if self.base_sequence == NO_PRODUCER:
+            return NO_PRODUCER
+        return (self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS
+
+
+def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``: its fields unchecked; raises ``CorruptBatch`` when cut short."""
+    if len(data) - position < HEADER_BYTES:
+        raise CorruptBatch(
+            f"a batch header needs {HEADER_BYTES} bytes; {len(data) - position} are left "
+            f"at position {position}"
+        )
+    return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+def crc32c(data: Buffer) -> int:
+    """CRC-32C (Castagnoli) of the bytes."""
+    # The library takes read-only bytes alone; one copy at memory speed is cheaper than any detour.
+    crc: int = google_crc32c.value(data if type(data) is bytes else bytes(data))
+    return crc
+
+
+def is_crc_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the batch at ``position`` has the checksum its header states."""
+    view = memoryview(data)
+    return crc32c(view[position + CRC_START : position + header.size_bytes]) == header.crc
+
+
+def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
+    """The headers of concatenated whole batches, checked as a broker must before it stores them.
+
+    Raises ``CorruptBatch`` (bytes damaged on the way: sending again may help), ``BatchTooLarge`` or
+    ``InvalidRecord`` (what no client may send). Records are not looked at: see
+    ``columns.check_records``.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        _check_frame(header, position, len(data) - position, batch_bytes_max)
+        if not is_crc_valid(data, position, header):
+            raise CorruptBatch(f"batch at position {position}: the checksum does not hold")
+        _check_claims(header, position)
+        headers.append(header)
+        position += header.size_bytes
+    return headers
+
+
+def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max: int) -> None:
+    """Length, size and format: what must hold before the checksum can be asked."""
+    where = f"batch at position {position}"
+    if header.magic in {0, 1}:
+        raise InvalidRecord(
+            f"{where}: message format v{header.magic} is no longer stored; use a client that "
+            "writes record batches (format v2, Kafka 0.11 or later)"
+        )
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"{where}: unknown format {header.magic}, expected {MAGIC}")
+    if header.size_bytes < HEADER_BYTES:
+        raise CorruptBatch(f"{where}: length {header.batch_length} is shorter than a header")
+    if header.size_bytes > bytes_max:
+        raise BatchTooLarge(
+            f"{where} has {header.size_bytes} bytes; max.message.bytes is {bytes_max}: send "
+            "smaller batches or raise the topic's limit"
+        )
+    if header.size_bytes > left_bytes:
+        raise CorruptBatch(f"{where}: {header.size_bytes} bytes announced, {left_bytes} came")
+
+
+def _check_claims(header: BatchHeader, position: int) -> None:
+    """What an intact header may not say when it comes from a client."""
+    where = f"batch at position {position}"
+    if header.count <= 0 or header.count != header.last_offset_delta + 1:
+        raise InvalidRecord(
+            f"{where}: {header.count} records, but offset deltas up to {header.last_offset_delta}"
+        )
+    if header.attributes & CODEC_BITS > Codec.ZSTD.value:
+        raise InvalidRecord(f"{where}: unknown codec {header.attributes & CODEC_BITS}")
+    if header.is_control:
+        raise InvalidRecord(f"{where}: clients may not write control batches")
+    if header.has_delete_horizon:
+        raise InvalidRecord(f"{where}: only compaction may set a delete horizon")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord(f"{where}: a transactional batch needs a producer id")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidRecord(f"{where}: a producer id needs an epoch and a sequence from 0 up")
+
+
+def patch(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Set the two fields outside the checksum, in place."""
+    _OFFSET.pack_into(data, position, base_offset)
+    _EPOCH.pack_into(data, position + _EPOCH_POSITION, leader_epoch)
+
+
+def stamp_append_time(data: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """Make the batch LogAppendTime at ``now_ms``, in place, and its checksum new."""
+    header = parse_header(data, position)
+    _ATTRIBUTES.pack_into(data, position + CRC_START, header.attributes | APPEND_TIME_BIT)
+    _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    seal(data, position, header.size_bytes)
+
+
+def seal(data: bytearray | memoryview, position: int, size_bytes: int) -> None:
+    """Write the checksum of the batch at ``position``; the last step of whoever built it."""
+    crc = crc32c(memoryview(data)[position + CRC_START : position + size_bytes])
+    _CRC.pack_into(data, position + CRC_POSITION, crc)
