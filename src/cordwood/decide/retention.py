@@ -1,0 +1,225 @@
+"""RECLAIM: which sealed segments may go, and why; which stay, and who keeps them.
+
+A plan takes the oldest run of segments and stops at the first keeper, so what is left is always
+one contiguous log. ``cleanup.policy`` is a set, read here as:
+
+=================  ================================================================
+contains           a segment is due when
+=================  ================================================================
+delete             its newest record is past ``retention.ms``, or the rest of the log
+                   still holds ``retention.bytes`` without it (Kafka's rule)
+consume            every registered reader has passed it
+delete, consume    (age or size) and consumed
+neither            never; ``compact`` removes records, not segments
+=================  ================================================================
+
+Whatever the policy, a segment wholly below the log start goes, and a segment above
+``retention.hard.bytes`` goes even if a reader loses by it; the plan then names who. Nothing here
+deletes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from cordwood.config import KEEP_ALL, TopicConfig
+from cordwood.model import NO_TIMESTAMP, SegmentInfo
+
+ARCHIVE_READER: Final = "archive"  # who loses when an unarchived segment goes
+
+
+class Reason(StrEnum):
+    """Why a segment goes."""
+
+    LOG_START = "log_start"  # its records were deleted already
+    AGE = "age"
+    SIZE = "size"
+    CONSUMED = "consumed"
+    HARD_CAP = "hard_cap"  # retention.hard.bytes: data loss, if anybody still wanted it
+
+
+class Keeper(StrEnum):
+    """What keeps a segment that is otherwise due."""
+
+    READERS = "readers"  # registered readers that have not passed it
+    NO_READER = "no_reader"  # consume, but nobody is registered who could pass it
+    ARCHIVE = "archive"  # its bundle has not been verified yet
+
+
+class Drop(NamedTuple):
+    """One segment to drop; ``loses`` names the readers that had not passed it."""
+
+    segment: SegmentInfo
+    reason: Reason
+    loses: tuple[str, ...] = ()
+
+
+class Hold(NamedTuple):
+    """One segment that is due for ``reason`` and stays because of ``keeper``."""
+
+    segment: SegmentInfo
+    reason: Reason
+    keeper: Keeper
+    readers: tuple[str, ...] = ()
+
+
+class RetentionPlan(NamedTuple):
+    """The oldest run to drop, what is held back, and whether the active segment is due.
+
+    With ``roll_active`` every record of the active segment has expired: seal it and plan again;
+    that plan drops it. (It may have grown in between, so this one does not presume to.)
+    """
+
+    drops: tuple[Drop, ...]
+    holds: tuple[Hold, ...]
+    roll_active: bool = False
+
+    def log_start(self, current: int) -> int:
+        """Where the log starts once the plan is applied."""
+        return max([current, *(drop.segment.end_offset for drop in self.drops)])
+
+
+class RouteProgress(NamedTuple):
+    """How far a route's reader has come, counted in offsets of the routed (source) partition."""
+
+    position: int  # it has passed every record routed to it below this source offset
+    pending: int  # records routed to it that it has not passed
+
+
+class _Facts(NamedTuple):
+    """What every question about one partition's segments is answered from."""
+
+    readers: Mapping[str, int]
+    log_start: int
+    config: TopicConfig
+    now_ms: int
+    archived_end: int
+
+
+def plan_retention(
+    sealed: Sequence[SegmentInfo],
+    active: SegmentInfo,
+    readers: Mapping[str, int],
+    *,
+    log_start: int,
+    config: TopicConfig,
+    now_ms: int,
+    archived_end: int = KEEP_ALL,
+) -> RetentionPlan:
+    """Plan for one partition; ``readers`` maps each registered reader to its next offset.
+
+    ``archived_end`` is the offset up to which bundles have been verified, for topics that are
+    archived before they are reclaimed.
+    """
+    facts = _Facts(readers, log_start, config, now_ms, archived_end)
+    drops: list[Drop] = []
+    total_bytes = active.size_bytes + sum(segment.size_bytes for segment in sealed)
+    for segment in sealed:
+        drop = _plan_segment(segment, total_bytes, facts)
+        if drop is None:
+            break
+        drops.append(drop)
+        total_bytes -= segment.size_bytes
+    kept = sealed[len(drops) :]
+    holds = _plan_holds([*kept, active], total_bytes, facts)
+    roll_active = not kept and _is_active_due(active, total_bytes, facts)
+    return RetentionPlan(tuple(drops), holds, roll_active)
+
+
+def effective_positions(router: int, routes: Mapping[str, RouteProgress]) -> dict[str, int]:
+    """Where routes count as being on the routed partition, for the consumption watermark.
+
+    A route with nothing pending counts as caught up with the router: a quiet route has no record
+    to acknowledge and would otherwise hold the log for ever. One with something pending is where
+    its reader is, never past the router.
+    """
+    return {
+        name: router if route.pending == 0 else min(route.position, router)
+        for name, route in routes.items()
+    }
+
+
+def watermark(readers: Mapping[str, int], log_start: int) -> int:
+    """The lowest cursor of the registered readers; the log start when there is none."""
+    return min(readers.values(), default=log_start)
+
+
+def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Drop | None:
+    """What to do with the oldest segment left, of ``total_bytes`` with it."""
+    if segment.end_offset <= facts.log_start:
+        return Drop(segment, Reason.LOG_START)
+    behind = _behind(segment, facts)
+    due = _due(segment, total_bytes, facts)
+    if due and not _keepers(segment, facts):
+        return Drop(segment, due, behind)
+    if total_bytes > facts.config.retention_hard_bytes:
+        unarchived = () if segment.end_offset <= facts.archived_end else (ARCHIVE_READER,)
+        return Drop(segment, Reason.HARD_CAP, behind + unarchived)
+    return None
+
+
+def _due(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Reason | None:
+    """Why the policy wants the segment gone, before asking who still needs it."""
+    config = facts.config
+    if "delete" in config.cleanup_policy:
+        newest_ms = segment.newest_ms
+        if newest_ms == NO_TIMESTAMP:
+            newest_ms = segment.created_ms
+        if facts.now_ms - newest_ms > config.retention_ms:
+            return Reason.AGE
+        if total_bytes - segment.size_bytes >= config.retention_bytes:
+            return Reason.SIZE
+        return None
+    return Reason.CONSUMED if "consume" in config.cleanup_policy else None
+
+
+def _keepers(segment: SegmentInfo, facts: _Facts) -> list[tuple[Keeper, tuple[str, ...]]]:
+    """Everything that keeps a due segment, with the readers concerned."""
+    keepers: list[tuple[Keeper, tuple[str, ...]]] = []
+    if "consume" in facts.config.cleanup_policy:
+        behind = _behind(segment, facts)
+        if behind:
+            keepers.append((Keeper.READERS, behind))
+        elif not facts.readers:
+            keepers.append((Keeper.NO_READER, ()))
+    if segment.end_offset > facts.archived_end:
+        keepers.append((Keeper.ARCHIVE, ()))
+    return keepers
+
+
+def _plan_holds(
+    segments: Sequence[SegmentInfo], total_bytes: int, facts: _Facts
+) -> tuple[Hold, ...]:
+    """The run that would go now if nobody needed it; the last segment is the active one."""
+    holds: list[Hold] = []
+    for segment in segments:
+        due = _due(segment, total_bytes, facts)
+        if due is None or (segment is segments[-1] and not _may_roll(segment, due)):
+            break
+        holds += [Hold(segment, due, keeper, who) for keeper, who in _keepers(segment, facts)]
+        total_bytes -= segment.size_bytes
+    return tuple(holds)
+
+
+def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Facts) -> bool:
+    """Whether sealing the active segment would let all of it go at once."""
+    if active.size_bytes > 0 and active.end_offset <= facts.log_start:
+        return True
+    due = _due(active, total_bytes, facts)
+    if due is None or not _may_roll(active, due):
+        return False
+    return not _keepers(active, facts)
+
+
+def _may_roll(active: SegmentInfo, due: Reason) -> bool:
+    """Being consumed cuts nothing, or caught-up readers would leave a segment per batch."""
+    return active.size_bytes > 0 and due is not Reason.CONSUMED
+
+
+def _behind(segment: SegmentInfo, facts: _Facts) -> tuple[str, ...]:
+    """Registered readers that have not passed the segment, in name order."""
+    return tuple(
+        sorted(name for name, next_ in facts.readers.items() if next_ < segment.end_offset)
+    )

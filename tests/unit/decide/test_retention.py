@@ -1,0 +1,205 @@
+"""Which sealed segments go, and who keeps the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cordwood.config import KEEP_ALL, TopicConfig
+from cordwood.decide.retention import (
+    Drop,
+    Hold,
+    Keeper,
+    Reason,
+    RouteProgress,
+    effective_positions,
+    plan_retention,
+    watermark,
+)
+from support.stacks import NOW_MS, a_stack, an_active
+
+
+def a_config(policy: str = "delete", **settings) -> TopicConfig:
+    settings.setdefault("retention_ms", KEEP_ALL)
+    return TopicConfig(cleanup_policy=frozenset(policy.split(",")), **settings)
+
+
+def plan(sealed, config, readers=(), *, active=None, log_start=0, **more):
+    active = active or an_active(sealed)
+    return plan_retention(
+        sealed,
+        active,
+        dict(readers),
+        log_start=log_start,
+        config=config,
+        now_ms=NOW_MS,
+        **more,
+    )
+
+
+def reasons(plan_):
+    return [(drop.segment.base_offset, drop.reason) for drop in plan_.drops]
+
+
+def test_segments_older_than_retention_go():
+    """The newest record decides, and it must be older, not as old."""
+    config = a_config(retention_ms=1000)
+    assert reasons(plan(a_stack(1002, 1001, 1000), config)) == [(0, Reason.AGE), (10, Reason.AGE)]
+
+
+def test_a_young_segment_protects_all_that_follow():
+    """Drops are a prefix: one future timestamp pins its segment and what lies behind."""
+    config = a_config(retention_ms=1000)
+    assert reasons(plan(a_stack(2000, -5000, 2000), config)) == [(0, Reason.AGE)]
+
+
+def test_size_drops_only_while_the_rest_holds_the_limit():
+    """Kafka's rule: 4 x 100 bytes with a limit of 250 keeps 300, not 200."""
+    stack = a_stack(0, 0, 0)
+    assert reasons(plan(stack, a_config(retention_bytes=250))) == [(0, Reason.SIZE)]
+    assert reasons(plan(stack, a_config(retention_bytes=300))) == [(0, Reason.SIZE)]
+    assert reasons(plan(stack, a_config(retention_bytes=301))) == []
+
+
+def test_compact_alone_drops_nothing():
+    """Neither age nor size nor readers drop a segment of a compacted topic."""
+    config = a_config("compact", retention_ms=1, retention_bytes=1)
+    assert plan(a_stack(5000, 5000), config, {"r": 99}).drops == ()
+
+
+def test_compact_delete_drops_by_age_too():
+    """Both act for themselves, as Kafka's do."""
+    config = a_config("compact,delete", retention_ms=1000)
+    assert reasons(plan(a_stack(5000), config)) == [(0, Reason.AGE)]
+
+
+def test_segments_below_the_log_start_go_under_any_policy():
+    """Their records were deleted already, so no reader loses and no archive waits."""
+    verdict = plan(a_stack(0, 0), a_config("compact"), {"r": 0}, log_start=15, archived_end=0)
+    assert verdict.drops == (Drop(a_stack(0)[0], Reason.LOG_START),)
+
+
+@pytest.mark.parametrize("policy", ["consume", "compact,consume"])
+def test_consume_drops_what_every_registered_reader_has_passed(policy):
+    """The slowest reader is the watermark; the hold names it alone."""
+    stack = a_stack(0, 0, 0)
+    verdict = plan(stack, a_config(policy), {"slow": 10, "fast": 30})
+    assert reasons(verdict) == [(0, Reason.CONSUMED)]
+    assert verdict.holds == (
+        Hold(stack[1], Reason.CONSUMED, Keeper.READERS, ("slow",)),
+        Hold(stack[2], Reason.CONSUMED, Keeper.READERS, ("slow",)),
+    )
+
+
+def test_consume_keeps_all_when_nobody_is_registered():
+    """Nobody has passed anything; the plan says that this is why."""
+    verdict = plan(a_stack(0), a_config("consume"))
+    assert verdict.drops == ()
+    assert verdict.holds[0].keeper is Keeper.NO_READER
+
+
+def test_consume_delete_needs_both():
+    """(Age or size) and consumed: neither alone is enough."""
+    config = a_config("consume,delete", retention_ms=1000)
+    stack = a_stack(2000, 2000, 500)
+    verdict = plan(stack, config, {"r": 30, "s": 15})
+    assert reasons(verdict) == [(0, Reason.AGE)]
+    assert verdict.holds == (Hold(stack[1], Reason.AGE, Keeper.READERS, ("s",)),)
+    assert reasons(plan(stack, config, {"r": 30})) == [(0, Reason.AGE), (10, Reason.AGE)]
+
+
+def test_delete_alone_does_not_wait_but_says_who_loses():
+    """As Kafka does, except that the loss has a name."""
+    verdict = plan(a_stack(2000), a_config(retention_ms=1000), {"late": 3, "done": 10})
+    assert verdict.drops == (Drop(a_stack(2000)[0], Reason.AGE, ("late",)),)
+    assert verdict.holds == ()
+
+
+def test_the_hard_cap_takes_what_a_reader_still_needs_and_names_it():
+    """It drops until the total is within the cap, whoever loses."""
+    config = a_config("consume", retention_hard_bytes=250)
+    verdict = plan(a_stack(0, 0, 0), config, {"stuck": 0, "fast": 30})
+    assert [(d.reason, d.loses) for d in verdict.drops] == [(Reason.HARD_CAP, ("stuck",))] * 2
+
+
+def test_the_hard_cap_leaves_the_active_segment():
+    """Only sealed segments go; one large active segment stays above the cap."""
+    config = a_config("consume", retention_hard_bytes=10)
+    verdict = plan(a_stack(0), config, {"stuck": 0})
+    assert len(verdict.drops) == 1
+    assert not verdict.roll_active
+
+
+def test_an_unarchived_segment_is_held():
+    """Nothing leaves before its bundle is verified; the hold says so."""
+    stack = a_stack(2000, 2000)
+    verdict = plan(stack, a_config(retention_ms=1000), archived_end=10)
+    assert reasons(verdict) == [(0, Reason.AGE)]
+    assert verdict.holds[0] == Hold(stack[1], Reason.AGE, Keeper.ARCHIVE)
+
+
+def test_the_hard_cap_names_the_archive_when_it_loses():
+    """An unarchived segment above the cap is lost to the archive too."""
+    config = a_config("consume", retention_hard_bytes=150)
+    verdict = plan(a_stack(0), config, {"r": 5}, archived_end=0)
+    assert verdict.drops[0].loses == ("r", "archive")
+
+
+def test_an_expired_active_segment_is_to_be_sealed():
+    """Kafka rolls and deletes it once all its records have expired, if all before it goes too."""
+    config = a_config(retention_ms=1000)
+    stack = a_stack(2000)
+    assert plan(stack, config, active=an_active(stack, age_ms=1001)).roll_active
+    assert not plan(stack, config, active=an_active(stack, age_ms=1000)).roll_active
+    young = a_stack(0)
+    assert not plan(young, config, active=an_active(young, age_ms=5000)).roll_active
+
+
+def test_an_empty_active_segment_is_left_alone():
+    """There is nothing in it to expire."""
+    config = a_config(retention_ms=1000)
+    assert not plan([], config, active=an_active([], size_bytes=0, age_ms=5000)).roll_active
+
+
+def test_being_consumed_does_not_cut_the_active_segment():
+    """Or readers that keep up would leave a segment per batch."""
+    assert not plan([], a_config("consume"), {"r": 10}).roll_active
+
+
+def test_an_expired_active_segment_waits_for_its_readers():
+    """Under consume,delete it is sealed for dropping only once they have passed it."""
+    config = a_config("consume,delete", retention_ms=1000)
+    active = an_active([], age_ms=5000)
+    verdict = plan([], config, {"r": 9}, active=active)
+    assert not verdict.roll_active
+    assert verdict.holds == (Hold(active, Reason.AGE, Keeper.READERS, ("r",)),)
+    assert plan([], config, {"r": 10}, active=active).roll_active
+
+
+def test_records_deleted_to_the_end_of_the_active_segment_are_really_deleted():
+    """A log start at the end of the log seals the active segment, so the next plan drops it."""
+    assert plan([], a_config("compact"), log_start=10).roll_active
+
+
+def test_a_segment_without_timestamps_ages_from_its_creation():
+    """Emptied by compaction, say: it must not stay for ever, nor go at once."""
+    stack = [replace(a_stack(5000)[0], newest_ms=-1)]
+    assert reasons(plan(stack, a_config(retention_ms=1000))) == [(0, Reason.AGE)]
+    assert reasons(plan(stack, a_config(retention_ms=6000))) == []
+
+
+def test_a_quiet_route_counts_as_caught_up_with_the_router():
+    """It has nothing to acknowledge; one with records pending is where its reader is."""
+    routes = {
+        "quiet": RouteProgress(position=3, pending=0),
+        "busy": RouteProgress(position=40, pending=2),
+        "ahead": RouteProgress(position=999, pending=1),
+    }
+    assert effective_positions(70, routes) == {"quiet": 70, "busy": 40, "ahead": 70}
+
+
+def test_the_watermark_is_the_slowest_reader_or_the_log_start():
+    """None registered: the log start, so nothing counts as consumed."""
+    assert watermark({"a": 7, "b": 3}, 1) == 3
+    assert watermark({}, 1) == 1
