@@ -1,1 +1,1 @@
-"""Benchmarks: measured through public interfaces, printed with machine and commit by `make bench`."""
+"""Benchmarks through public interfaces; `make bench` prints them with machine and commit."""

@@ -1,7 +1,7 @@
 """The one shape every benchmark reports in.
 
-A bench module offers `run()` and returns rows; `bench.run` prints and stores them. A row never holds
-a verdict: targets and what they mean live in the documents that quote the numbers.
+A bench module offers `run()` and returns rows; `bench.run` prints and keeps them. A row never
+holds a verdict: targets and what they mean live in the documents that quote the numbers.
 """
 
 from __future__ import annotations

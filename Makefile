@@ -1,0 +1,39 @@
+# Every target sets itself up in .venv from nothing but Python >= 3.11 and pip; see scripts/setup.sh.
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check bench docs clean
+SHELL := /bin/sh
+BIN := .venv/bin
+ARGS ?=
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.core  ## a broker's day in a temporary directory, played and checked
+	@$(BIN)/cordwood demo $(ARGS)
+
+serve: .venv/.core  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and the like
+	@$(BIN)/cordwood serve $(ARGS)
+
+# Unit and property tests share the cores; Spark's are left to make test.
+check: .venv/.check  ## lint, types, layers, unit and property tests: under a minute
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q -n 2 -m "not spark and not slow" tests/test_tidy.py tests/unit tests/property $(ARGS)
+
+test: .venv/.dev  ## the whole suite: also real clients, Spark and crashes
+	$(BIN)/pytest $(ARGS)
+
+bench: .venv/.dev  ## measure; ARGS="codec log" chooses modules of bench/
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: .venv/.core  ## fill the generated parts of the documents
+	@$(BIN)/python scripts/docs.py $(ARGS)
+
+clean:  ## forget everything that can be made again
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.%: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $*

@@ -1,0 +1,133 @@
+"""Finds the benchmarks, runs them one after another, prints and keeps what they measured.
+
+A benchmark is a module beside this one with ``run() -> Iterable[Row]``. One that fails is reported
+and the rest still run; the exit code tells. Numbers are kept with machine and commit in
+``results/``, which git ignores: documents quote them by that name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import time
+import traceback
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bench.rows import Row
+
+HERE = Path(__file__).parent
+
+
+def main(names: list[str]) -> int:
+    """Run the named modules, or all; 1 when one failed, 2 when one does not exist."""
+    known = benchmark_names()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
+        return 2
+    facts = machine()
+    print(" · ".join(f"{key} {value}" for key, value in facts.items()))
+    measured, failed = {}, []
+    for name in names or known:
+        rows, seconds = measure(name)
+        if rows is None:
+            failed.append(name)
+            continue
+        measured[name] = [row._asdict() for row in rows]
+        print(f"\n## {name} ({seconds:.0f} s)\n\n{table(rows)}", flush=True)
+    if measured:
+        print(f"\nkept in {write_results(facts, measured)}")
+    if failed:
+        print(f"FAILED: {', '.join(failed)}; the tracebacks are above")
+    return 1 if failed else 0
+
+
+def benchmark_names() -> list[str]:
+    """Modules that say ``def run(``; looked at as text, so a broken one is still named."""
+    return sorted(
+        path.stem
+        for path in HERE.glob("*.py")
+        if path.stem != "run" and "\ndef run(" in path.read_text()
+    )
+
+
+def measure(name: str) -> tuple[list[Row] | None, float]:
+    """Rows and seconds; no rows when the benchmark failed."""
+    started = time.perf_counter()
+    try:
+        rows = list(importlib.import_module(f"bench.{name}").run())
+    except Exception:  # noqa: BLE001 one broken benchmark must not hide the others
+        traceback.print_exc()
+        return None, 0.0
+    return rows, time.perf_counter() - started
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Markdown, with a workload named once for its variants."""
+    lines = [["workload", "variant", "value", "unit", "note"]]
+    for _, same in groupby(rows, key=lambda row: row.workload):
+        for position, row in enumerate(same):
+            workload = row.workload if position == 0 else ""
+            lines.append([workload, row.variant, human(row.value), row.unit, row.note])
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
+    )
+
+
+def human(value: float) -> str:
+    """Three digits that mean something: 12,345,678 → 12,300,000; 0.012345 → 0.0123."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on, without naming the machine."""
+    dirty = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": (git("rev-parse", "--short", "HEAD") or "unknown") + dirty,
+        "cpu": f"{cpu_model()} x {os.cpu_count()}",
+        "load": f"{os.getloadavg()[0]:.1f}",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def cpu_model() -> str:
+    """The processor as the kernel names it."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    models = [line.partition(":")[2].strip() for line in info.splitlines() if "model name" in line]
+    return models[0] if models else platform.machine()
+
+
+def git(*arguments: str) -> str:
+    """What git says, or nothing where there is no git."""
+    try:
+        said = subprocess.run(
+            ["git", *arguments], cwd=HERE, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said.stdout.strip()
+
+
+def write_results(facts: dict[str, str], measured: dict[str, Any]) -> Path:
+    """Keep one run; a later run of the same commit and day replaces it."""
+    path = HERE / "results" / f"{facts['date']}-{facts['commit'].replace('+', '-dirty')}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": facts, "rows": measured}, indent=1) + "\n")
+    return path.relative_to(HERE.parent)

@@ -1,0 +1,84 @@
+"""What every test may lean on: seeds that are printed, tools that are named, children that end.
+
+A test that drives a command of ``tools.txt`` says ``@pytest.mark.needs("kcat")``, one that starts
+Spark says ``@pytest.mark.spark``; where it is missing the test is skipped, and the last lines of
+the run say loudly what was not proved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from support import children
+
+TOOLS: dict[str, str] = dict(
+    line.split()
+    for line in (Path(__file__).parent / "tools.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+MISSING = "missing tool: "
+
+# Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
+# change. Both try equally many. A deadline would measure the neighbours' load.
+settings.register_profile("dev", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, by name, what cannot run here."""
+    for mark in item.iter_markers("needs"):
+        (tool,) = mark.args
+        assert tool in TOOLS, f"{tool} is not in tests/tools.txt"
+        if shutil.which(tool) is None:
+            pytest.skip(f"{MISSING}{tool} (Debian package {TOOLS[tool]})")
+    if item.get_closest_marker("spark"):
+        _prepare_spark()
+
+
+def _prepare_spark() -> None:
+    if find_spec("pyspark") is None:
+        pytest.skip(f"{MISSING}pyspark (pip install cordwood[spark])")
+    from cordwood.errors import ConfigError  # noqa: PLC0415
+    from cordwood.pipeline.java import java_home  # noqa: PLC0415
+
+    try:
+        os.environ["JAVA_HOME"] = str(java_home())
+    except ConfigError as error:
+        pytest.skip(f"{MISSING}java ({error})")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was skipped for want of a tool, and how to repeat a failure."""
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.getreports("skipped")]
+    missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
+    if missing:
+        terminalreporter.section("NOT PROVED: TOOLS ARE MISSING", red=True, bold=True)
+        for tool, count in sorted(missing.items()):
+            terminalreporter.line(f"{tool}: {count} tests skipped", red=True)
+    seed = config.getoption("randomly_seed", None)
+    if terminalreporter.getreports("failed") and isinstance(seed, int):
+        terminalreporter.line(f"repeat this order with: pytest --randomly-seed={seed}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End what tests left running, by process id, and say so."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        return  # the children here are xdist's workers, and each looks after its own
+    for pid, command in children.left_behind():
+        print(f"\nleft running by a test, ended now: {pid} {command}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
