@@ -148,10 +148,22 @@ class StaleManifest(RequestError):
     code, name, exit_code = 44, "STALE_MANIFEST", 4
 
 
+class UnknownCommand(RequestError):
+    """The line protocol has no such command; ``HELP`` lists those it has."""
+
+    name = "UNKNOWN_COMMAND"
+
+
 class NotLeader(RequestError):
     """This broker does not lead the partition."""
 
     code, name, retriable = 6, "NOT_LEADER", True
+
+
+class DataLoss(RequestError):
+    """Records a Spark query has not read yet are gone from the log."""
+
+    code, name, exit_code = 1, "DATA_LOSS", 5
 
 
 # --- ProtocolError --------------------------------------------------------------------------
@@ -167,6 +179,18 @@ class BadFrame(ProtocolError):
     """A length prefix that no frame can have; the stream cannot be read past it."""
 
     name = "BAD_FRAME"
+
+
+class BadHello(ProtocolError):
+    """The first line of an ingress connection is a HELLO that names no producer."""
+
+    name = "BAD_HELLO"
+
+
+class UnexpectedTls(ProtocolError):
+    """A TLS handshake arrived at a door that speaks plain text."""
+
+    name = "UNEXPECTED_TLS"
 
 
 # --- UnavailableError -----------------------------------------------------------------------
@@ -209,3 +233,15 @@ class UnknownFormat(ConfigError):
     """The data directory was written by a program with another format version."""
 
     name = "UNKNOWN_FORMAT"
+
+
+class NotDataDirectory(ConfigError):
+    """The path is not a cordwood data directory."""
+
+    name, exit_code = "NOT_A_DATA_DIRECTORY", 3
+
+
+class InvalidOption(ConfigError):
+    """A Spark source or sink option that does not exist or does not hold."""
+
+    name = "INVALID_OPTION"
