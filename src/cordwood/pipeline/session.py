@@ -1,0 +1,94 @@
+"""The Spark session with the settings cordwood wants, embedded unless a master is named.
+
+An embedded session binds to loopback, opens no UI, speaks only of errors, and keeps its workers
+warm; its streaming settings cut the fixed cost of a micro-batch (see docs/bench.md). On a cluster
+only those settings are sent that are about the query, not the machine. ``conf`` wins over all.
+
+Starting Spark is the only effect here; no topic is read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+from cordwood.errors import ConfigError
+from cordwood.pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EMBEDDED: Final = "local[*]"
+
+_QUERY: Final = {  # right wherever the query runs
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "1",
+}
+_MACHINE: Final = {  # right on this machine only
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "8",
+}
+_CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside each is not needed
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+
+
+def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Every setting the session is built with, the caller's last."""
+    local = master.startswith("local")
+    return {
+        **_QUERY,
+        **(_MACHINE | _CHECKPOINTS if local else {}),
+        **conf,
+    }
+
+
+def open_session(
+    app: str = "cordwood",
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    remote: str | None = None,
+) -> SparkSession:
+    """A running session: embedded, on ``master``, or through Spark Connect at ``remote``."""
+    if master and remote:
+        raise ConfigError("name a master or a Spark Connect remote, not both")
+    SparkSession = _import_spark()  # noqa: N806 - it is a class
+    settings = plan_settings(remote or master or EMBEDDED, conf or {})
+    builder = SparkSession.builder.appName(app)
+    if remote:
+        builder = builder.remote(remote)
+    else:
+        _set_environment()
+        builder = builder.master(master or EMBEDDED)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _import_spark() -> type[SparkSession]:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ConfigError("Spark is not installed: run `pip install cordwood[spark]`") from None
+    return cast("type[SparkSession]", SparkSession)
+
+
+def _set_environment() -> None:
+    """What Spark reads from the environment before it starts its Java and its workers."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

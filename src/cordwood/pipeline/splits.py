@@ -1,0 +1,85 @@
+"""Offset ranges → tasks: one split per run of segments, cut further when asked.
+
+A split is a run of offsets of one partition. Small neighbouring segments are read by one task, big
+ones are cut at index entries so that every core has work; order within a partition is kept by
+offset, never by task. A split names no file: files may be swapped before the task runs.
+
+Pure: where cuts are possible comes in as a value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from cordwood.config import MIB
+from cordwood.pipeline.offsets import Range
+
+SPLIT_BYTES: Final = 128 * MIB  # what Spark's file sources aim at
+
+
+class Piece(NamedTuple):
+    """A stretch of a range that one task can read cheaply: a segment, or part of one."""
+
+    start: int
+    end: int
+    size_bytes: int
+
+
+def plan_splits(
+    ranges: Iterable[Range],
+    pieces_of: Callable[[Range, int], Sequence[Piece]],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> list[Range]:
+    """The tasks: ``pieces_of(range, bytes)`` says where a range may be cut, at about that size."""
+    todo = list(ranges)
+    splits = _gather(todo, pieces_of, split_bytes)
+    if min_partitions is not None and len(splits) < min_partitions:
+        total_bytes = sum(
+            piece.size_bytes for each in todo for piece in pieces_of(each, split_bytes)
+        )
+        splits = _gather(todo, pieces_of, max(1, total_bytes // min_partitions))
+        splits = _halve(splits, min_partitions)
+    if max_records is not None:
+        splits = [part for split in splits for part in _cut_evenly(split, max_records)]
+    return splits
+
+
+def _gather(
+    ranges: Iterable[Range], pieces_of: Callable[[Range, int], Sequence[Piece]], split_bytes: int
+) -> list[Range]:
+    """Neighbouring pieces joined until the next would pass ``split_bytes``."""
+    splits: list[Range] = []
+    for whole in ranges:
+        start, gathered_bytes, reached = whole.start, 0, whole.start
+        for piece in pieces_of(whole, split_bytes):
+            if gathered_bytes and gathered_bytes + piece.size_bytes > split_bytes:
+                splits.append(Range(whole.tp, start, reached))
+                start, gathered_bytes = reached, 0
+            gathered_bytes += piece.size_bytes
+            reached = piece.end
+        assert reached == whole.end, "pieces cover their range"
+        splits.append(Range(whole.tp, start, reached))
+    return splits
+
+
+def _halve(splits: list[Range], count: int) -> list[Range]:
+    """Cut the longest split in two until there are ``count``, or only single offsets are left."""
+    while splits and len(splits) < count:
+        longest = max(range(len(splits)), key=lambda index: splits[index].size)
+        tp, start, end = splits[longest]
+        if end - start < 2:
+            break
+        middle = (start + end) // 2
+        splits[longest : longest + 1] = [Range(tp, start, middle), Range(tp, middle, end)]
+    return splits
+
+
+def _cut_evenly(split: Range, max_records: int) -> list[Range]:
+    parts = -(-split.size // max_records)
+    cuts = [split.start + split.size * part // parts for part in range(parts + 1)]
+    return [Range(split.tp, start, end) for start, end in itertools.pairwise(cuts)]
