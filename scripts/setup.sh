@@ -41,9 +41,9 @@ make_venv() {
 }
 
 install() {
-    say "installing $1 (this is done once)"
+    say "installing $* (done once)"
     $bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2 ||
-        die "pip could not install $1; the lines above say why"
+        die "pip could not install $*; the lines above say why"
 }
 
 may_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }

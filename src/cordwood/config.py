@@ -12,6 +12,7 @@ At this edge ``-1`` means no limit and becomes ``KEEP_ALL``, so that decisions n
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -178,7 +179,10 @@ class BrokerConfig:
         8192, "Records that may wait between the ingress door and the writer.", low=1
     )
     line_bytes_max: int = setting(
-        MIB, "The longest line or frame; a longer one is refused or dead-lettered.", low=64
+        MIB,
+        "The longest line or frame; a longer one is refused or dead-lettered.",
+        low=64,
+        high=16 * MIB - 1,
     )
     connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
     idle_timeout_ms: int = setting(
@@ -313,16 +317,22 @@ def _parse_int(text: object) -> int:
     if isinstance(text, bool) or not isinstance(text, int | str):
         raise ValueError(f"{text!r} is not a whole number")
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
+    if not -KEEP_ALL <= number <= KEEP_ALL:  # also kept in 64 bits on the wire and in kernels
+        raise ValueError(f"{text} does not fit in 64 bits")
+    return number
 
 
 def _parse_float(text: object) -> float:
     try:
-        return float(cast(str, text))
+        number = float(cast(str, text))
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a number") from None
+    if math.isnan(number):  # it compares with nothing, so bounds would let it through
+        raise ValueError(f"{text!r} is not a number")
+    return number
 
 
 def _parse_bool(text: object) -> bool:

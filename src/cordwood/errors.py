@@ -57,7 +57,7 @@ class ConfigError(CordwoodError):
     """The operator can fix it; start-up stops and names the setting."""
 
     code = 40
-    name = "INVALID_CONFIG"
+    name = "CONFIG"
     exit_code = 2
 
 
@@ -166,6 +166,12 @@ class DataLoss(RequestError):
     code, name, exit_code = 1, "DATA_LOSS", 5
 
 
+class Compacted(RequestError):
+    """A watch asked for changes older than the history kept; read again, watch from there."""
+
+    name = "COMPACTED"
+
+
 # --- ProtocolError --------------------------------------------------------------------------
 
 
@@ -179,6 +185,12 @@ class BadFrame(ProtocolError):
     """A length prefix that no frame can have; the stream cannot be read past it."""
 
     name = "BAD_FRAME"
+
+
+class BadMessage(ProtocolError):
+    """A whole frame whose inside contradicts itself: a length, text or number that cannot be."""
+
+    name = "BAD_MESSAGE"
 
 
 class BadHello(ProtocolError):
@@ -218,6 +230,12 @@ class ShuttingDown(UnavailableError):
     """The broker is draining and takes no new work."""
 
     code, name = 7, "SHUTTING_DOWN"
+
+
+class Indefinite(UnavailableError):
+    """The metadata store failed before saying whether a change holds; read before deciding."""
+
+    name = "INDEFINITE"
 
 
 # --- ConfigError ----------------------------------------------------------------------------

@@ -1,0 +1,235 @@
+"""One table, many faces: what is said of a setting is what the code gets, or nothing changes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.config import (
+    KEEP_ALL,
+    BrokerConfig,
+    Row,
+    TopicConfig,
+    Value,
+    changed,
+    environment_name,
+    format_value,
+    load_broker_config,
+    nearest,
+    overrides,
+    parse_value,
+    rows,
+)
+from cordwood.errors import ConfigError, InvalidConfig
+
+TABLES = (TopicConfig, BrokerConfig)
+SETTINGS = [
+    pytest.param(kind, row, id=name)
+    for table in TABLES
+    for name, (_, kind, row) in rows(table).items()
+]
+PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+
+
+def values_of(kind: str, row: Row) -> st.SearchStrategy[Any]:
+    """Every value the row allows."""
+    if kind == "bool":
+        return st.booleans()
+    if kind == "frozenset[str]":
+        return st.frozensets(st.sampled_from(row.choices))
+    if kind == "str":
+        return st.sampled_from(row.choices) if row.choices else PLAIN_TEXT
+    if kind == "float":
+        return st.floats(row.low, row.high, allow_nan=False, allow_infinity=False)
+    low = -KEEP_ALL if row.low is None else int(row.low)
+    return st.integers(low, KEEP_ALL if row.high is None else int(row.high))
+
+
+@pytest.mark.parametrize(("kind", "row"), SETTINGS)
+@given(data=st.data())
+def test_what_is_formatted_parses_to_the_same_value(kind: str, row: Row, data: st.DataObject):
+    """For every setting, parse(format(value)) is the value."""
+    value = data.draw(values_of(kind, row))
+    assert parse_value(kind, row, format_value(row, value)) == value
+
+
+@pytest.mark.parametrize(("kind", "row"), SETTINGS)
+def test_default_of_every_setting_is_a_value_it_allows(kind: str, row: Row):
+    """A default that its own row refuses could never be written down."""
+    assert parse_value(kind, row, format_value(row, row.default)) == row.default
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_field_default_and_row_default_are_one(table: type[TopicConfig | BrokerConfig]):
+    """The dataclass is made from the row, not beside it."""
+    for field in fields(table):
+        assert getattr(table(), field.name) == field.metadata["row"].default
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_is_explained_in_a_sentence(table: type[TopicConfig | BrokerConfig]):
+    """docs/settings.md is made of these."""
+    for name, (_, _, row) in rows(table).items():
+        assert row.doc[0].isupper(), name
+        assert row.doc.endswith("."), name
+
+
+@pytest.mark.parametrize("text", [-1, "-1"])
+def test_minus_one_keeps_all(text: object):
+    """-1 becomes a number larger than any, and is shown as -1 again."""
+    config = changed(TopicConfig(), {"retention.ms": text})
+    assert config.retention_ms == KEEP_ALL
+    assert overrides(config) == {"retention.ms": "-1"}
+
+
+def test_minus_one_is_refused_where_there_is_no_limit_to_lift():
+    """Only rows that say so take -1."""
+    with pytest.raises(InvalidConfig, match=re.escape("segment.bytes: -1 is below 14")):
+        changed(TopicConfig(), {"segment.bytes": "-1"})
+
+
+def test_unknown_setting_is_refused_with_the_nearest_name():
+    """The operator is told what they probably meant."""
+    with pytest.raises(InvalidConfig, match=r"retention\.sm; did you mean retention\.ms\?"):
+        changed(TopicConfig(), {"retention.sm": "1"})
+
+
+def test_no_name_is_guessed_when_none_is_near():
+    """A wrong guess is worse than none."""
+    assert nearest("zzzzqqqq", rows(TopicConfig)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("segment.bytes", "big", "'big' is not a whole number"),
+        ("segment.bytes", True, "True is not a whole number"),
+        ("segment.bytes", 1.5, "1.5 is not a whole number"),
+        ("segment.bytes", str(2**31), "2147483648 is above 2147483647"),
+        ("segment.ms", "0", "0 is below 1"),
+        ("segment.ms", str(2**63), "9223372036854775808 does not fit in 64 bits"),
+        ("min.cleanable.dirty.ratio", "half", "'half' is not a number"),
+        ("min.cleanable.dirty.ratio", "1.01", "1.01 is above 1"),
+        ("min.cleanable.dirty.ratio", None, "None is not a number"),
+        ("flush.mode", "later", "'later' is not one of broker, fsync, os"),
+        ("cleanup.policy", "delete,burn", "is not one of delete, compact, consume"),
+    ],
+)
+def test_bad_value_is_refused_with_setting_and_reason(name: str, text: object, complaint: str):
+    """The message names the setting, what was said and what would do."""
+    with pytest.raises(InvalidConfig) as refusal:
+        changed(TopicConfig(), {name: text})
+    assert str(refusal.value).startswith(f"{name}: ")
+    assert complaint in str(refusal.value)
+
+
+def test_not_a_number_is_no_ratio():
+    """NaN compares with nothing, so bounds alone would let it through."""
+    with pytest.raises(InvalidConfig, match=r"min\.cleanable\.dirty\.ratio"):
+        changed(TopicConfig(), {"min.cleanable.dirty.ratio": "nan"})
+
+
+def test_neither_true_nor_false_is_refused():
+    """Words like yes or 1 are not guessed at."""
+    with pytest.raises(InvalidConfig, match="'yes' is neither true nor false"):
+        changed(BrokerConfig(), {"auto.create.topics": "yes"})
+
+
+def test_one_bad_setting_changes_nothing():
+    """Several changes hold whole or not at all."""
+    config = TopicConfig()
+    with pytest.raises(InvalidConfig):
+        changed(config, {"segment.ms": "5", "segment.bytes": "none"})
+    assert config == TopicConfig()
+
+
+def test_policies_combine_in_one_setting():
+    """Text and lists both make a set; spaces are forgiven."""
+    for said in ("compact, delete", ["compact", "delete"], "delete,compact"):
+        config = changed(TopicConfig(), {"cleanup.policy": said})
+        assert config.cleanup_policy == {"compact", "delete"}
+        assert overrides(config) == {"cleanup.policy": "delete,compact"}
+
+
+def test_overrides_rebuild_the_config():
+    """What is stored of a topic is enough to make it again, and defaults are not stored."""
+    config = changed(TopicConfig(), {"segment.ms": 5, "retention.bytes": 10, "flush.mode": "os"})
+    assert changed(TopicConfig(), overrides(config)) == config
+    assert overrides(TopicConfig()) == {}
+
+
+def said_by(
+    tmp_path: Path, *, flag: str | None = None, env: str | None = None, file: str | None = None
+) -> str:
+    """Which ingress topic wins when each of these says one."""
+    path = None
+    if file:
+        path = tmp_path / "cordwood.toml"
+        path.write_text(f'[ingress]\ntopic = "{file}"\n')
+    environ = {environment_name("ingress.topic"): env} if env else {}
+    config = load_broker_config({"ingress.topic": flag}, environ, str(path) if path else None)
+    return config.ingress_topic
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path):
+    """The nearer to the command line, the stronger; a flag not given says nothing."""
+    assert said_by(tmp_path) == "append"
+    assert said_by(tmp_path, file="f") == "f"
+    assert said_by(tmp_path, file="f", env="e") == "e"
+    assert said_by(tmp_path, file="f", env="e", flag="g") == "g"
+
+
+def test_environment_of_other_programs_is_ignored():
+    """Only the names of the table are looked up."""
+    assert load_broker_config({}, {"CORDWOOD_BROKER": "x", "HOME": "/"}, None) == BrokerConfig()
+
+
+def test_settings_of_a_file_may_be_nested_or_dotted(tmp_path: Path):
+    """TOML tables and dotted keys are one thing."""
+    path = tmp_path / "c.toml"
+    path.write_text('durability = "os"\ningress.buffer = 7\n[line.bytes]\nmax = 100\n')
+    config = load_broker_config({}, {}, str(path))
+    assert (config.durability, config.ingress_buffer, config.line_bytes_max) == ("os", 7, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("durability = ", "is not TOML"),
+        ('durabilty = "os"', "did you mean durability?"),
+        ('durability = "never"', "durability: 'never' is not one of fsync, os"),
+    ],
+)
+def test_bad_file_stops_the_start_and_is_named(tmp_path: Path, text: str, complaint: str):
+    """What the operator must fix is a ConfigError with the file's path."""
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        load_broker_config({}, {}, str(path))
+    assert complaint in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+def test_missing_file_is_named(tmp_path: Path):
+    """A file that was asked for and is not there is not passed over."""
+    with pytest.raises(ConfigError, match="there is no config file at"):
+        load_broker_config({}, {}, str(tmp_path / "absent.toml"))
+
+
+def test_environment_name_is_the_setting_shouted():
+    """The rule users can apply without looking."""
+    assert environment_name("segment.bytes") == "CORDWOOD_SEGMENT_BYTES"
+
+
+def test_config_cannot_be_changed_in_place():
+    """A config is a value: readers keep theirs while a new one is made."""
+    config: Any = TopicConfig()
+    value: Value = 1
+    with pytest.raises(AttributeError):
+        config.segment_bytes = value
