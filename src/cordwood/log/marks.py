@@ -14,11 +14,12 @@ everything valid in the files instead, as recovery will.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from cordwood.log.files import Files
 
 MARKS_NAME: Final = "marks"
 _SLOT: Final = struct.Struct("<qqqqq")  # count, log start, high watermark, last stable, checksum
@@ -36,14 +37,16 @@ class Published(NamedTuple):
 class Marks:
     """The writer's end; one per open partition, used by the writer thread only."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: Files) -> None:
         """Map the file, creating it if need be; what was published before stays until renewed."""
-        fd = os.open(directory / MARKS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path = directory / MARKS_NAME
+        file = files.open_existing(path) if path.exists() else files.create(path)
         try:
-            os.ftruncate(fd, _FILE_BYTES)
-            self._map = mmap.mmap(fd, _FILE_BYTES)
+            if path.stat().st_size != _FILE_BYTES:
+                files.truncate(file, _FILE_BYTES)
+            self._map = mmap.mmap(file.fd, _FILE_BYTES)
         finally:
-            os.close(fd)
+            files.close(file)
         best = _newest(self._map[:])
         self._count = best[0] if best else 0
 

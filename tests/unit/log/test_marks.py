@@ -1,0 +1,49 @@
+"""Marks published for readers of the files."""
+
+import pytest
+
+from cordwood.log.files import Files
+from cordwood.log.marks import MARKS_NAME, Marks, Published, read_marks
+
+
+@pytest.fixture
+def marks(tmp_path):
+    opened = Marks(tmp_path, Files())
+    yield opened
+    opened.close()
+
+
+def test_nothing_published_is_none(tmp_path, marks):
+    """Neither a missing file nor a new one says anything."""
+    assert read_marks(tmp_path) is None
+    assert read_marks(tmp_path / "elsewhere") is None
+
+
+def test_readers_see_the_last_publish_at_once(tmp_path, marks):
+    """The page cache is shared; no sync is waited for."""
+    for high in range(1, 6):
+        marks.publish(Published(0, high, high))
+        assert read_marks(tmp_path) == Published(0, high, high)
+
+
+def test_marks_outlive_their_writer(tmp_path):
+    """A reopened file goes on counting, so that the newer slot wins."""
+    for high in range(1, 6):
+        again = Marks(tmp_path, Files())
+        again.publish(Published(0, high, high))
+        again.close()
+        assert read_marks(tmp_path) == Published(0, high, high)
+
+
+@pytest.mark.parametrize("broken", range(80))
+def test_a_slot_caught_half_written_leaves_the_one_before(tmp_path, marks, broken):
+    """Damage to any byte gives the newer or the older marks, never others."""
+    marks.publish(Published(1, 5, 3))
+    marks.publish(Published(2, 9, 7))
+    path = tmp_path / MARKS_NAME
+    data = bytearray(path.read_bytes())
+    data[broken] ^= 0xFF
+    path.write_bytes(data)
+    assert read_marks(tmp_path) in {Published(1, 5, 3), Published(2, 9, 7)}
+    newer_is_hit = broken < 40  # the second publish wrote the first slot
+    assert read_marks(tmp_path) == (Published(1, 5, 3) if newer_is_hit else Published(2, 9, 7))
