@@ -1,0 +1,127 @@
+"""Cuts a Kafka byte stream into frames, however the network cut it. No I/O, no messages.
+
+Small frames are copied out of one inbox that is used again and again. A frame that does not fit in
+it gets a buffer of its own size, and ``get_buffer`` hands out the rest of *that* buffer, so the
+bytes of a large Produce land once, where the views of its records will point. A really large
+one is an anonymous map rather than a ``bytearray``: its pages come into being as bytes arrive, so a
+peer that announces 100 MB and sends nothing costs nothing.
+
+``get_buffer`` and ``buffer_updated`` are what ``asyncio.BufferedProtocol`` asks for; ``receive``
+does the same for bytes already in hand. A request's body belongs to that request alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from cordwood.errors import BadFrame
+from cordwood.wire.kafka.frames import REQUEST_BYTES_MIN, Request, Unsupported, parse_request
+from cordwood.wire.kafka.primitives import Buffer
+
+INBOX_BYTES: Final = 16 * 1024
+MAP_BYTES_MIN: Final = 256 * 1024
+PREFIX_BYTES: Final = 4
+
+
+class NeedData(Enum):
+    """The answer when no whole request has arrived yet."""
+
+    NEED_DATA = "need data"
+
+
+NEED_DATA: Final = NeedData.NEED_DATA
+
+
+class KafkaConnection:
+    """One connection's receiving side: bytes in, requests out."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._inbox = memoryview(bytearray(INBOX_BYTES))
+        self._start = 0  # unread bytes of the inbox
+        self._end = 0
+        self._large: memoryview | None = None  # a frame too big for the inbox, half received
+        self._filled = 0
+        self._frames: deque[memoryview] = deque()
+        self._fault: BadFrame | None = None
+
+    def get_buffer(self, _size_hint: int = -1) -> memoryview:
+        """Where the next bytes are to be written; never empty."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        return self._inbox[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        """Take note that so many bytes were written where ``get_buffer`` said."""
+        if self._fault is not None:
+            self._end = 0  # nothing after a broken length can be understood
+        elif self._large is not None:
+            self._filled += count
+            assert self._filled <= len(self._large)
+            if self._filled == len(self._large):
+                self._frames.append(self._large)
+                self._large = None
+        else:
+            self._end += count
+            self._split()
+
+    def receive(self, data: Buffer) -> None:
+        """Take bytes that were read elsewhere."""
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer(len(rest))
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            self.buffer_updated(count)
+            rest = rest[count:]
+
+    def next_request(self) -> Request | Unsupported | NeedData:
+        """The next whole request; raises ``ProtocolError`` when the stream cannot be read on."""
+        if self._frames:
+            return parse_request(self._frames.popleft())
+        if self._fault is not None:
+            raise self._fault
+        return NEED_DATA
+
+    def _split(self) -> None:
+        """Take every whole frame out of the inbox, and start a large one when it begins here."""
+        while self._end - self._start >= PREFIX_BYTES and self._large is None:
+            first = self._start + PREFIX_BYTES
+            length = int.from_bytes(self._inbox[self._start : first], "big", signed=True)
+            if not REQUEST_BYTES_MIN <= length <= self._frame_bytes_max:
+                self._refuse(length)
+                return
+            if first + length <= self._end:
+                self._frames.append(memoryview(bytearray(self._inbox[first : first + length])))
+                self._start = first + length
+            elif PREFIX_BYTES + length > INBOX_BYTES:
+                self._begin_large(first, length)
+            else:
+                break
+        self._make_room()
+
+    def _begin_large(self, first: int, length: int) -> None:
+        is_map = length >= MAP_BYTES_MIN
+        self._large = memoryview(mmap.mmap(-1, length) if is_map else bytearray(length))
+        self._filled = self._end - first
+        self._large[: self._filled] = self._inbox[first : self._end]
+        self._start = self._end
+
+    def _make_room(self) -> None:
+        """Move what is left to the front once it is cheap or needed, so that there is room."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start and self._end == INBOX_BYTES:
+            rest = bytes(self._inbox[self._start :])
+            self._inbox[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _refuse(self, length: int) -> None:
+        self._fault = BadFrame(
+            f"a request of {length} bytes; between {REQUEST_BYTES_MIN} and"
+            f" {self._frame_bytes_max} are accepted (socket.request.max.bytes)"
+        )
+        self._start = self._end = 0

@@ -1,0 +1,141 @@
+"""The words a Kafka message is written in: wire types, version marks and varints.
+
+A message is a ``NamedTuple`` whose annotations are the wire facts: the Python type for whoever
+uses the message, and beside it (``Annotated``) the wire type and the versions that carry it. This
+module gives those words and the few byte operations that do not fit in a ``struct`` format. It
+knows no message and no API.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from struct import Struct
+from typing import Annotated, Final, NamedTuple
+from uuid import UUID
+
+Buffer = bytes | bytearray | memoryview
+"""What record bytes may lie in; a decoded message always holds a ``memoryview``."""
+
+NO_ID: Final = UUID(int=0)
+"""The topic id that names no topic."""
+
+
+class Kind(Enum):
+    """A wire type. Those with a fixed width have their ``struct`` code as value."""
+
+    BOOL = "?"
+    INT8 = "b"
+    INT16 = "h"
+    INT32 = "i"
+    INT64 = "q"
+    UUID = "16s"
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value takes the same number of bytes."""
+        return self not in (Kind.STRING, Kind.BYTES, Kind.RECORDS)
+
+
+Bool = Annotated[bool, Kind.BOOL]
+Int8 = Annotated[int, Kind.INT8]
+Int16 = Annotated[int, Kind.INT16]
+Int32 = Annotated[int, Kind.INT32]
+Int64 = Annotated[int, Kind.INT64]
+Uuid = Annotated[UUID, Kind.UUID]
+Str = Annotated[str, Kind.STRING]
+Bytes = Annotated[bytes, Kind.BYTES]
+Records = Annotated[Buffer, Kind.RECORDS]
+
+
+class Since(NamedTuple):
+    """The first version that carries the field; earlier ones leave it at its default."""
+
+    version: int
+
+
+class Until(NamedTuple):
+    """The last version that carries the field."""
+
+    version: int
+
+
+class NullSince(NamedTuple):
+    """The first version in which the field may be null; without it an optional always may."""
+
+    version: int
+
+
+class Tag(NamedTuple):
+    """The field is optional on the wire, written under this number when not at its default."""
+
+    number: int
+
+
+# --- varints and tag sections ---------------------------------------------------------------
+
+VARINT_BYTES_MAX: Final = 5
+SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
+
+
+def parse_uvarint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint and the position after it."""
+    value = 0
+    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value, position
+    raise ValueError(f"a varint longer than {VARINT_BYTES_MAX} bytes ends at byte {position}")
+
+
+def encode_uvarint(value: int) -> bytes:
+    """An unsigned varint; lengths are written so, one above themselves, in flexible versions."""
+    assert value >= 0, value
+    if value < 128:
+        return SMALL_VARINTS[value]
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tags(data: memoryview, position: int) -> int:
+    """The position after a tag section none of whose fields we know."""
+    count, position = parse_uvarint(data, position)
+    for _ in range(count):
+        _, position = parse_uvarint(data, position)
+        size, position = parse_uvarint(data, position)
+        position += size
+    return position
+
+
+# --- arrays of numbers ----------------------------------------------------------------------
+
+_ARRAYS: Final[dict[tuple[str, int], Struct]] = {}
+_ARRAYS_KEPT_MAX: Final = 256
+
+
+def number_array(code: str, count: int) -> Struct:
+    """The ``struct`` of that many numbers; the short ones, which recur, are kept."""
+    found = _ARRAYS.get((code, count))
+    if found is None:
+        found = Struct(f">{count}{code}")
+        if len(_ARRAYS) < _ARRAYS_KEPT_MAX:
+            _ARRAYS[code, count] = found
+    return found
+
+
+def refuse_length(length: int, position: int) -> None:
+    """Raise for a length that is negative where null is not allowed, or more than is there."""
+    raise ValueError(f"a length of {length} before byte {position} does not fit the message")
+
+
+DECODE_FAULTS: Final = (ValueError, IndexError, struct.error)
+"""What reading malformed bytes raises here; ``codec`` and ``frames`` turn it into BadMessage."""
