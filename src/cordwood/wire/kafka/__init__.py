@@ -7,6 +7,7 @@
 - ``codec``      compiles that source per message and version: ``decode``, ``encode``, ``explain``
 - ``frames``     headers: frame → ``Request``, reply → buffers
 - ``connection`` cuts the byte stream into frames
+- ``subscription`` the topics in a consumer's own bytes
 
 It never reads record batches (``batch`` does) and never decides an answer (``broker`` does).
 """

@@ -83,8 +83,12 @@ SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
 def parse_uvarint(data: memoryview, position: int) -> tuple[int, int]:
     """An unsigned varint and the position after it."""
-    value = 0
-    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+    value = data[position]
+    position += 1
+    if value < 128:
+        return value, position
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

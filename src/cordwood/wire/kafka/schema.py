@@ -8,10 +8,21 @@ to a broker that does not list the versions in which it learnt about codecs.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from cordwood.wire.kafka.layout import LAST_VERSION, MessageType
-from cordwood.wire.kafka.messages import fetch, metadata, offsets, produce
+from cordwood.wire.kafka.messages import (
+    commits,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+    transactions,
+)
 
 NEVER: Final = LAST_VERSION + 1
 """As ``flexible_version``: no version of this API has compact lengths and tags."""
@@ -46,14 +57,54 @@ class Api(NamedTuple):
         return 0 if self.key == PRODUCE else self.first_version
 
 
-APIS: Final = (
-    Api(0, "Produce", 3, 11, 9, produce.ProduceRequest, produce.ProduceResponse),
-    Api(1, "Fetch", 4, 12, 12, fetch.FetchRequest, fetch.FetchResponse),
-    Api(2, "ListOffsets", 1, 7, 6, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse),
-    Api(3, "Metadata", 0, 12, 9, metadata.MetadataRequest, metadata.MetadataResponse),
-    Api(18, "ApiVersions", 0, 4, 3, metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
+# key, name, first and last version served, first flexible version, family of messages
+_ROWS: Final = (
+    (0, "Produce", 3, 11, 9, produce),
+    (1, "Fetch", 4, 12, 12, fetch),
+    (2, "ListOffsets", 1, 7, 6, offsets),
+    (3, "Metadata", 0, 12, 9, metadata),
+    (8, "OffsetCommit", 2, 8, 8, commits),
+    (9, "OffsetFetch", 1, 8, 6, commits),
+    (10, "FindCoordinator", 0, 4, 3, groups),
+    (11, "JoinGroup", 0, 9, 6, groups),
+    (12, "Heartbeat", 0, 4, 4, groups),
+    (13, "LeaveGroup", 0, 5, 4, groups),
+    (14, "SyncGroup", 0, 5, 4, groups),
+    (15, "DescribeGroups", 0, 5, 5, groups),
+    (16, "ListGroups", 0, 4, 3, groups),
+    (18, "ApiVersions", 0, 4, 3, metadata),
+    (19, "CreateTopics", 2, 7, 5, topics),
+    (20, "DeleteTopics", 1, 6, 4, topics),
+    (21, "DeleteRecords", 0, 2, 2, topics),
+    (22, "InitProducerId", 0, 4, 2, transactions),
+    (23, "OffsetForLeaderEpoch", 2, 4, 4, offsets),
+    (24, "AddPartitionsToTxn", 0, 3, 3, transactions),
+    (25, "AddOffsetsToTxn", 0, 4, 3, transactions),
+    (26, "EndTxn", 0, 4, 3, transactions),
+    (28, "TxnOffsetCommit", 0, 4, 3, commits),
+    (32, "DescribeConfigs", 1, 4, 4, configs),
+    (33, "AlterConfigs", 0, 2, 2, configs),
+    (35, "DescribeLogDirs", 1, 4, 2, topics),
+    (37, "CreatePartitions", 0, 3, 2, topics),
+    (42, "DeleteGroups", 0, 2, 2, groups),
+    (44, "IncrementalAlterConfigs", 0, 1, 1, configs),
+    (47, "OffsetDelete", 0, 0, NEVER, commits),
+    (60, "DescribeCluster", 0, 1, 0, metadata),
+    (61, "DescribeProducers", 0, 0, 0, transactions),
+    (65, "DescribeTransactions", 0, 0, 0, transactions),
+    (66, "ListTransactions", 0, 2, 0, transactions),
+    (75, "DescribeTopicPartitions", 0, 0, 0, metadata),
 )
 
+
+def _api(row: tuple[int, str, int, int, int, ModuleType]) -> Api:
+    """A row with its messages, which are found by Kafka's names for them."""
+    key, name, first, last, flexible, family = row
+    request, response = getattr(family, f"{name}Request"), getattr(family, f"{name}Response")
+    return Api(key, name, first, last, flexible, request, response)
+
+
+APIS: Final = tuple(map(_api, _ROWS))
 API_BY_KEY: Final[dict[int, Api]] = {api.key: api for api in APIS}
 _API_BY_MESSAGE: Final[dict[type[Any], Api]] = {
     message: api for api in APIS for message in (api.request, api.response)
