@@ -50,8 +50,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _prepare_spark() -> None:
     if find_spec("pyspark") is None:
         pytest.skip(f"{MISSING}pyspark (pip install cordwood[spark])")
-    from cordwood.errors import ConfigError  # noqa: PLC0415
-    from cordwood.pipeline.java import java_home  # noqa: PLC0415
+    from cordwood.errors import ConfigError
+    from cordwood.pipeline.java import java_home
 
     try:
         os.environ["JAVA_HOME"] = str(java_home())
@@ -80,5 +80,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return  # the children here are xdist's workers, and each looks after its own
     for pid, command in children.left_behind():
         print(f"\nleft running by a test, ended now: {pid} {command}")
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)  # gone before we are, with its ports and files
