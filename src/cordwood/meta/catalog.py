@@ -1,0 +1,363 @@
+"""The typed view of the metadata: every change is one durable transaction, every read a lookup.
+
+A change holds whole or not at all, and is on the device before the method returns; only then does
+the mirror show it. Reads never wait for the disk. The catalog decides nothing about files: the
+order in which a topic's records and its directories come and go is ``log.store``'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cordwood.decide.routing import Bindings
+from cordwood.errors import (
+    Indefinite,
+    StaleProducer,
+    TopicExists,
+    UnavailableError,
+    UnknownReader,
+    UnknownTopic,
+)
+from cordwood.meta.keys import (
+    NOW,
+    PRODUCER_IDS,
+    Cursor,
+    LineProducer,
+    ReaderPartition,
+    SegmentEntry,
+    Topic,
+    cursor_key,
+    decode,
+    encode,
+    encode_fields,
+    encode_topic,
+    key,
+    parse_key,
+    parse_segment,
+    past_segment_key,
+    past_segment_prefix,
+    segment_key,
+)
+from cordwood.meta.mirror import Mirror
+from cordwood.meta.segments import SegmentIndex
+from cordwood.meta.store import MetaStore
+from cordwood.model import SegmentState, TopicPartition
+
+PRODUCER_ID_BLOCK: Final = 1000  # ids reserved by one transaction; a restart skips the rest
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1  # an int16 in every batch header
+
+
+class Catalog:
+    """What the broker knows about itself. Safe to call from any thread.
+
+    The mappings it shows are live: look up at will, but copy one before iterating over it while
+    another thread may change it.
+    """
+
+    def __init__(self, store: MetaStore) -> None:
+        """Read the whole current state into memory; raises ``CorruptionError``."""
+        self._store = store
+        self._writing = threading.RLock()  # one change at a time, in the order the mirror shows
+        self._reserved_producer_ids = range(0)
+        self._mirror = self._read()
+
+    # --- topics -----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Every topic by name."""
+        return self._mirror.topics
+
+    @property
+    def deleting(self) -> Mapping[str, Topic]:
+        """Topics whose deletion has begun and whose files are not yet gone."""
+        return self._mirror.deleting
+
+    def topic(self, name: str) -> Topic:
+        """One topic; raises ``UnknownTopic``."""
+        try:
+            return self._mirror.topics[name]
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {name}; create it first") from None
+
+    def create_topic(self, topic: Topic) -> None:
+        """Record a topic and its partitions' first term; raises ``TopicExists``."""
+        with self._writing:
+            if topic.name in self.topics or topic.name in self.deleting:
+                raise TopicExists(f"topic {topic.name} exists already")
+            self._put({key("topic", topic.name): encode_topic(topic), **_epochs(topic, 0, {})})
+
+    def alter_topic(self, topic: Topic) -> None:
+        """Put a changed topic in the place of the one with its name and id."""
+        with self._writing:
+            old = self.topic(topic.name)
+            assert old.id == topic.id, "another topic of the same name"
+            assert topic.partitions >= old.partitions, "partitions are never taken away"
+            put = {key("topic", topic.name): encode_topic(topic)}
+            self._put(put | _epochs(topic, old.partitions, {}))
+
+    def begin_delete(self, name: str) -> Topic:
+        """Take a topic and all that is known of it away, leaving the intention to delete files."""
+        with self._writing:
+            topic = self.topic(name)
+            gone = [text for text in self._mirror.mods if _is_of_topic(text, name)]
+            for tp in topic.partition_list():
+                gone += [kv.key for kv in self._store.range(past_segment_prefix(tp))[1]]
+            self._write({key("deleting", name): encode_topic(topic)}, gone)
+            return topic
+
+    def finish_delete(self, name: str) -> None:
+        """The files are gone: the name is free again."""
+        self._delete([key("deleting", name)])
+
+    # --- partitions -------------------------------------------------------------------------
+
+    def begin_terms(self) -> None:
+        """Give every partition the next leader epoch: no term survives a restart."""
+        with self._writing:
+            put: dict[str, bytes] = {}
+            for topic in self.topics.values():
+                put |= _epochs(topic, 0, self._mirror.epochs)
+            self._put(put)
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The epoch of the current term."""
+        return self._mirror.epochs[tp]
+
+    def log_start(self, tp: TopicPartition) -> int:
+        """The first offset that has not been deleted."""
+        return self._mirror.log_starts.get(tp, 0)
+
+    def set_log_start(self, tp: TopicPartition, offset: int) -> None:
+        """Move the log start forward; moving it back changes nothing."""
+        with self._writing:
+            if offset > self.log_start(tp):
+                self._put(_start(tp, offset))
+
+    # --- segment index ----------------------------------------------------------------------
+
+    def segments(self, tp: TopicPartition) -> SegmentIndex:
+        """The index of a partition: what stands for every offset below the active segment."""
+        return self._mirror.segments[tp]
+
+    def put_segments(self, tp: TopicPartition, entries: Iterable[SegmentEntry]) -> None:
+        """Record sealed segments, or what has been learned of them since."""
+        self._put({segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries})
+
+    def reclaim_segments(self, tp: TopicPartition, bases: Iterable[int], log_start: int) -> None:
+        """Mark segments reclaimed and move the log start, in one step."""
+        with self._writing:
+            put: dict[str, bytes] = {}
+            for base in bases:
+                entry = self.segments(tp).get(base)
+                assert entry is not None, f"{tp} has no indexed segment at {base}"
+                put[segment_key(tp, base)] = encode_fields(_in_state(entry, SegmentState.RECLAIMED))
+            if log_start > self.log_start(tp):
+                put |= _start(tp, log_start)
+            self._put(put)
+
+    def replace_segments(
+        self, tp: TopicPartition, job: str, old: Sequence[int], new: Sequence[SegmentEntry]
+    ) -> None:
+        """Put a swap's segments in the place of those it replaced, which become history."""
+        with self._writing:
+            replaced = [entry for base in old if (entry := self.segments(tp).get(base))]
+            put = {
+                past_segment_key(tp, job, entry.base_offset): encode_fields(
+                    _in_state(entry, SegmentState.REPLACED)
+                )
+                for entry in replaced
+            }
+            put |= {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in new}
+            gone = [segment_key(tp, entry.base_offset) for entry in replaced]
+            self._write(put, [text for text in gone if text not in put])
+
+    def replaced_segments(self, tp: TopicPartition) -> list[tuple[str, SegmentEntry]]:
+        """History: (store key, entry) of every segment a swap replaced; read from the store."""
+        _, found = self._store.range(past_segment_prefix(tp))
+        return [(kv.key, parse_segment(decode(kv.key, kv.value))) for kv in found]
+
+    # --- readers and cursors ----------------------------------------------------------------
+
+    def register_reader(self, topic: str, reader: str, now_ms: int) -> None:
+        """From now on RECLAIM waits for this reader, where the policy says ``consume``."""
+        with self._writing:
+            self.topic(topic)
+            if reader not in self._mirror.registered[topic]:
+                self._put({key("reader", topic, reader): encode(now_ms)})
+
+    def unregister_reader(self, topic: str, reader: str) -> None:
+        """Stop waiting for it; its cursors stay. Raises ``UnknownReader``."""
+        with self._writing:
+            if reader not in self.registered(topic):
+                raise UnknownReader(f"no reader {reader} is registered on topic {topic}")
+            self._delete([key("reader", topic, reader)])
+
+    def registered(self, topic: str) -> Mapping[str, int]:
+        """The registered readers of a topic, and since when."""
+        return self._mirror.registered.get(topic, {})
+
+    def registered_positions(self, tp: TopicPartition) -> dict[str, int]:
+        """Each registered reader's next offset; one that never committed is at 0."""
+        at = {
+            reader: self.cursor(ReaderPartition(reader, *tp))
+            for reader in self.registered(tp.topic)
+        }
+        return {reader: cursor.offset if cursor else 0 for reader, cursor in at.items()}
+
+    def cursor(self, where: ReaderPartition) -> Cursor | None:
+        """How far a reader has come on a partition; None when it never committed."""
+        return self._mirror.cursors.get(where)
+
+    def cursors(self) -> Mapping[ReaderPartition, Cursor]:
+        """Every cursor."""
+        return self._mirror.cursors
+
+    def commit_cursors(self, cursors: Mapping[ReaderPartition, Cursor]) -> None:
+        """Commit all or none, of one reader or many; raises ``UnknownTopic``."""
+        with self._writing:
+            for where in cursors:
+                if where.partition not in range(self.topic(where.topic).partitions):
+                    raise UnknownTopic(f"topic {where.topic} has no partition {where.partition}")
+            self._put({cursor_key(where): encode_fields(at) for where, at in cursors.items()})
+
+    def delete_cursors(self, gone: Iterable[ReaderPartition]) -> None:
+        """Forget cursors, in one step; those that are not there stay so."""
+        self._delete([cursor_key(where) for where in gone])
+
+    # --- producers --------------------------------------------------------------------------
+
+    def new_producer_id(self) -> int:
+        """An id nobody has had; ids are reserved in blocks, so few calls touch the disk."""
+        with self._writing:
+            if not self._reserved_producer_ids:
+                start = self._mirror.next_producer_id.get("", 0)
+                self._put({PRODUCER_IDS: encode(start + PRODUCER_ID_BLOCK)})
+                self._reserved_producer_ids = range(start, start + PRODUCER_ID_BLOCK)
+            producer_id = self._reserved_producer_ids[0]
+            self._reserved_producer_ids = self._reserved_producer_ids[1:]
+            return producer_id
+
+    def line_producer(self, name: str, epoch: int | None = None) -> LineProducer:
+        """What a HELLO name stands for; a higher epoch takes over, a lower one is refused."""
+        with self._writing:
+            known = self._mirror.line_producers.get(name)
+            if known and epoch in {None, known.epoch}:
+                return known
+            if known and epoch is not None and epoch < known.epoch:
+                raise StaleProducer(
+                    f"producer {name} is at epoch {known.epoch}, {epoch} has been replaced; "
+                    "reconnect with a higher epoch"
+                )
+            assert epoch is None or 0 <= epoch <= PRODUCER_EPOCH_MAX, "checked by the door"
+            producer_id = known.producer_id if known else self.new_producer_id()
+            claimed = LineProducer(producer_id, epoch or 0)
+            self._put({key("line-producer", name): encode_fields(claimed)})
+            return claimed
+
+    @property
+    def transactions(self) -> Mapping[str, Any]:
+        """The coordinator's records by transactional id."""
+        return self._mirror.transactions
+
+    def put_transaction(self, transactional_id: str, record: Any) -> None:
+        """Store the coordinator's record; its content is its own business."""
+        self._put({key("transaction", transactional_id): encode(record)})
+
+    def delete_transaction(self, transactional_id: str) -> None:
+        """Forget a transactional id."""
+        self._delete([key("transaction", transactional_id)])
+
+    # --- routes and replays -----------------------------------------------------------------
+
+    def bindings(self, source: str | None = None) -> Bindings:
+        """All bindings, for ``decide.routing.route``."""
+        routes = dict(self._mirror.routes)
+        return Bindings(
+            exact={name: topic for (kind, name), topic in routes.items() if kind == "exact"},
+            prefix={name: topic for (kind, name), topic in routes.items() if kind == "prefix"},
+            source=source,
+        )
+
+    def put_route(self, kind: str, name: str, topic: str) -> None:
+        """Bind an exact routing key, or a prefix up to the first dot, to a topic."""
+        assert kind in {"exact", "prefix"}, kind
+        self._put({key("route", kind, name): encode(topic)})
+
+    def delete_route(self, kind: str, name: str) -> None:
+        """Take a binding away; one that is not there stays so."""
+        self._delete([key("route", kind, name)])
+
+    @property
+    def replays(self) -> Mapping[str, Any]:
+        """The record of every replay by its id."""
+        return self._mirror.replays
+
+    def put_replay(self, replay_id: str, record: Any) -> None:
+        """Store what a replay has done so far."""
+        self._put({key("replay", replay_id): encode(record)})
+
+    # --- the one way to change anything -----------------------------------------------------
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+    def _put(self, put: Mapping[str, bytes]) -> None:
+        self._write(put, [])
+
+    def _delete(self, gone: Sequence[str]) -> None:
+        self._write({}, gone)
+
+    def _write(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
+        """One transaction over keys as the mirror knows them, then the mirror."""
+        if not put and not gone:
+            return
+        with self._writing:
+            mirrored = [text for text in [*put, *gone] if text.startswith(NOW)]
+            expect = {text: self._mirror.mods.get(text, 0) for text in mirrored}
+            try:
+                held, revision = self._store.txn(expect=expect, put=put, delete=gone)
+            except Indefinite:
+                self._mirror = self._read()
+                raise
+            if not held:
+                self._mirror = self._read()
+                raise UnavailableError(
+                    "the metadata changed underneath; nothing written, try again"
+                )
+            for text in mirrored:
+                if text in put:
+                    self._mirror.put(text, put[text], revision)
+                else:
+                    self._mirror.delete(text)
+
+    def _read(self) -> Mirror:
+        mirror = Mirror()
+        for kv in self._store.range(NOW)[1]:
+            mirror.put(kv.key, kv.value, kv.mod)
+        return mirror
+
+
+def _epochs(topic: Topic, start: int, current: Mapping[TopicPartition, int]) -> dict[str, bytes]:
+    """The next leader epoch of a topic's partitions from ``start`` on."""
+    return {
+        key("epoch", *tp): encode(current.get(tp, -1) + 1) for tp in topic.partition_list()[start:]
+    }
+
+
+def _start(tp: TopicPartition, offset: int) -> dict[str, bytes]:
+    return {key("start", *tp): encode(offset)}
+
+
+def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
+    return dataclasses.replace(entry, state=state)
+
+
+def _is_of_topic(text: str, topic: str) -> bool:
+    """Whether a key says something about this topic."""
+    kind, names = parse_key(text)
+    return kind in {"topic", "start", "epoch", "segment", "reader", "cursor"} and names[0] == topic

@@ -1,0 +1,56 @@
+"""``kill -9`` in the middle of cursor commits: what was confirmed is there, whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cordwood.clock import SystemClock
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import ReaderPartition
+from cordwood.meta.sqlite import SqliteStore
+
+COMMITTER = """
+import sys
+from pathlib import Path
+from cordwood.clock import SystemClock
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import Cursor, ReaderPartition, Topic
+from cordwood.meta.sqlite import SqliteStore
+
+catalog = Catalog(SqliteStore(Path(sys.argv[1]), SystemClock()))
+if not catalog.topics:
+    catalog.create_topic(Topic("t", "id", 2, {}, 0))
+at = catalog.cursor(ReaderPartition("r", "t", 0))
+offset = at.offset if at else 0
+while True:
+    offset += 1
+    both = [ReaderPartition("r", "t", partition) for partition in (0, 1)]
+    catalog.commit_cursors({where: Cursor(offset) for where in both})
+    print(offset, flush=True)
+"""
+
+
+@pytest.mark.parametrize("lines_before_kill", [1, 7, 20, 53, 90])
+def test_a_killed_broker_keeps_every_confirmed_cursor(tmp_path, lines_before_kill):
+    """Three rounds on one file; the last confirmed offset stands, and the pair is never torn."""
+    path = tmp_path / "meta.db"
+    confirmed = 0
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", COMMITTER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        lines = [int(child.stdout.readline()) for _ in range(lines_before_kill)]
+        child.kill()
+        lines += [int(line) for line in child.stdout.read().splitlines()]
+        child.stdout.close()
+        child.wait()
+        assert lines[0] > confirmed
+        confirmed = lines[-1]
+        catalog = Catalog(SqliteStore(path, SystemClock()))
+        offsets = {catalog.cursor(ReaderPartition("r", "t", p)).offset for p in (0, 1)}
+        catalog.close()
+        assert len(offsets) == 1
+        assert offsets.pop() in {confirmed, confirmed + 1}
