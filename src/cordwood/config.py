@@ -200,6 +200,27 @@ class BrokerConfig:
     shutdown_timeout_ms: int = setting(
         10 * SECOND_MS, "How long a stop waits for connections to drain.", low=0
     )
+    group_min_session_timeout_ms: int = setting(
+        6 * SECOND_MS, "The shortest session a consumer group's member may ask for.", low=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        30 * MINUTE_MS, "The longest session a consumer group's member may ask for.", low=1
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        100, "How long the first rebalance of an empty group waits for more members.", low=0
+    )
+    group_max_size: int = setting(
+        2**31 - 1, "Members a consumer group may have.", low=1, high=2**31 - 1
+    )
+    offset_metadata_max_bytes: int = setting(
+        4 * KIB, "The longest note a reader may leave with a committed offset.", low=0
+    )
+    transaction_max_timeout_ms: int = setting(
+        15 * MINUTE_MS, "The longest a producer may let a transaction stay open.", low=1
+    )
+    transactional_id_expiration_ms: int = setting(
+        7 * DAY_MS, "Forget a transactional id that was not used for this long.", low=1
+    )
 
 
 Config = TypeVar("Config", TopicConfig, BrokerConfig)

@@ -1,0 +1,211 @@
+"""One classic consumer group: ``handle(event, now_ms)`` returns what is to be done.
+
+Membership is in ``membership``; here are the offsets committed in the group's name, deletion, and
+the one timer that stands for all deadlines.
+"""
+
+from __future__ import annotations
+
+from cordwood.decide.codes import Code
+from cordwood.decide.groups.membership import Membership
+from cordwood.decide.groups.messages import (
+    CONSUMER,
+    Commit,
+    CommitReply,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+    DeleteReply,
+    EraseGroup,
+    EraseOffsets,
+    Event,
+    Forget,
+    GroupDescription,
+    GroupSettings,
+    GroupState,
+    Heartbeat,
+    Instruction,
+    Join,
+    Leave,
+    MemberDescription,
+    PersistOffsets,
+    Reply,
+    SetTimer,
+    Sync,
+    Tick,
+)
+from cordwood.decide.offsets import PartitionOffset
+from cordwood.model import TopicPartition
+
+
+class Group:
+    """The state machine of one group; starts Empty, also after a restart."""
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        *,
+        now_ms: int,
+        protocol_type: str = "",
+        has_offsets: bool = False,
+    ) -> None:
+        """Make an empty group; the last two say what is remembered of an earlier life."""
+        self.group_id = group_id
+        self._settings = settings
+        self._membership = Membership(settings, protocol_type, now_ms)
+        self._has_offsets = has_offsets
+        self._armed_ms: int | None = None
+
+    @property
+    def state(self) -> GroupState:
+        """Where it is in its life."""
+        return self._membership.state
+
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:
+        """Take one event; the instructions are to be carried out in their order."""
+        match event:
+            case Heartbeat():
+                self._membership.heartbeat(event, now_ms)
+                return self._membership.take_out()
+            case Commit():
+                return self._commit(event, now_ms)
+            case DeleteOffsets():
+                return self._delete_offsets(event)
+            case DeleteGroup():
+                return self._delete_group(event)
+            case Join():
+                self._membership.join(event, now_ms)
+            case Sync():
+                self._membership.sync(event, now_ms)
+            case Leave():
+                self._membership.leave(event, now_ms)
+            case Tick():
+                return self._tick(now_ms)
+        return self._membership.take_out() + self._arm()
+
+    def describe(self) -> GroupDescription:
+        """The group as an operator sees it."""
+        membership = self._membership
+        stable = self.state is GroupState.STABLE
+        protocol = (membership.protocol or "") if stable else ""
+        return GroupDescription(
+            group_id=self.group_id,
+            state=self.state,
+            protocol_type=membership.roster.protocol_type,
+            protocol=protocol,
+            generation=membership.generation,
+            members=tuple(
+                MemberDescription(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(protocol) if stable else b"",
+                    member.assignment if stable else b"",
+                )
+                for member in membership.roster
+            ),
+        )
+
+    # --- offsets ----------------------------------------------------------------------------
+
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
+    ) -> Code:
+        """Whether offsets may be committed in this member's name; changes nothing."""
+        if self.state is GroupState.DEAD:
+            return Code.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return Code.NONE  # a reader without a group, or an operator
+        if generation >= 0 or member_id or instance_id is not None:
+            code = self._membership.check(member_id, instance_id, generation)
+            if code:
+                return code
+        elif not transactional:
+            return Code.UNKNOWN_MEMBER_ID
+        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return Code.REBALANCE_IN_PROGRESS
+        return Code.NONE
+
+    def _commit(self, commit: Commit, now_ms: int) -> list[Instruction]:
+        code = self.check_commit(
+            commit.member_id, commit.generation, commit.instance_id, transactional=False
+        )
+        if not code:
+            self._membership.keep_alive(commit.member_id, now_ms)
+        codes = [(each.partition, code or self._check_size(each)) for each in commit.offsets]
+        kept = tuple(
+            each for each, (_, verdict) in zip(commit.offsets, codes, strict=True) if not verdict
+        )
+        out: list[Instruction] = [Reply(commit.token, CommitReply(tuple(codes)))]
+        if kept:
+            self._has_offsets = True
+            out.insert(0, PersistOffsets(kept))
+        return out
+
+    def _check_size(self, offset: PartitionOffset) -> Code:
+        is_larger = offset.is_metadata_larger(self._settings.offset_metadata_bytes_max)
+        return Code.OFFSET_METADATA_TOO_LARGE if is_larger else Code.NONE
+
+    def _delete_offsets(self, deletion: DeleteOffsets) -> list[Instruction]:
+        if self.state is GroupState.DEAD:
+            return [Reply(deletion.token, DeleteOffsetsReply(Code.GROUP_ID_NOT_FOUND))]
+        reads_ours = self._membership.roster.protocol_type == CONSUMER
+        if self.state is not GroupState.EMPTY and not reads_ours:
+            return [Reply(deletion.token, DeleteOffsetsReply(Code.NON_EMPTY_GROUP))]
+        codes = tuple((each, self._check_deletable(each)) for each in deletion.partitions)
+        out: list[Instruction] = [Reply(deletion.token, DeleteOffsetsReply(codes=codes))]
+        gone = tuple(partition for partition, code in codes if not code)
+        if gone:
+            out.insert(0, EraseOffsets(gone))
+        return out
+
+    def _check_deletable(self, partition: TopicPartition) -> Code:
+        subscribed = self._membership.subscribed
+        if self.state is GroupState.EMPTY:
+            return Code.NONE
+        if subscribed is None or partition.topic in subscribed:
+            return Code.GROUP_SUBSCRIBED_TO_TOPIC
+        return Code.NONE
+
+    # --- the end, and time ------------------------------------------------------------------
+
+    def _delete_group(self, deletion: DeleteGroup) -> list[Instruction]:
+        if self.state is GroupState.DEAD:
+            return [Reply(deletion.token, DeleteReply(Code.GROUP_ID_NOT_FOUND))]
+        if self.state is not GroupState.EMPTY:
+            return [Reply(deletion.token, DeleteReply(Code.NON_EMPTY_GROUP))]
+        self._membership.die()
+        return [EraseGroup(), Reply(deletion.token, DeleteReply()), Forget()]
+
+    def _tick(self, now_ms: int) -> list[Instruction]:
+        if self._armed_ms is not None and self._armed_ms <= now_ms:
+            self._armed_ms = None
+        self._membership.tick(now_ms)
+        out = self._membership.take_out()
+        forget_ms = self._forget_ms()
+        if forget_ms is not None and forget_ms <= now_ms:
+            self._membership.die()
+            return [*out, EraseGroup(), Forget()]
+        return out + self._arm()
+
+    def _forget_ms(self) -> int | None:
+        """When the group may be forgotten, if nobody joins or commits before."""
+        if self.state is not GroupState.EMPTY or self._has_offsets:
+            return None
+        if self._membership.roster.pending:
+            return None
+        return self._membership.empty_since_ms + self._settings.forget_empty_ms
+
+    def _arm(self) -> list[Instruction]:
+        """Ask for a tick at the soonest deadline, unless an earlier one is on its way anyway."""
+        deadlines = list(self._membership.deadlines())
+        forget_ms = self._forget_ms()
+        if forget_ms is not None:
+            deadlines.append(forget_ms)
+        soonest_ms = min(deadlines, default=None)
+        if soonest_ms is None or (self._armed_ms is not None and self._armed_ms <= soonest_ms):
+            return []
+        self._armed_ms = soonest_ms
+        return [SetTimer(soonest_ms)]

@@ -1,0 +1,502 @@
+"""Who is in a group and which generation it is: join, sync, heartbeat, leave, and their deadlines.
+
+The rules are Kafka's, with four differences, each kinder to the client:
+
+- a request that is overtaken by another of the same member is answered, not left hanging;
+- members whose session ends in the same tick go together, with one rebalance;
+- a static member that comes back with other topics starts a rebalance (Kafka looks only at the
+  protocol's name and leaves new topics unread);
+- a member that is asked to come back with its id also prolongs the wait of a first rebalance.
+
+Knows nothing of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cordwood.decide.codes import Code
+from cordwood.decide.groups.members import Member, Roster
+from cordwood.decide.groups.messages import (
+    CONSUMER,
+    UNKNOWN_MEMBER,
+    Answer,
+    GroupSettings,
+    GroupState,
+    Heartbeat,
+    HeartbeatReply,
+    Instruction,
+    Join,
+    JoinReply,
+    Leave,
+    Leaver,
+    LeaveReply,
+    Left,
+    PersistGroup,
+    Reply,
+    Sync,
+    SyncReply,
+    Token,
+)
+from cordwood.decide.groups.subscription import parse_subscription
+
+_KNOWN_ID_VERSION = 4  # from this JoinGroup on, a dynamic member must come back with its id
+_SKIP_ASSIGNMENT_VERSION = 9  # from this one on, a leader can be told to leave the assignment be
+_POSTPONE_MS_MIN = 100  # a rebalance nobody joins is not looked at more often than this
+
+_BEFORE = {
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
+    GroupState.PREPARING_REBALANCE: {
+        GroupState.EMPTY,
+        GroupState.COMPLETING_REBALANCE,
+        GroupState.STABLE,
+    },
+    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
+    GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
+    GroupState.DEAD: {GroupState.EMPTY},
+}
+
+
+class Membership:
+    """The rebalance protocol of one group; instructions are collected until ``take_out``."""
+
+    def __init__(self, settings: GroupSettings, protocol_type: str, now_ms: int) -> None:
+        """Nobody has joined; the type is what an earlier life of the group was for, or empty."""
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol: str | None = None
+        self.roster = Roster(protocol_type)
+        self.empty_since_ms = now_ms
+        self.subscribed: frozenset[str] | None = frozenset()  # None: cannot be known
+        self._settings = settings
+        self._persisted_type = protocol_type
+        self._pending_sync: set[str] = set()
+        self._join_deadline_ms: int | None = None
+        self._sync_deadline_ms: int | None = None
+        self._is_initial = False  # gathering the first members: do not begin early
+        self._initial_left_ms = 0
+        self._has_newcomers = False
+        self._out: list[Instruction] = []
+
+    def take_out(self) -> list[Instruction]:
+        """What is to be done, in order; it is the caller's from now on."""
+        out, self._out = self._out, []
+        return out
+
+    def die(self) -> None:
+        """The group is deleted; members to be will find another."""
+        self.roster.pending.clear()
+        self._move(GroupState.DEAD)
+
+    def keep_alive(self, member_id: str, now_ms: int) -> None:
+        """A member was heard from by another way than a heartbeat."""
+        if member_id in self.roster:
+            _keep_alive(self.roster[member_id], now_ms)
+
+    def deadlines(self) -> Iterator[int]:
+        """Every time at which something will be due unless it is heard of, ms."""
+        yield from self.roster.pending.values()
+        yield from (member.deadline_ms for member in self.roster if not member.is_excused)
+        if self._join_deadline_ms is not None:
+            yield self._join_deadline_ms
+        if self._sync_deadline_ms is not None:
+            yield self._sync_deadline_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Look at all deadlines."""
+        self._expire_sessions(now_ms)
+        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
+            self._go_on_without(sorted(self._pending_sync), now_ms)
+        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
+            self._end_join_wait(now_ms)
+
+    # --- join -------------------------------------------------------------------------------
+
+    def join(self, join: Join, now_ms: int) -> None:
+        """Take a join: admit, park, or refuse it."""
+        settings, roster = self._settings, self.roster
+        session_ms = join.session_timeout_ms
+        if self.state is GroupState.DEAD:
+            self._refuse_join(join, Code.COORDINATOR_NOT_AVAILABLE)
+        elif not settings.session_timeout_ms_min <= session_ms <= settings.session_timeout_ms_max:
+            self._refuse_join(join, Code.INVALID_SESSION_TIMEOUT)
+        elif not self._has_room(join):
+            self._turn_away(join, now_ms)
+        elif not roster.supports(join):
+            self._refuse_join(join, Code.INCONSISTENT_GROUP_PROTOCOL)
+        elif join.member_id == UNKNOWN_MEMBER:
+            self._join_unknown(join, now_ms)
+        elif join.member_id in roster.pending and join.instance_id is None:
+            self._add(join, join.member_id, now_ms)
+        else:
+            self._rejoin(join, now_ms)
+
+    def _has_room(self, join: Join) -> bool:
+        """Whether the group's size allows this join; in a rebalance, those already back count."""
+        roster, members_max = self.roster, self._settings.members_max
+        if roster.instance_member(join.instance_id) is not None:
+            return True  # it takes the place it has
+        if join.member_id == UNKNOWN_MEMBER and len(roster.pending) >= members_max:
+            return False
+        if self.state is GroupState.EMPTY:
+            return True
+        if self.state is GroupState.PREPARING_REBALANCE:
+            is_back = join.member_id in roster and roster[join.member_id].join_token is not None
+            return is_back or roster.awaiting_join < members_max
+        return join.member_id in roster or len(roster) < members_max
+
+    def _turn_away(self, join: Join, now_ms: int) -> None:
+        self._refuse_join(join, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
+        if join.member_id in self.roster or join.member_id in self.roster.pending:
+            self._go_on_without([join.member_id], now_ms)
+
+    def _join_unknown(self, join: Join, now_ms: int) -> None:
+        known_id = self.roster.instance_member(join.instance_id)
+        if known_id is not None:
+            self._replace_static(join, self.roster[known_id], now_ms)
+        elif join.instance_id is None and join.version >= _KNOWN_ID_VERSION:
+            self.roster.pending[join.new_member_id] = now_ms + join.session_timeout_ms
+            self._has_newcomers = True
+            self._refuse_join(join, Code.MEMBER_ID_REQUIRED, join.new_member_id)
+        else:
+            self._add(join, join.new_member_id, now_ms)
+
+    def _add(self, join: Join, member_id: str, now_ms: int) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=join.instance_id,
+            client_id=join.client_id,
+            client_host=join.client_host,
+            session_timeout_ms=join.session_timeout_ms,
+            rebalance_timeout_ms=max(join.rebalance_timeout_ms, 0),
+            protocols=join.protocols,
+            deadline_ms=now_ms + self._settings.new_member_join_timeout_ms,
+            join_token=join.token,
+        )
+        self.roster.add(member, join.protocol_type)
+        self._has_newcomers = True
+        self._rebalance(now_ms)
+
+    def _rejoin(self, join: Join, now_ms: int) -> None:
+        code = self.roster.check(join.member_id, join.instance_id)
+        if code:
+            self._refuse_join(join, code)
+            return
+        member = self.roster[join.member_id]
+        leads = self.roster.leader_id == member.member_id
+        if (
+            self.state is GroupState.PREPARING_REBALANCE
+            or member.protocols != join.protocols
+            or (self.state is GroupState.STABLE and leads)  # it saw something change
+        ):
+            self._update(member, join)
+            self._rebalance(now_ms)
+        else:  # it missed our answer: tell it again
+            _keep_alive(member, now_ms)
+            tells_members = leads and self.state is GroupState.COMPLETING_REBALANCE
+            self._reply(join.token, self._joined(member, tells_members=tells_members))
+
+    def _update(self, member: Member, join: Join) -> None:
+        if member.join_token is not None:
+            overtaken = JoinReply(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+            self._reply(member.join_token, overtaken)
+        member.protocols = join.protocols
+        member.session_timeout_ms = join.session_timeout_ms
+        member.rebalance_timeout_ms = max(join.rebalance_timeout_ms, 0)
+        member.join_token = join.token
+
+    def _replace_static(self, join: Join, member: Member, now_ms: int) -> None:
+        """An instance came back without its id: the newcomer takes its place, the old is fenced."""
+        old_id, old_protocols = member.member_id, member.protocols
+        old_leader = self.roster.leader_id
+        self._answer_waiting(member, Code.FENCED_INSTANCE_ID, old_id)
+        self.roster.rename(member, join.new_member_id)
+        if old_id in self._pending_sync:
+            self._pending_sync.remove(old_id)
+            self._pending_sync.add(member.member_id)
+        member.client_id, member.client_host = join.client_id, join.client_host
+        self._update(member, join)
+        member.is_new = False  # it has a session, unlike one that never was told its id
+        _keep_alive(member, now_ms)
+        if self.state is GroupState.STABLE and self._is_assignment_good(member, old_protocols):
+            leads = self.roster.leader_id == member.member_id
+            skips = leads and join.version >= _SKIP_ASSIGNMENT_VERSION
+            answer = self._joined(member, tells_members=skips, skip_assignment=skips)
+            if leads and not skips:  # an old client must not think it has to assign
+                answer = self._joined(member, leader=old_leader)
+            self._answer_join(member, answer)
+        else:
+            self._rebalance(now_ms)
+
+    def _is_assignment_good(self, member: Member, before: tuple[tuple[str, bytes], ...]) -> bool:
+        """Whether the standing assignment still fits a static member that came back."""
+        if self.roster.select_protocol() != self.protocol:
+            return False
+        if self.roster.protocol_type != CONSUMER:
+            return True  # as Kafka: what the metadata means is not ours to say
+        assert self.protocol is not None
+        return parse_subscription(dict(before)[self.protocol]) == parse_subscription(
+            member.metadata(self.protocol)
+        )
+
+    def _refuse_join(self, join: Join, code: Code, member_id: str | None = None) -> None:
+        answer = JoinReply(code=code, member_id=join.member_id if member_id is None else member_id)
+        self._reply(join.token, answer)
+
+    def _joined(
+        self,
+        member: Member,
+        *,
+        tells_members: bool = False,
+        skip_assignment: bool = False,
+        leader: str | None = None,
+    ) -> JoinReply:
+        assert self.protocol is not None
+        return JoinReply(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.roster.protocol_type,
+            protocol=self.protocol,
+            leader=leader or self.roster.leader_id or UNKNOWN_MEMBER,
+            members=self.roster.metadata(self.protocol) if tells_members else (),
+            skip_assignment=skip_assignment,
+        )
+
+    # --- rebalance --------------------------------------------------------------------------
+
+    def _rebalance(self, now_ms: int) -> None:
+        """Begin a rebalance, or if one is under way, see whether it can end."""
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            self._prepare_rebalance(now_ms)
+        elif not self._is_initial and self.roster.has_all_joined:
+            self._complete_join(now_ms)
+
+    def _prepare_rebalance(self, now_ms: int) -> None:
+        if self.state is GroupState.EMPTY:
+            self.subscribed = None  # not known before the first generation
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            for member in self.roster:
+                member.assignment = b""
+                self._answer_sync(member, SyncReply(code=Code.REBALANCE_IN_PROGRESS), now_ms)
+        self._pending_sync.clear()
+        self._sync_deadline_ms = None
+        delay_ms = self._settings.initial_rebalance_delay_ms
+        self._is_initial = self.state is GroupState.EMPTY and delay_ms > 0
+        self._move(GroupState.PREPARING_REBALANCE)
+        if self._is_initial:
+            self._join_deadline_ms = now_ms + delay_ms
+            self._initial_left_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
+            self._has_newcomers = False
+        elif self.roster.has_all_joined:
+            self._complete_join(now_ms)
+        else:
+            self._join_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
+
+    def _end_join_wait(self, now_ms: int) -> None:
+        """The wait for joins is over; a first rebalance goes on while members still arrive."""
+        if self._is_initial and self._has_newcomers and self._initial_left_ms > 0:
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
+            self._initial_left_ms -= delay_ms
+            self._has_newcomers = False
+            self._join_deadline_ms = now_ms + delay_ms
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        """Whoever is back makes the next generation; static members stay for their session."""
+        assert self.state is GroupState.PREPARING_REBALANCE
+        self._join_deadline_ms = None
+        self._is_initial = False
+        for member in self.roster:
+            if member.join_token is None and member.instance_id is None:
+                self._expel(member.member_id)
+        if len(self.roster) and not self.roster.elect_joined_leader():
+            wait_ms = max(self.roster.rebalance_timeout_ms, _POSTPONE_MS_MIN)
+            self._join_deadline_ms = now_ms + wait_ms
+            return
+        self.generation += 1
+        if len(self.roster):
+            self._begin_generation(now_ms)
+        else:
+            self.protocol = None
+            self.subscribed = frozenset()
+            self.empty_since_ms = now_ms
+            self._move(GroupState.EMPTY)
+
+    def _begin_generation(self, now_ms: int) -> None:
+        self.protocol = self.roster.select_protocol()
+        self.subscribed = self._read_subscriptions()
+        self._move(GroupState.COMPLETING_REBALANCE)
+        if self._persisted_type != self.roster.protocol_type:
+            self._persisted_type = self.roster.protocol_type
+            self._out.append(PersistGroup(self._persisted_type))
+        self._pending_sync = {member.member_id for member in self.roster}
+        self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
+        for member in self.roster:
+            member.is_new = False
+            _keep_alive(member, now_ms)
+            leads = member.member_id == self.roster.leader_id
+            self._answer_join(member, self._joined(member, tells_members=leads))
+
+    def _read_subscriptions(self) -> frozenset[str] | None:
+        """All topics the members read, or ``None`` if one of them cannot be understood."""
+        assert self.protocol is not None
+        if self.roster.protocol_type != CONSUMER:
+            return None
+        topics: set[str] = set()
+        for member in self.roster:
+            subscribed = parse_subscription(member.metadata(self.protocol))
+            if subscribed is None:
+                return None
+            topics |= subscribed
+        return frozenset(topics)
+
+    # --- sync, heartbeat, leave -------------------------------------------------------------
+
+    def sync(self, sync: Sync, now_ms: int) -> None:
+        """Take a sync: park it, or answer with the assignment."""
+        code = self._check_sync(sync)
+        if code:
+            self._reply(sync.token, SyncReply(code=code))
+            return
+        member = self.roster[sync.member_id]
+        self._pending_sync.discard(member.member_id)
+        if not self._pending_sync:
+            self._sync_deadline_ms = None
+        if self.state is GroupState.STABLE:
+            _keep_alive(member, now_ms)
+            self._reply(sync.token, self._synced(member))
+            return
+        if member.sync_token is not None:
+            self._reply(member.sync_token, SyncReply(code=Code.REBALANCE_IN_PROGRESS))
+        member.sync_token = sync.token
+        if member.member_id == self.roster.leader_id:
+            self._assign(dict(sync.assignments), now_ms)
+
+    def _check_sync(self, sync: Sync) -> Code:
+        if self.state is GroupState.DEAD:
+            return Code.COORDINATOR_NOT_AVAILABLE
+        code = self.check(sync.member_id, sync.instance_id, sync.generation)
+        if code:
+            return code
+        says_other_type = sync.protocol_type not in {None, self.roster.protocol_type}
+        if says_other_type or (self.protocol and sync.protocol not in {None, self.protocol}):
+            return Code.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return Code.REBALANCE_IN_PROGRESS
+        return Code.NONE
+
+    def check(self, member_id: str, instance_id: str | None, generation: int) -> Code:
+        """Whether a request may speak for this member in this generation."""
+        code = self.roster.check(member_id, instance_id)
+        if not code and generation != self.generation:
+            return Code.ILLEGAL_GENERATION
+        return code
+
+    def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
+        self._move(GroupState.STABLE)
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+            self._answer_sync(member, self._synced(member), now_ms)
+
+    def _synced(self, member: Member) -> SyncReply:
+        return SyncReply(
+            protocol_type=self.roster.protocol_type,
+            protocol=self.protocol,
+            assignment=member.assignment,
+        )
+
+    def heartbeat(self, beat: Heartbeat, now_ms: int) -> None:
+        """Take a heartbeat."""
+        code = Code.COORDINATOR_NOT_AVAILABLE
+        if self.state is not GroupState.DEAD:
+            code = self.check(beat.member_id, beat.instance_id, beat.generation)
+        if not code:
+            _keep_alive(self.roster[beat.member_id], now_ms)
+            if self.state is GroupState.PREPARING_REBALANCE:
+                code = Code.REBALANCE_IN_PROGRESS
+        self._reply(beat.token, HeartbeatReply(code))
+
+    def leave(self, leave: Leave, now_ms: int) -> None:
+        """Take a leave, of one or several members."""
+        if self.state is GroupState.DEAD:
+            self._reply(leave.token, LeaveReply(Code.COORDINATOR_NOT_AVAILABLE))
+            return
+        gone: list[str] = []
+        left: list[Left] = []
+        for leaver in leave.leavers:
+            member_id, code = self._find_leaver(leaver)
+            if member_id in gone:
+                code = Code.UNKNOWN_MEMBER_ID
+            elif not code:
+                gone.append(member_id)
+            left.append(Left(leaver.member_id, leaver.instance_id, code))
+        self._reply(leave.token, LeaveReply(members=tuple(left)))
+        self._go_on_without(gone, now_ms)
+
+    def _find_leaver(self, leaver: Leaver) -> tuple[str, Code]:
+        member_id = leaver.member_id
+        if member_id == UNKNOWN_MEMBER:  # an operator names the instance only
+            member_id = self.roster.instance_member(leaver.instance_id) or UNKNOWN_MEMBER
+        if member_id in self.roster.pending:
+            return member_id, Code.NONE
+        return member_id, self.roster.check(member_id, leaver.instance_id)
+
+    # --- removal ----------------------------------------------------------------------------
+
+    def _expire_sessions(self, now_ms: int) -> None:
+        gone = [each for each, deadline_ms in self.roster.pending.items() if deadline_ms <= now_ms]
+        gone += [
+            member.member_id
+            for member in self.roster
+            if member.deadline_ms <= now_ms and not member.is_excused
+        ]
+        self._go_on_without(gone, now_ms)
+
+    def _go_on_without(self, member_ids: Sequence[str], now_ms: int) -> None:
+        """Remove members, or ones to be, and rebalance if that is called for."""
+        was_member = False
+        for member_id in member_ids:
+            if self.roster.pending.pop(member_id, None) is None:
+                self._expel(member_id)
+                was_member = True
+        if was_member or (member_ids and self.state is GroupState.PREPARING_REBALANCE):
+            self._rebalance(now_ms)
+
+    def _expel(self, member_id: str) -> None:
+        """Remove a member; what it still waits for says it is unknown, so a live one comes back."""
+        member = self.roster.remove(member_id)
+        self._pending_sync.discard(member_id)
+        self._answer_waiting(member, Code.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER)
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _answer_waiting(self, member: Member, code: Code, member_id: str) -> None:
+        self._answer_join(member, JoinReply(code=code, member_id=member_id))
+        if member.sync_token is not None:
+            self._reply(member.sync_token, SyncReply(code=code))
+            member.sync_token = None
+
+    def _answer_join(self, member: Member, answer: JoinReply) -> None:
+        if member.join_token is not None:
+            self._reply(member.join_token, answer)
+            member.join_token = None
+
+    def _answer_sync(self, member: Member, answer: SyncReply, now_ms: int) -> None:
+        if member.sync_token is not None:
+            self._reply(member.sync_token, answer)
+            member.sync_token = None
+            _keep_alive(member, now_ms)
+
+    def _reply(self, token: Token, answer: Answer) -> None:
+        self._out.append(Reply(token, answer))
+
+    def _move(self, state: GroupState) -> None:
+        assert self.state in _BEFORE[state], f"{self.state} → {state}"
+        self.state = state
+
+
+def _keep_alive(member: Member, now_ms: int) -> None:
+    """It was heard from: its session starts anew. A newcomer's longer deadline stands."""
+    if not member.is_new:
+        member.deadline_ms = now_ms + member.session_timeout_ms

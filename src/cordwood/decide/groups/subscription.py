@@ -1,0 +1,25 @@
+"""The topics a consumer's metadata names; reads the prefix all versions share, nothing else."""
+
+from __future__ import annotations
+
+import struct
+
+
+def parse_subscription(metadata: bytes) -> frozenset[str] | None:
+    """The topics subscribed to, or ``None`` where the bytes are not a consumer's subscription.
+
+    Layout: version i16, then topics as an i32 count of (i16 length, UTF-8 bytes).
+    """
+    try:
+        _, count = struct.unpack_from(">hi", metadata)
+        topics, position = [], 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            end = position + 2 + length
+            if length < 0 or end > len(metadata):
+                return None
+            topics.append(metadata[position + 2 : end].decode())
+            position = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

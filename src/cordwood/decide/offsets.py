@@ -1,0 +1,22 @@
+"""One committed offset, as a group's member or a transaction hands it in; a value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood.model import TopicPartition
+
+NO_LEADER_EPOCH = -1
+
+
+class PartitionOffset(NamedTuple):
+    """The next offset a group will read from one partition, and what its reader noted there."""
+
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+
+    def is_metadata_larger(self, bytes_max: int) -> bool:
+        """Whether the note passes what a broker keeps (``offset.metadata.max.bytes``)."""
+        return len(self.metadata.encode()) > bytes_max

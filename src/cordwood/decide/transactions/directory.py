@@ -1,0 +1,118 @@
+"""All transactional ids of a broker: finds or makes the one an event is for, and lists them.
+
+Routes and lists; the rules of an id are its ``Transaction``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cordwood.decide.codes import Code
+from cordwood.decide.transactions.ledger import Ledger, TransactionState
+from cordwood.decide.transactions.messages import (
+    Event,
+    Forget,
+    InitProducer,
+    InitReply,
+    Instruction,
+    MarkersFailed,
+    MarkersWritten,
+    Reply,
+    Tick,
+    TransactionSettings,
+    TxnReply,
+)
+from cordwood.decide.transactions.transaction import Transaction
+from cordwood.model import TopicPartition
+
+
+class Transactions:
+    """The machines by transactional id; ``handle`` looks the id up first."""
+
+    def __init__(self, settings: TransactionSettings | None = None) -> None:
+        """No id is known yet; ``restore`` those with a ledger from an earlier life."""
+        self._settings = settings or TransactionSettings()
+        self._transactions: dict[str, Transaction] = {}
+
+    def restore(self, transactional_id: str, ledger: dict[str, Any]) -> list[Instruction]:
+        """Bring an id back from its last ``Persist``, also in place of one that is ahead of it."""
+        transaction, instructions = Transaction.restore(self._settings, ledger)
+        self._transactions[transactional_id] = transaction
+        return instructions
+
+    def drop(self, transactional_id: str) -> None:
+        """Forget an id whose very first ``Persist`` failed: there is nothing to restore it from."""
+        self._transactions.pop(transactional_id, None)
+
+    def handle(self, transactional_id: str, event: Event, now_ms: int) -> list[Instruction]:
+        """Take one event for one id; the instructions are to be carried out in their order."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None and isinstance(event, InitProducer):
+            if not transactional_id:
+                return [Reply(event.token, InitReply(Code.INVALID_REQUEST))]
+            transaction = Transaction(self._settings)
+        if transaction is None:
+            return _answer_for_absent(transactional_id, event)
+        instructions = transaction.handle(event, now_ms)
+        if Forget() in instructions:
+            del self._transactions[transactional_id]
+        elif transaction.ledger.producer_id >= 0:  # a refused first request leaves nothing behind
+            self._transactions[transactional_id] = transaction
+        return instructions
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+    ) -> Code:
+        """Whether a transactional batch may be appended to the partitions now."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        return transaction.verify(producer_id, producer_epoch, partitions)
+
+    def unstable(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Those of the partitions where the group's offset hangs on an open transaction."""
+        staging = [each for each in self._transactions.values() if each.ledger.staged]
+        return frozenset(
+            partition
+            for partition in partitions
+            if any(each.is_staged(group_id, partition) for each in staging)
+        )
+
+    def describe(self, transactional_id: str) -> Ledger | None:
+        """One id's ledger, or ``None``."""
+        transaction = self._transactions.get(transactional_id)
+        return None if transaction is None else transaction.ledger
+
+    def listing(
+        self, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+    ) -> list[tuple[str, Ledger]]:
+        """All ids by name, or those in the states and of the producers named."""
+        wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
+        return [
+            (transactional_id, transaction.ledger)
+            for transactional_id, transaction in sorted(self._transactions.items())
+            if (not wanted_states or transaction.ledger.state in wanted_states)
+            and (not wanted_ids or transaction.ledger.producer_id in wanted_ids)
+        ]
+
+    def count(self) -> dict[TransactionState, int]:
+        """How many ids are in each state, for metrics."""
+        counts = dict.fromkeys(TransactionState, 0)
+        for transaction in self._transactions.values():
+            counts[transaction.ledger.state] += 1
+        return counts
+
+
+def _answer_for_absent(transactional_id: str, event: Event) -> list[Instruction]:
+    if isinstance(event, Tick | MarkersWritten | MarkersFailed):
+        return []  # what it belonged to is gone
+    assert not isinstance(event, InitProducer)
+    code = Code.INVALID_PRODUCER_ID_MAPPING if transactional_id else Code.INVALID_REQUEST
+    return [Reply(event.token, TxnReply(code))]

@@ -1,0 +1,366 @@
+"""One transactional id: ``handle(event, now_ms)`` returns what is to be done.
+
+The rules are Kafka's before its version 2 of transactions, with two differences:
+
+- an end is answered when the markers are written, not before, so what a client was told is
+  committed can be read, and its next transaction need not wait;
+- a producer whose epoch is already over cannot abort its successor's open transaction by asking for
+  a new epoch; it is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from cordwood.decide.codes import Code
+from cordwood.decide.transactions.ledger import (
+    PREPARED,
+    Ledger,
+    StagedOffsets,
+    TransactionState,
+    encode_ledger,
+    parse_ledger,
+)
+from cordwood.decide.transactions.messages import (
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    Erase,
+    Event,
+    Forget,
+    InitProducer,
+    InitReply,
+    Instruction,
+    MarkersFailed,
+    MarkersWritten,
+    Persist,
+    Reply,
+    Request,
+    SetTimer,
+    StageOffsets,
+    Tick,
+    Token,
+    TransactionSettings,
+    TxnReply,
+    WriteMarkers,
+)
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
+
+_FENCED_VERSION = {InitProducer: 4, AddPartitions: 2, AddOffsets: 2, EndTransaction: 2}
+_ABORTABLE_VERSION = 4  # from this TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE
+
+_BEFORE = {
+    TransactionState.EMPTY: {
+        TransactionState.EMPTY,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+    },
+    TransactionState.ONGOING: {
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+    },
+    TransactionState.PREPARE_COMMIT: {TransactionState.ONGOING},
+    TransactionState.PREPARE_ABORT: {TransactionState.ONGOING},
+    TransactionState.COMPLETE_COMMIT: {TransactionState.PREPARE_COMMIT},
+    TransactionState.COMPLETE_ABORT: {TransactionState.PREPARE_ABORT},
+    TransactionState.DEAD: {
+        TransactionState.EMPTY,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+    },
+}
+
+
+class Transaction:
+    """The state machine of one transactional id."""
+
+    def __init__(self, settings: TransactionSettings, ledger: Ledger | None = None) -> None:
+        """Make one; ``restore`` brings one back."""
+        self.ledger = ledger or Ledger()
+        self._settings = settings
+        self._end_token: Token | None = None  # waits for the markers
+        self._retry_ms: int | None = None
+
+    @classmethod
+    def restore(
+        cls, settings: TransactionSettings, ledger: dict[str, Any]
+    ) -> tuple[Transaction, list[Instruction]]:
+        """Bring an id back from its last ``Persist``, and what must be done to go on from there."""
+        transaction = cls(settings, parse_ledger(ledger))
+        if transaction.ledger.state in PREPARED:
+            return transaction, [transaction._markers()]
+        return transaction, transaction._arm()
+
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:
+        """Take one event; the instructions are to be carried out in their order."""
+        match event:
+            case InitProducer():
+                return self._init(event, now_ms)
+            case AddPartitions():
+                return self._add_partitions(event, now_ms)
+            case AddOffsets():
+                return self._add_offsets(event, now_ms)
+            case StageOffsets():
+                return self._stage_offsets(event, now_ms)
+            case EndTransaction():
+                return self._end(event, now_ms)
+            case MarkersWritten():
+                return self._complete(now_ms)
+            case MarkersFailed():
+                return self._postpone(now_ms)
+            case Tick():
+                return self._tick(now_ms)
+
+    def verify(
+        self, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
+    ) -> Code:
+        """Whether a transactional batch may be appended to the partitions now; changes nothing."""
+        code = self._check_producer(producer_id, producer_epoch)
+        if code:
+            return code
+        ongoing = self.ledger.state is TransactionState.ONGOING
+        if not ongoing or not self.ledger.partitions.issuperset(partitions):
+            return Code.INVALID_TXN_STATE
+        return Code.NONE
+
+    def is_staged(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether the group's offset there hangs on this transaction's end."""
+        return any(
+            each.group_id == group_id and any(kept.partition == partition for kept in each.offsets)
+            for each in self.ledger.staged
+        )
+
+    # --- a producer's epoch -----------------------------------------------------------------
+
+    def _init(self, init: InitProducer, now_ms: int) -> list[Instruction]:
+        ledger = self.ledger
+        if not 0 < init.timeout_ms <= self._settings.timeout_ms_max:
+            return self._refuse_init(init, Code.INVALID_TRANSACTION_TIMEOUT)
+        if not self._is_heir(init):
+            return self._refuse_init(init, Code.PRODUCER_FENCED)
+        if ledger.state in PREPARED:
+            return self._refuse_init(init, Code.CONCURRENT_TRANSACTIONS)
+        if ledger.state is TransactionState.ONGOING:
+            if init.producer_id != NO_PRODUCER and init.producer_epoch != ledger.producer_epoch:
+                return self._refuse_init(init, Code.PRODUCER_FENCED)
+            refusal = self._refuse_init(init, Code.CONCURRENT_TRANSACTIONS)
+            return self._fence(now_ms) + refusal
+        return self._give_epoch(init, now_ms)
+
+    def _is_heir(self, init: InitProducer) -> bool:
+        """Whether the producer id it says it has is, or just was, this transactional id's."""
+        ledger = self.ledger
+        if NO_PRODUCER in (init.producer_id, ledger.producer_epoch):
+            return True
+        is_rotated = init.producer_id == ledger.previous_producer_id
+        had_last_epoch = Ledger(producer_epoch=init.producer_epoch).is_exhausted
+        return init.producer_id == ledger.producer_id or (is_rotated and had_last_epoch)
+
+    def _give_epoch(self, init: InitProducer, now_ms: int) -> list[Instruction]:
+        ledger = self.ledger
+        says_epoch = init.producer_id != NO_PRODUCER
+        is_current = init.producer_epoch == ledger.producer_epoch
+        producer_id, epoch = ledger.producer_id, ledger.producer_epoch + 1
+        last_epoch = ledger.producer_epoch if says_epoch else NO_PRODUCER
+        if ledger.producer_epoch == NO_PRODUCER:
+            producer_id = init.fresh_producer_id
+        elif ledger.is_exhausted and (is_current or not says_epoch):
+            producer_id, epoch = init.fresh_producer_id, 0
+        elif says_epoch and not is_current:
+            if init.producer_epoch != ledger.last_epoch:
+                return self._refuse_init(init, Code.PRODUCER_FENCED)
+            # it asks again for what it was given but did not hear
+            epoch, last_epoch = ledger.producer_epoch, ledger.last_epoch
+        has_new_id = producer_id != ledger.producer_id
+        persist = self._move(
+            Ledger(
+                state=TransactionState.EMPTY,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_epoch=last_epoch,
+                previous_producer_id=(
+                    ledger.producer_id if has_new_id else ledger.previous_producer_id
+                ),
+                timeout_ms=init.timeout_ms,
+                updated_ms=now_ms,
+            )
+        )
+        return [persist, Reply(init.token, InitReply(Code.NONE, producer_id, epoch)), *self._arm()]
+
+    def _refuse_init(self, init: InitProducer, code: Code) -> list[Instruction]:
+        return [Reply(init.token, InitReply(_told(init, code)))]
+
+    # --- what a transaction touches ---------------------------------------------------------
+
+    def _add_partitions(self, add: AddPartitions, now_ms: int) -> list[Instruction]:
+        code = self._check_open(add.producer_id, add.producer_epoch)
+        is_known = self.ledger.partitions.issuperset(add.partitions)
+        if code or (is_known and self.ledger.state is TransactionState.ONGOING):
+            return _refuse(add, code)
+        partitions = self.ledger.partitions | add.partitions
+        return self._go_on(add, replace(self.ledger, partitions=partitions), now_ms)
+
+    def _add_offsets(self, add: AddOffsets, now_ms: int) -> list[Instruction]:
+        code = self._check_open(add.producer_id, add.producer_epoch)
+        is_known = add.group_id in self.ledger.groups
+        if code or (is_known and self.ledger.state is TransactionState.ONGOING):
+            return _refuse(add, code)
+        groups = self.ledger.groups | {add.group_id}
+        return self._go_on(add, replace(self.ledger, groups=groups), now_ms)
+
+    def _stage_offsets(self, stage: StageOffsets, now_ms: int) -> list[Instruction]:
+        code = self._check_open(stage.producer_id, stage.producer_epoch)
+        ongoing = self.ledger.state is TransactionState.ONGOING
+        if not code and not (ongoing and stage.group_id in self.ledger.groups):
+            knows = stage.version >= _ABORTABLE_VERSION
+            code = Code.TRANSACTION_ABORTABLE if knows else Code.INVALID_TXN_STATE
+        if code:
+            return _refuse(stage, code)
+        staged = self.ledger.stage(stage.group_id, stage.offsets)
+        return self._go_on(stage, replace(self.ledger, staged=staged), now_ms)
+
+    def _check_producer(self, producer_id: int, producer_epoch: int) -> Code:
+        ledger = self.ledger
+        if producer_id == NO_PRODUCER or producer_id != ledger.producer_id:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        if producer_epoch != ledger.producer_epoch:
+            return Code.PRODUCER_FENCED
+        return Code.NONE
+
+    def _check_open(self, producer_id: int, producer_epoch: int) -> Code:
+        code = self._check_producer(producer_id, producer_epoch)
+        if not code and self.ledger.state in PREPARED:
+            return Code.CONCURRENT_TRANSACTIONS
+        return code
+
+    def _go_on(self, request: Request, ledger: Ledger, now_ms: int) -> list[Instruction]:
+        """Open the transaction, or go on with it, with what the request added."""
+        is_first = self.ledger.state is not TransactionState.ONGOING
+        started_ms = now_ms if is_first else ledger.started_ms
+        persist = self._move(
+            replace(
+                ledger, state=TransactionState.ONGOING, started_ms=started_ms, updated_ms=now_ms
+            )
+        )
+        timer = self._arm() if is_first else []
+        return [persist, Reply(request.token, TxnReply()), *timer]
+
+    # --- its end ----------------------------------------------------------------------------
+
+    def _end(self, end: EndTransaction, now_ms: int) -> list[Instruction]:
+        code = self._check_producer(end.producer_id, end.producer_epoch)
+        if code:
+            return _refuse(end, code)
+        if self.ledger.state is TransactionState.ONGOING:
+            self._end_token = end.token
+            return self._prepare(self.ledger, commit=end.commit, now_ms=now_ms)
+        wanted = {
+            TransactionState.COMPLETE_COMMIT: (True, Code.NONE),
+            TransactionState.COMPLETE_ABORT: (False, Code.NONE),
+            TransactionState.PREPARE_COMMIT: (True, Code.CONCURRENT_TRANSACTIONS),
+            TransactionState.PREPARE_ABORT: (False, Code.CONCURRENT_TRANSACTIONS),
+        }
+        was_commit, code = wanted.get(self.ledger.state, (None, Code.NONE))
+        return _refuse(end, code if was_commit is end.commit else Code.INVALID_TXN_STATE)
+
+    def _fence(self, now_ms: int) -> list[Instruction]:
+        """Abort in nobody's name, under an epoch nobody has: whoever was writing no longer can."""
+        epoch = self.ledger.producer_epoch + 1
+        ledger = replace(self.ledger, producer_epoch=epoch, last_epoch=NO_PRODUCER)
+        return self._prepare(ledger, commit=False, now_ms=now_ms)
+
+    def _prepare(self, ledger: Ledger, *, commit: bool, now_ms: int) -> list[Instruction]:
+        """Seal the transaction's fate, then begin to carry it out."""
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        persist = self._move(replace(ledger, state=state, updated_ms=now_ms))
+        if ledger.partitions:
+            return [persist, self._markers()]
+        return self._complete(now_ms)  # nothing to mark: it is over in one step
+
+    def _complete(self, now_ms: int) -> list[Instruction]:
+        ledger = self.ledger
+        assert ledger.state in PREPARED, f"markers written for a transaction that is {ledger.state}"
+        commit = ledger.state is TransactionState.PREPARE_COMMIT
+        self._retry_ms = None
+        persist = self._move(
+            replace(
+                ledger,
+                state=(
+                    TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+                ),
+                updated_ms=now_ms,
+                started_ms=NO_TIMESTAMP,
+                partitions=frozenset(),
+                groups=frozenset(),
+                staged=(),
+            ),
+            cursors=ledger.staged if commit else (),
+        )
+        return [persist, *self._answer_end(), *self._arm()]
+
+    def _postpone(self, now_ms: int) -> list[Instruction]:
+        """Its fate is sealed even if the markers must wait; who ended it has done its part."""
+        assert self.ledger.state in PREPARED
+        self._retry_ms = now_ms + self._settings.retry_ms
+        return [*self._answer_end(), SetTimer(self._retry_ms)]
+
+    def _answer_end(self) -> list[Instruction]:
+        token, self._end_token = self._end_token, None
+        return [] if token is None else [Reply(token, TxnReply())]
+
+    def _markers(self) -> WriteMarkers:
+        ledger = self.ledger
+        commit = ledger.state is TransactionState.PREPARE_COMMIT
+        partitions = tuple(sorted(ledger.partitions))
+        return WriteMarkers(ledger.producer_id, ledger.producer_epoch, commit, partitions)
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _tick(self, now_ms: int) -> list[Instruction]:
+        if self._retry_ms is not None and self._retry_ms <= now_ms:
+            self._retry_ms = None
+            return [self._markers()]
+        due_ms = self._due_ms()
+        if due_ms is None or now_ms < due_ms:
+            return self._arm()
+        if self.ledger.state is TransactionState.ONGOING:
+            return self._fence(now_ms)
+        self._move(replace(self.ledger, state=TransactionState.DEAD))
+        return [Erase(), Forget()]
+
+    def _due_ms(self) -> int | None:
+        """When an open transaction has lasted too long, or an idle id is forgotten."""
+        if self._retry_ms is not None:
+            return self._retry_ms
+        if self.ledger.state is TransactionState.ONGOING:
+            return self.ledger.started_ms + self.ledger.timeout_ms
+        if self.ledger.state in PREPARED or self.ledger.state is TransactionState.DEAD:
+            return None
+        return self.ledger.updated_ms + self._settings.expiry_ms
+
+    def _arm(self) -> list[Instruction]:
+        due_ms = self._due_ms()
+        return [] if due_ms is None else [SetTimer(due_ms)]
+
+    def _move(self, ledger: Ledger, cursors: tuple[StagedOffsets, ...] = ()) -> Persist:
+        assert self.ledger.state in _BEFORE[ledger.state], f"{self.ledger.state} → {ledger.state}"
+        self.ledger = ledger
+        return Persist(encode_ledger(ledger), cursors)
+
+
+def _refuse(request: Request, code: Code) -> list[Instruction]:
+    return [Reply(request.token, TxnReply(_told(request, code)))]
+
+
+def _told(request: Request, code: Code) -> Code:
+    """The code as this version's clients know it."""
+    if code is not Code.PRODUCER_FENCED:
+        return code
+    knows_from = _FENCED_VERSION.get(type(request))
+    if knows_from is None or request.version < knows_from:
+        return Code.INVALID_PRODUCER_EPOCH
+    return code
