@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cordwood import config, errors
+from cordwood.wire.kafka import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
@@ -45,11 +46,21 @@ def error_members() -> str:
     )
 
 
+def kafka_apis() -> str:
+    """What ApiVersions tells Kafka clients."""
+    lines = (
+        [name, str(key), f"{first}-{last}" if first != last else str(first)]
+        for name, key, first, last in schema.api_table()
+    )
+    return _table(["API", "key", "versions"], lines)
+
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "topic-settings": lambda: settings_table(config.TopicConfig),
     "broker-settings": lambda: settings_table(config.BrokerConfig),
     "error-families": error_families,
     "error-members": error_members,
+    "kafka-apis": kafka_apis,
 }
 
 
