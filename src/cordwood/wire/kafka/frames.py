@@ -17,6 +17,7 @@ from cordwood.wire.kafka.primitives import DECODE_FAULTS, Buffer, skip_tags
 from cordwood.wire.kafka.schema import (
     API_BY_KEY,
     API_VERSIONS,
+    PRODUCE,
     UNSUPPORTED_VERSION,
     Api,
     api_of,
@@ -27,6 +28,9 @@ _REQUEST = Struct(">hhih")  # key, version, correlation id, length of the client
 _RESPONSE = Struct(">ii")  # frame length, correlation id
 _RESPONSE_TAGGED = Struct(">iix")
 _SIZED_REQUEST = Struct(">ihhih")
+CONTROL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest request without records: one as long as a Produce may be, made of tiny entries, would
+keep the loop from every other connection while it is decoded."""
 REQUEST_BYTES_MIN: Final = _REQUEST.size
 """No request is shorter than its header with a null client id."""
 
@@ -56,16 +60,20 @@ def parse_request(frame: Buffer) -> Request | Unsupported:
     try:
         key, version, correlation_id, size = _REQUEST.unpack_from(view)
         position = _REQUEST.size + max(size, 0)
+        if size < -1 or position > len(view):
+            raise ValueError(f"a client id of {size} bytes")
         client_id = str(view[_REQUEST.size : position], "utf-8", "replace") if size >= 0 else None
         api = API_BY_KEY.get(key)
         if api is None or not api.is_served(version):
             return Unsupported(key, version, correlation_id, client_id)
+        if len(view) > CONTROL_BYTES_MAX and key != PRODUCE:
+            raise ValueError(f"{api.name} is limited to {CONTROL_BYTES_MAX} bytes")
         if api.is_flexible(version):
             position = skip_tags(view, position)
+            if position > len(view):
+                raise ValueError(f"tags up to byte {position}")
     except DECODE_FAULTS as error:
-        raise BadMessage(f"request header of {len(view)} bytes: {error}") from error
-    if size < -1 or position > len(view):
-        raise BadMessage(f"request header: a client id of {size} bytes in {len(view)}")
+        raise BadMessage(f"request header in a frame of {len(view)} bytes: {error}") from error
     return Request(key, version, correlation_id, client_id, view[position:])
 
 
