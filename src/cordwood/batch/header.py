@@ -123,6 +123,18 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
+def parse_headers(data: Buffer) -> list[BatchHeader]:
+    """The headers of concatenated whole batches of our own making: nothing is checked."""
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        headers.append(parse_header(data, position))
+        assert headers[-1].batch_length >= HEADER_BYTES - LOG_OVERHEAD, "we made this batch"
+        position += headers[-1].size_bytes
+    assert position == len(data), "whole batches"
+    return headers
+
+
 def crc32c(data: Buffer) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
     # The library takes read-only bytes alone; one copy at memory speed is cheaper than any detour.

@@ -93,7 +93,7 @@ def encode_batch(
 
     body = bytearray()
     for record in records:
-        _put_record(body, record, base_timestamp_ms, base_offset)
+        put_record(body, record, base_timestamp_ms, base_offset)
     if not records:
         codec = Codec.NONE  # as Kafka's cleaner: an empty batch is its header alone
     packed = compress(codec, body) if codec is not Codec.NONE else body
@@ -231,7 +231,8 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
         out += value
 
 
-def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_offset: int) -> None:
+def put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_offset: int) -> None:
+    """Append one record as its bytes stand in a batch."""
     body = bytearray(1)  # attributes: none are defined
     _put_varint(body, _wrapped(record.timestamp_ms - base_timestamp_ms))
     _put_varint(body, record.offset - base_offset)

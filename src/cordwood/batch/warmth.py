@@ -1,0 +1,33 @@
+"""When the kernels are there: numba takes a while to load, and a client must not wait for it.
+
+``kernels()`` loads them, waiting as long as that takes; who cannot wait asks ``is_warm()`` and goes
+the plain-Python way meanwhile, while a background thread runs ``warm()``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from types import ModuleType
+
+_loading = threading.Lock()
+_loaded: ModuleType | None = None
+
+
+def kernels() -> ModuleType:
+    """The kernels module, loaded (and compiled, where no cache is) by whoever asks first."""
+    global _loaded  # noqa: PLW0603 - a module is loaded once for the whole process
+    if _loaded is None:
+        with _loading:
+            _loaded = _loaded or importlib.import_module("cordwood.batch.kernels")
+    return _loaded
+
+
+def is_warm() -> bool:
+    """Whether ``kernels()`` answers at once."""
+    return _loaded is not None
+
+
+def warm() -> None:
+    """Load all kernels; for a background thread at start-up."""
+    kernels()
