@@ -66,12 +66,10 @@ provide_java() {
 
 # Commands the tests use; without them tests are skipped and the end of the run names them.
 provide_tools() {
-    missing=$(grep -v '^#' tests/tools.txt | while read -r tool package; do
-        command -v "$tool" >/dev/null || echo "$package"
-    done)
-    # shellcheck disable=SC2086 # one word per package
-    [ -z "$missing" ] || apt_install $missing ||
-        say "tests that need these Debian packages will be skipped:" $missing
+    grep -v '^#' tests/tools.txt | while read -r tool package; do
+        command -v "$tool" >/dev/null || apt_install "$package" ||
+            say "$tool is missing: its tests will be skipped, and named at the end of the run"
+    done
 }
 
 stamp() { for done in "$@"; do touch ".venv/.$done"; done; }
