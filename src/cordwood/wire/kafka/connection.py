@@ -1,10 +1,10 @@
 """Cuts a Kafka byte stream into frames, however the network cut it. No I/O, no messages.
 
-Small frames are copied out of one inbox that is used again and again. A frame that does not fit in
-it gets a buffer of its own size, and ``get_buffer`` hands out the rest of *that* buffer, so the
-bytes of a large Produce land once, where the views of its records will point. A really large
-one is an anonymous map rather than a ``bytearray``: its pages come into being as bytes arrive, so a
-peer that announces 100 MB and sends nothing costs nothing.
+Small frames are copied out of one inbox that is used again and again. A frame that does not fit
+in it gets a buffer of its own, and ``get_buffer`` hands out the rest of *that* buffer, so the bytes
+of a large Produce land where the views of its records will point. Room is given as bytes arrive,
+eight times what is there: a peer that announces 100 MB and sends nothing costs little, and of what
+an honest one sends at most an eighth is copied again.
 
 ``get_buffer`` and ``buffer_updated`` are what ``asyncio.BufferedProtocol`` asks for; ``receive``
 does the same for bytes already in hand. A request's body belongs to that request alone.
@@ -12,9 +12,9 @@ does the same for bytes already in hand. A request's body belongs to that reques
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from enum import Enum
+from struct import Struct
 from typing import Final
 
 from cordwood.errors import BadFrame
@@ -22,8 +22,10 @@ from cordwood.wire.kafka.frames import REQUEST_BYTES_MIN, Request, Unsupported, 
 from cordwood.wire.kafka.primitives import Buffer
 
 INBOX_BYTES: Final = 16 * 1024
-MAP_BYTES_MIN: Final = 256 * 1024
-PREFIX_BYTES: Final = 4
+LARGE_BYTES_FIRST: Final = 256 * 1024
+LARGE_GROWTH: Final = 8
+_PREFIX: Final = Struct(">i")
+PREFIX_BYTES: Final = _PREFIX.size
 
 
 class NeedData(Enum):
@@ -43,7 +45,8 @@ class KafkaConnection:
         self._inbox = memoryview(bytearray(INBOX_BYTES))
         self._start = 0  # unread bytes of the inbox
         self._end = 0
-        self._large: memoryview | None = None  # a frame too big for the inbox, half received
+        self._large: memoryview | None = None  # room for a frame too big for the inbox
+        self._large_bytes = 0  # what the frame will have in all
         self._filled = 0
         self._frames: deque[memoryview] = deque()
         self._fault: BadFrame | None = None
@@ -61,9 +64,7 @@ class KafkaConnection:
         elif self._large is not None:
             self._filled += count
             assert self._filled <= len(self._large)
-            if self._filled == len(self._large):
-                self._frames.append(self._large)
-                self._large = None
+            self._grow_large(self._large)
         else:
             self._end += count
             self._split()
@@ -90,7 +91,7 @@ class KafkaConnection:
         """Take every whole frame out of the inbox, and start a large one when it begins here."""
         while self._end - self._start >= PREFIX_BYTES and self._large is None:
             first = self._start + PREFIX_BYTES
-            length = int.from_bytes(self._inbox[self._start : first], "big", signed=True)
+            (length,) = _PREFIX.unpack_from(self._inbox, self._start)
             if not REQUEST_BYTES_MIN <= length <= self._frame_bytes_max:
                 self._refuse(length)
                 return
@@ -104,11 +105,22 @@ class KafkaConnection:
         self._make_room()
 
     def _begin_large(self, first: int, length: int) -> None:
-        is_map = length >= MAP_BYTES_MIN
-        self._large = memoryview(mmap.mmap(-1, length) if is_map else bytearray(length))
+        self._large_bytes = length
         self._filled = self._end - first
+        self._large = memoryview(bytearray(min(length, LARGE_BYTES_FIRST)))
         self._large[: self._filled] = self._inbox[first : self._end]
         self._start = self._end
+
+    def _grow_large(self, large: memoryview) -> None:
+        """Once its room is full the frame is whole, or gets more room."""
+        if self._filled < len(large):
+            return
+        if self._filled == self._large_bytes:
+            self._frames.append(large)
+            self._large = None
+            return
+        self._large = memoryview(bytearray(min(self._large_bytes, LARGE_GROWTH * self._filled)))
+        self._large[: self._filled] = large
 
     def _make_room(self) -> None:
         """Move what is left to the front once it is cheap or needed, so that there is room."""

@@ -158,6 +158,14 @@ class EncoderSource:
         return size
 
     def _sized(self, field: Field, kind: Kind, variable: str) -> None:
+        if field.is_nullable(self._version) and not self._pending:
+            null = (
+                SMALL_VARINTS[0] if self._flexible else b"\xff" * (2 if kind is Kind.STRING else 4)
+            )
+            self._line(f"if {variable} is None: {self._add}({null!r})")
+            with self._block("else:"):
+                self._sized(field._replace(is_optional=False), kind, variable)
+            return
         if kind is Kind.STRING:
             guard = f" if {variable} is not None else None" if field.is_optional else ""
             raw = self._name("raw")
@@ -215,7 +223,10 @@ class EncoderSource:
             return variable
         if field.default is None:
             return f"{variable} is not None"
-        return f"{variable} != {self._constant(field.default)}"
+        default = self._constant(field.default)
+        if isinstance(field.element, Kind):
+            return f"{variable} != {default}"
+        return f"({variable} is not {default} and {variable} != {default})"
 
     def _tagged_field(self, field: Field, variable: str, test: str) -> None:
         outer, body = self._add, self._name("body")
