@@ -145,21 +145,36 @@ class Catalog:
 
     def put_segments(self, tp: TopicPartition, entries: Iterable[SegmentEntry]) -> None:
         """Record sealed segments, or what has been learned of them since."""
-        self._put({segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries})
+        with self._writing:
+            self.topic(tp.topic)
+            self._put(_segments(tp, entries))
 
-    def reclaim_segments(self, tp: TopicPartition, bases: Iterable[int], log_start: int) -> None:
+    def reclaim_segments(
+        self, tp: TopicPartition, entries: Iterable[SegmentEntry], log_start: int
+    ) -> None:
         """Mark segments reclaimed and move the log start, in one step."""
         with self._writing:
-            put: dict[str, bytes] = {}
-            for base in bases:
-                entry = self.segments(tp).get(base)
-                assert entry is not None, f"{tp} has no indexed segment at {base}"
-                put[segment_key(tp, base)] = encode_fields(_in_state(entry, SegmentState.RECLAIMED))
+            self.topic(tp.topic)
+            gone = [_in_state(entry, SegmentState.RECLAIMED) for entry in entries]
+            put = _segments(tp, gone)
             if log_start > self.log_start(tp):
                 put |= _start(tp, log_start)
             self._put(put)
 
-    def replace_segments(
+    @property
+    def swaps(self) -> Mapping[TopicPartition, Any]:
+        """Swaps begun and not known to have ended, with what ``begin_swap`` was given."""
+        return self._mirror.swaps
+
+    def begin_swap(self, tp: TopicPartition, record: Any) -> None:
+        """Write down what is about to be swapped in, so that a restart can tell if it was."""
+        self._put({key("swap", *tp): encode(record)})
+
+    def cancel_swap(self, tp: TopicPartition) -> None:
+        """The files are as they were before."""
+        self._delete([key("swap", *tp)])
+
+    def finish_swap(
         self, tp: TopicPartition, job: str, old: Sequence[int], new: Sequence[SegmentEntry]
     ) -> None:
         """Put a swap's segments in the place of those it replaced, which become history."""
@@ -171,9 +186,9 @@ class Catalog:
                 )
                 for entry in replaced
             }
-            put |= {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in new}
+            put |= _segments(tp, new)
             gone = [segment_key(tp, entry.base_offset) for entry in replaced]
-            self._write(put, [text for text in gone if text not in put])
+            self._write(put, [*(text for text in gone if text not in put), key("swap", *tp)])
 
     def replaced_segments(self, tp: TopicPartition) -> list[tuple[str, SegmentEntry]]:
         """History: (store key, entry) of every segment a swap replaced; read from the store."""
@@ -353,6 +368,10 @@ def _start(tp: TopicPartition, offset: int) -> dict[str, bytes]:
     return {key("start", *tp): encode(offset)}
 
 
+def _segments(tp: TopicPartition, entries: Iterable[SegmentEntry]) -> dict[str, bytes]:
+    return {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries}
+
+
 def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
     return dataclasses.replace(entry, state=state)
 
@@ -360,4 +379,5 @@ def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
 def _is_of_topic(text: str, topic: str) -> bool:
     """Whether a key says something about this topic."""
     kind, names = parse_key(text)
-    return kind in {"topic", "start", "epoch", "segment", "reader", "cursor"} and names[0] == topic
+    kinds = {"topic", "start", "epoch", "segment", "swap", "reader", "cursor"}
+    return kind in kinds and names[0] == topic

@@ -8,6 +8,7 @@
 ``now/start/<topic>/<partition>``                     log start offset
 ``now/epoch/<topic>/<partition>``                     leader epoch of the current term
 ``now/segment/<topic>/<partition>/<base, 20 digits>`` segment index entry
+``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
 ``now/reader/<topic>/<reader>``                       a registered reader, and since when
 ``now/cursor/<topic>/<partition>/<reader>``           how far it has come
 ``now/producer-ids``                                  the first producer id not yet handed out

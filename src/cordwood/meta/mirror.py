@@ -44,6 +44,7 @@ class Mirror:
         self.log_starts: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
         self.segments: defaultdict[TopicPartition, SegmentIndex] = defaultdict(SegmentIndex)
+        self.swaps: dict[TopicPartition, Any] = {}
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
         self.next_producer_id: dict[str, int] = {}  # one row, named ""
@@ -58,6 +59,7 @@ class Mirror:
             ),
             "start": _Table(self.log_starts, _partition, lambda _, found: int(found)),
             "epoch": _Table(self.epochs, _partition, lambda _, found: int(found)),
+            "swap": _Table(self.swaps, _partition, lambda _, found: found),
             "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found)),
             "producer-ids": _Table(self.next_producer_id, _only, lambda _, found: int(found)),
             "line-producer": _Table(

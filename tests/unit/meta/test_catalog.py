@@ -126,7 +126,9 @@ def test_deleting_a_topic_takes_everything_known_of_it(opened):
         catalog.commit_cursors({ReaderPartition("r", *tp): Cursor(3)})
         catalog.register_reader(name, "r", 1)
         catalog.put_segments(tp, [an_entry(0, 10)])
-        catalog.replace_segments(tp, "job", [0], [an_entry(0, 10)])
+        catalog.begin_swap(tp, {"job": "a"})
+        catalog.finish_swap(tp, "job", [0], [an_entry(0, 10)])
+        catalog.begin_swap(tp, {"job": "b"})
         catalog.set_log_start(tp, 2)
     topic = catalog.begin_delete("t")
     assert catalog.deleting == {"t": topic}
@@ -223,7 +225,7 @@ def test_a_reclaimed_segment_is_remembered(opened):
     catalog.create_topic(a_topic())
     catalog.put_segments(TP, [an_entry(0, 10, bundle="b.tar", sha256="ab"), an_entry(10, 20)])
     before, _ = opened.store.range("")
-    catalog.reclaim_segments(TP, [0], 10)
+    catalog.reclaim_segments(TP, [catalog.segments(TP).get(0)], 10)
     assert opened.store.range("")[0] == before + 1
     entry = catalog.segments(TP).find(5)
     assert (entry.state, entry.bundle, entry.sha256) == (SegmentState.RECLAIMED, "b.tar", "ab")
@@ -236,7 +238,10 @@ def test_a_swap_turns_entries_into_history(opened):
     catalog = opened.catalog
     catalog.create_topic(a_topic())
     catalog.put_segments(TP, [an_entry(0, 10), an_entry(10, 20), an_entry(20, 30)])
-    catalog.replace_segments(TP, "job-1", [0, 10], [an_entry(0, 20, sha256="new")])
+    catalog.begin_swap(TP, {"job": "job-1"})
+    assert opened.again().swaps == {TP: {"job": "job-1"}}
+    catalog.finish_swap(TP, "job-1", [0, 10], [an_entry(0, 20, sha256="new")])
+    assert catalog.swaps == {}
     assert [e.base_offset for e in catalog.segments(TP).entries()] == [0, 20]
     assert catalog.segments(TP).find(15).sha256 == "new"
     past = [entry for _, entry in catalog.replaced_segments(TP)]
