@@ -208,10 +208,11 @@ def _check_spans(batches: Batches) -> None:
         | (batches.last_offset_deltas < 0)
         | (batches.base_offsets > OFFSET_END - batches.last_offset_deltas)
         | (batches.attributes & CODEC_BITS > Codec.ZSTD.value)
+        | ((batches.counts == 0) & (batches.sizes != HEADER_BYTES))
     )
     if bool(bad.any()):
         position = int(batches.positions[int(np.argmax(bad))])
-        raise CorruptBatch(f"batch at position {position}: offsets or codec that cannot be")
+        raise CorruptBatch(f"batch at position {position}: offsets, codec or count that cannot be")
 
 
 def _select(
