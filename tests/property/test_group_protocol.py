@@ -1,0 +1,208 @@
+"""Groups under any sequence of requests: nobody is answered twice, lost, or left hanging."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.decide.groups import GroupSettings, GroupState, JoinReply, Reply
+from cordwood.model import TopicPartition
+from support.coordination import (
+    REBALANCE_MS,
+    SESSION_MS,
+    Consumer,
+    GroupDesk,
+    settle,
+    subscription,
+)
+
+NEW_MEMBER_MS = GroupSettings().new_member_join_timeout_ms
+PROTOCOLS = [
+    (("range", subscription("t")),),
+    (("range", subscription("t", "u")),),
+    (("roundrobin", b"?"), ("range", subscription("t"))),
+    (("roundrobin", b"?"),),
+]
+
+which = st.integers(0, 5)
+moves = st.one_of(
+    st.tuples(
+        st.just("join"),
+        which,
+        st.sampled_from(PROTOCOLS),
+        st.sampled_from([0, 4, 9]),
+        st.sampled_from([0, 1_000, REBALANCE_MS]),
+    ),
+    st.tuples(st.just("join_new"), st.sampled_from(PROTOCOLS), st.sampled_from([3, 5])),
+    st.tuples(st.just("join_static"), st.integers(0, 1), st.sampled_from(PROTOCOLS)),
+    st.tuples(st.just("sync"), which, st.sampled_from([-1, 0, 0, 0, 0])),
+    st.tuples(st.just("beat"), which, st.sampled_from([-1, 0, 0, 0])),
+    st.tuples(st.just("leave"), which, which),
+    st.tuples(st.just("commit"), which, st.sampled_from([-1, 0, 0])),
+    st.tuples(st.just("delete")),
+    st.tuples(st.just("delete_offsets")),
+    st.tuples(st.just("advance"), st.sampled_from([0, 50, 100, 1_000, SESSION_MS, REBALANCE_MS])),
+)
+
+
+class Chaos:
+    """Sends what it likes in the name of members, former members and nobody."""
+
+    def __init__(self, delay_ms: int, members_max: int) -> None:
+        self.desk = GroupDesk(
+            GroupSettings(initial_rebalance_delay_ms=delay_ms, members_max=members_max)
+        )
+        self.ids = ["nobody"]
+        self.last_generation = 0
+
+    def move(self, kind, *args) -> None:
+        getattr(self, kind)(*args)
+        for answer in self.desk.answers.values():
+            if isinstance(answer, JoinReply) and answer.member_id not in {"", *self.ids}:
+                self.ids.append(answer.member_id)
+        self.ids += [each for each in self.desk.members() if each not in self.ids]
+        self.check()
+
+    def someone(self, index: int) -> str:
+        """Mostly the latest ids, which are likely to be members."""
+        return self.ids[-1 - index % len(self.ids)]
+
+    def generation(self, shift: int) -> int:
+        description = self.desk.groups.describe("g")
+        return (description.generation if description else 1) + shift
+
+    def join(self, index, protocols, version, rebalance_ms):
+        self.desk.join(
+            self.someone(index),
+            protocols=protocols,
+            version=version,
+            rebalance_timeout_ms=rebalance_ms,
+        )
+
+    def join_new(self, protocols, version):
+        self.desk.join(protocols=protocols, version=version)
+
+    def join_static(self, instance, protocols):
+        self.desk.join(instance_id=f"i{instance}", protocols=protocols)
+
+    def sync(self, index, shift):
+        assignments = {each: each.encode() for each in self.ids}
+        self.desk.sync(self.someone(index), self.generation(shift), assignments)
+
+    def beat(self, index, shift):
+        self.desk.beat(self.someone(index), self.generation(shift))
+
+    def leave(self, first, second):
+        self.desk.leave((self.someone(first), None), (self.someone(second), None), ("", "i0"))
+
+    def commit(self, index, shift):
+        self.desk.commit(self.someone(index), self.generation(shift))
+
+    def delete(self):
+        self.desk.delete()
+
+    def delete_offsets(self):
+        self.desk.delete_offsets(TopicPartition("t", 0))
+
+    def advance(self, ms):
+        self.desk.advance(ms)
+
+    def check(self) -> None:
+        """What holds after every event."""
+        group = self.desk.groups._groups.get("g")
+        if group is None:
+            assert not self.desk.waiting
+            self.last_generation = 0
+            return
+        membership = group._membership
+        roster, state = membership.roster, membership.state
+        members = list(roster)
+        ids = [each.member_id for each in members]
+        # one leader, and it is a member
+        assert (roster.leader_id in ids) == bool(ids)
+        assert len(ids) == len(set(ids))
+        assert not set(ids) & set(roster.pending)
+        # whoever waits is somebody's parked request, and there is a time at which that ends
+        joins = [each.join_token for each in members if each.join_token is not None]
+        syncs = [each.sync_token for each in members if each.sync_token is not None]
+        assert sorted(joins + syncs) == sorted(self.desk.waiting)
+        assert not self.desk.waiting or self.desk.timer_ms is not None
+        # states mean what they say
+        assert bool(ids) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
+        assert state is not GroupState.EMPTY or not ids
+        assert not joins or state is GroupState.PREPARING_REBALANCE
+        assert not syncs or state is GroupState.COMPLETING_REBALANCE
+        if state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
+            assert all(membership.protocol in dict(each.protocols) for each in members)
+        assert membership.generation >= self.last_generation
+        self.last_generation = membership.generation
+
+
+@given(
+    st.lists(moves, max_size=60),
+    st.sampled_from([0, 100]),
+    st.sampled_from([2, 3, 1_000]),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_ms, members_max):
+    """Invariants hold after each event; once nobody speaks any more, nobody is left waiting."""
+    chaos = Chaos(delay_ms, members_max)
+    for step in steps:
+        chaos.move(*step)
+    for _ in range(4):
+        chaos.move("advance", NEW_MEMBER_MS)
+    assert not chaos.desk.waiting
+    assert chaos.desk.members() == []
+
+
+@given(st.lists(moves, max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_each_generation_is_told_one_leader_and_each_member_once(steps):
+    """In the step that begins a generation, all are told the same and one is told all."""
+    chaos = Chaos(0, 1_000)
+    for step in steps:
+        before = len(chaos.desk.trace)
+        chaos.move(*step)
+        told = [
+            each.answer
+            for each in chaos.desk.trace[before:]
+            if isinstance(each, Reply)
+            and isinstance(each.answer, JoinReply)
+            and not each.answer.code
+        ]
+        for generation in {each.generation for each in told}:
+            same = [each for each in told if each.generation == generation]
+            assert len({each.leader for each in same}) == 1
+            assert len({each.member_id for each in same}) == len(same)
+            assert all(each.member_id == each.leader for each in same if each.members)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_clients_that_keep_to_the_protocol_get_to_stable(data):
+    """Whoever came, left, crashed or restarted: all end in one generation, each with its part."""
+    desk = GroupDesk(GroupSettings(initial_rebalance_delay_ms=data.draw(st.sampled_from([0, 100]))))
+    count = data.draw(st.integers(1, 4))
+    consumers = [_consumer(desk, each) for each in range(count)]
+    for _ in range(data.draw(st.integers(0, 40))):
+        index = data.draw(st.integers(0, count - 1))
+        match data.draw(st.sampled_from(["step", "step", "step", "wait", "crash", "leave"])):
+            case "step":
+                consumers[index].step()
+            case "wait":
+                desk.advance(data.draw(st.sampled_from([100, 3_000, SESSION_MS])))
+            case "crash":  # and comes back as a new process
+                consumers[index] = _consumer(desk, index)
+            case "leave":
+                desk.leave((consumers[index].member_id, None))
+    settle(desk, consumers)
+    assert sorted(each.member_id for each in consumers) == sorted(desk.members())
+    for consumer in consumers:
+        assert consumer.assignment
+    dynamic = [each for each in consumers if "instance_id" not in each.how]
+    assert all(each.assignment == each.member_id.encode() for each in dynamic)
+
+
+def _consumer(desk, index) -> Consumer:
+    """Odd ones are static: they keep their instance through a crash."""
+    return Consumer(desk, **({"instance_id": f"i{index}"} if index % 2 else {}))

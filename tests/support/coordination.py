@@ -1,0 +1,313 @@
+"""Desks that carry out a coordinator's instructions in memory, as the broker does on disk.
+
+Time passes only when a test says so; timers fire on the way. Every token is watched: answered
+twice, or answered without having been sent, fails at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+from cordwood.decide.codes import Code
+from cordwood.decide.groups import (
+    Commit,
+    DeleteGroup,
+    DeleteOffsets,
+    EraseGroup,
+    EraseOffsets,
+    Forget,
+    Groups,
+    GroupSettings,
+    Heartbeat,
+    Join,
+    Leave,
+    Leaver,
+    PersistGroup,
+    PersistOffsets,
+    Reply,
+    SetTimer,
+    Sync,
+    Tick,
+)
+from cordwood.decide.offsets import PartitionOffset
+from cordwood.model import TopicPartition
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+QUICK = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's metadata, version 0."""
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+RANGE = (("range", subscription("t")),)
+
+
+class GroupDesk:
+    """One group behind a directory, its timer, its cursors and everybody who waits."""
+
+    def __init__(self, settings: GroupSettings = QUICK, group_id: str = "g") -> None:
+        """Open for business at time 0."""
+        self.groups = Groups(settings)
+        self.group_id = group_id
+        self.now_ms = 0
+        self.timer_ms = None
+        self.waiting = {}
+        self.answers = {}
+        self.cursors = {}
+        self.remembered = None
+        self.forgotten = False
+        self.trace = []
+        self._tokens = itertools.count(1)
+        self._ids = itertools.count(1)
+
+    @property
+    def state(self) -> str:
+        """The group's state; an absent one is Dead."""
+        description = self.groups.describe(self.group_id)
+        return "Dead" if description is None else str(description.state)
+
+    def members(self) -> list[str]:
+        """Ids of the members there are."""
+        description = self.groups.describe(self.group_id)
+        return [] if description is None else [each.member_id for each in description.members]
+
+    def send(self, event):
+        """Hand in an event; the answer, or ``None`` while it waits."""
+        token = getattr(event, "token", None)
+        if token is not None:
+            self.waiting[token] = event
+        self._carry_out(self.groups.handle(self.group_id, event, self.now_ms))
+        return self.answers.get(token)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, with a tick at each timer on the way."""
+        end_ms = self.now_ms + ms
+        for _ in range(10_000):
+            if self.timer_ms is None or self.timer_ms > end_ms:
+                break
+            self.now_ms, self.timer_ms = max(self.now_ms, self.timer_ms), None
+            self._carry_out(self.groups.handle(self.group_id, Tick(), self.now_ms))
+        else:
+            raise AssertionError("the timer spins")
+        self.now_ms = end_ms
+
+    def _carry_out(self, instructions) -> None:
+        self.trace += instructions
+        for each in instructions:
+            match each:
+                case Reply(token, answer):
+                    assert token in self.waiting, f"answered twice or never asked: {token}"
+                    del self.waiting[token]
+                    self.answers[token] = answer
+                case SetTimer(at_ms):
+                    self.timer_ms = at_ms
+                case PersistOffsets(offsets):
+                    self.cursors |= {kept.partition: kept for kept in offsets}
+                case EraseOffsets(partitions):
+                    for partition in partitions:
+                        self.cursors.pop(partition, None)
+                case PersistGroup(protocol_type):
+                    self.remembered = protocol_type
+                case EraseGroup():
+                    self.cursors, self.remembered = {}, None
+                case Forget():
+                    self.timer_ms, self.forgotten = None, True
+
+    # --- requests, with what most of them say -----------------------------------------------
+
+    def token(self) -> int:
+        """A fresh token."""
+        return next(self._tokens)
+
+    def join(
+        self,
+        member_id="",
+        *,
+        instance_id=None,
+        version=9,
+        protocols=RANGE,
+        protocol_type="consumer",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+    ) -> int:
+        """Send a join; returns its token."""
+        token = self.token()
+        self.send(
+            Join(
+                token=token,
+                version=version,
+                member_id=member_id,
+                new_member_id=f"m{next(self._ids)}",
+                instance_id=instance_id,
+                client_id="client",
+                client_host="/127.0.0.1",
+                session_timeout_ms=session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                protocol_type=protocol_type,
+                protocols=tuple(protocols),
+            )
+        )
+        return token
+
+    def enter(self, **how) -> tuple[str, int]:
+        """Join with the round for an id; returns the id and the token of the join that waits."""
+        first = self.join(**how)
+        member_id = self.answers[first].member_id
+        return member_id, self.join(member_id, **how)
+
+    def sync(self, member_id, generation, assignments=None, **how):
+        """Send a sync; returns its token."""
+        token = self.token()
+        self.send(
+            Sync(
+                token=token,
+                member_id=member_id,
+                generation=generation,
+                assignments=tuple((assignments or {}).items()),
+                **how,
+            )
+        )
+        return token
+
+    def beat(self, member_id, generation, instance_id=None):
+        """The code a heartbeat gets."""
+        event = Heartbeat(
+            token=self.token(),
+            member_id=member_id,
+            generation=generation,
+            instance_id=instance_id,
+        )
+        return self.send(event).code
+
+    def leave(self, *leavers) -> list:
+        """The codes leaving gets, one each."""
+        answer = self.send(Leave(self.token(), tuple(Leaver(*each) for each in leavers)))
+        return [each.code for each in answer.members]
+
+    def commit(self, member_id="", generation=-1, *, version=8, metadata="", **how):
+        """The code a commit of offset 5 on t-0 gets."""
+        event = Commit(
+            token=self.token(),
+            version=version,
+            member_id=member_id,
+            generation=generation,
+            offsets=(PartitionOffset(TopicPartition("t", 0), 5, -1, metadata),),
+            **how,
+        )
+        return self.send(event).codes[0][1]
+
+    def delete_offsets(self, *partitions):
+        """The answer to deleting offsets."""
+        return self.send(DeleteOffsets(self.token(), partitions))
+
+    def delete(self):
+        """The code deleting the group gets."""
+        return self.send(DeleteGroup(self.token())).code
+
+    def stable(self, *hows) -> tuple[list[str], int]:
+        """Bring members in one by one, each as its keywords say; the first one leads."""
+        consumers = []
+        for how in hows:
+            consumers.append(Consumer(self, **how))
+            settle(self, consumers)
+        return [each.member_id for each in consumers], consumers[0].generation
+
+
+class Consumer:
+    """A client that keeps to the protocol: joins, syncs, heartbeats, and does as it is told."""
+
+    def __init__(self, desk: GroupDesk, **how) -> None:
+        """It has sent nothing yet; ``how`` is what its joins say."""
+        self.desk = desk
+        self.how = how
+        self.member_id = ""
+        self.generation = -1
+        self.assignment = None
+        self._token = None
+        self._step = self._begin_join
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has an assignment and no reason to doubt it."""
+        return self._step == self._begin_heartbeat
+
+    def step(self) -> bool:
+        """Look whether the last request was answered, and act on it; true if that got it on."""
+        if self._token is not None and self._token not in self.desk.answers:
+            return False
+        was_active = self.is_active
+        self._step()
+        return not (was_active and self.is_active)
+
+    def _answer(self):
+        return self.desk.answers[self._token]
+
+    def _begin_join(self) -> None:
+        self.assignment = None
+        self._token = self.desk.join(self.member_id, **self.how)
+        self._step = self._end_join
+
+    def _end_join(self) -> None:
+        answer = self._answer()
+        if answer.code == Code.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        if answer.code:
+            self._go_back(answer.code)
+            return
+        self.member_id, self.generation = answer.member_id, answer.generation
+        leads = answer.leader == self.member_id and not answer.skip_assignment
+        ids = [each.member_id for each in answer.members] if leads else []
+        self._token = self.desk.sync(
+            self.member_id,
+            self.generation,
+            {each: each.encode() for each in ids},
+            instance_id=self.how.get("instance_id"),
+            protocol=answer.protocol,
+            protocol_type=answer.protocol_type,
+        )
+        self._step = self._end_sync
+
+    def _end_sync(self) -> None:
+        answer = self._answer()
+        if answer.code:
+            self._go_back(answer.code)
+            return
+        self.assignment = answer.assignment
+        self._step = self._begin_heartbeat
+
+    def _begin_heartbeat(self) -> None:
+        instance_id = self.how.get("instance_id")
+        code = self.desk.beat(self.member_id, self.generation, instance_id)
+        if code:
+            self._go_back(code)
+
+    def _go_back(self, code: Code) -> None:
+        assert code in {
+            Code.MEMBER_ID_REQUIRED,
+            Code.REBALANCE_IN_PROGRESS,
+            Code.ILLEGAL_GENERATION,
+            Code.UNKNOWN_MEMBER_ID,
+        }, code
+        if code == Code.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        self._step = self._begin_join
+
+
+def settle(desk: GroupDesk, consumers: list[Consumer], rounds: int = 400) -> None:
+    """Let the consumers work until all share one generation; time passes while all must wait."""
+    for _ in range(rounds):
+        got_on = [consumer.step() for consumer in consumers]
+        if any(got_on):
+            continue
+        ids = {each.member_id for each in consumers}
+        if desk.state == "Stable" and ids == set(desk.members()):
+            assert all(each.is_active for each in consumers)
+            assert len({each.generation for each in consumers}) == 1
+            return
+        desk.advance(500)
+    raise AssertionError(f"not stable but {desk.state}")
