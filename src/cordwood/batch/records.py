@@ -150,6 +150,20 @@ def decode_batch(
     return _decode_body(bytes(body), header)
 
 
+def decode_batches(data: Buffer) -> list[Record]:
+    """The records of concatenated whole batches, without what is for nobody: control batches."""
+    records: list[Record] = []
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        if not header.is_control:
+            records += decode_batch(data, position)
+        if header.size_bytes < HEADER_BYTES:
+            raise CorruptBatch(f"no record batch (format v2) at position {position}")
+        position += header.size_bytes
+    return records
+
+
 def encode_marker(
     commit: bool,
     *,

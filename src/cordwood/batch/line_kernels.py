@@ -1,0 +1,257 @@
+# mypy: ignore-errors
+# ruff: noqa: PLR0917
+# See ``machine``: numba types these functions, not mypy.
+"""The numba kernel that turns ingress lines into batches; ``lines`` says what a line is.
+
+As in ``kernels``: a fixed signature, no allocation, the GIL released. The plain-Python twin in
+``lines`` gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from cordwood.batch.machine import (
+    BASE_OFFSET,
+    BATCH_HEADER_BYTES,
+    COUNT,
+    LAST_DELTA,
+    LONG,
+    LONGS,
+    PRODUCER_ID,
+    READ,
+    SEQUENCE,
+    TABLE,
+    WRITE,
+    kernel,
+    load64,
+    part,
+    put_bytes,
+    put_header,
+    put_varint,
+    shared,
+    trailing_zeros,
+    varint_size,
+)
+
+MACHINE_DIGEST: Final = "6760bd333a88babe"
+
+# Why a line was refused; ``lines.REASONS`` has the words.
+LINE_FIELDS: Final = 1
+LINE_KEY_EMPTY: Final = 2
+LINE_KEY_LONG: Final = 3
+LINE_KEY_CONTROL: Final = 4
+LINE_TIMESTAMP: Final = 5
+LINE_NUMBER: Final = 6
+
+KEY_BYTES_MAX: Final = 249
+LINE_OVERHEAD: Final = 40  # what a record has around the bytes of its line, at most
+_SEQUENCES: Final = 2**31
+_NEWLINE: Final = 10
+_RETURN: Final = 13
+_BAR: Final = 124
+_ONES: Final = np.uint64(0x0101010101010101)
+_TENTH: Final = (2**63 - 1) // 10
+_TENS: Final = np.uint64(0xF0F0F0F0F0F0F0F0)
+_ZEROS: Final = np.uint64(0x3030303030303030)
+_SIXES: Final = np.uint64(0x0606060606060606)
+_SPACES: Final = np.uint64(0x2020202020202020)
+_DELETES: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+_HIGHS: Final = np.uint64(0x8080808080808080)
+
+
+@part
+def _find(data: Any, start: int, end: int, byte: int) -> int:
+    """The first place of ``byte``, or ``end``: eight bytes at a time while there are eight."""
+    position = start
+    pattern = np.uint64(byte) * _ONES
+    while position + 8 <= end:
+        word = load64(data, position) ^ pattern
+        zeros = (word - _ONES) & ~word & _HIGHS  # the lowest bit set marks the first zero byte
+        if zeros:
+            return position + (trailing_zeros(zeros) >> 3)
+        position += 8
+    while position < end and data[position] != byte:
+        position += 1
+    return position
+
+
+@part
+def _read_decimal(data: Any, start: int, end: int) -> int:
+    """The number up to 2**63 - 1 that digits say; -1 when it is larger."""
+    number = np.int64(0)
+    for position in range(start, end):
+        digit = np.int64(data[position]) - 48
+        if number > _TENTH or (number == _TENTH and digit > 7):
+            return np.int64(-1)
+        number = number * 10 + digit
+    return number
+
+
+@part
+def _is_decimal(data: Any, start: int, end: int) -> bool:
+    """Whether it is digits alone, and below 2**63."""
+    position = start
+    while position + 8 <= end:
+        word = load64(data, position)
+        if (word & _TENS) != _ZEROS or ((word + _SIXES) & _TENS) != _ZEROS:
+            return False
+        position += 8
+    while position < end:
+        if data[position] < 48 or data[position] > 57:
+            return False
+        position += 1
+    return start < end and (end - start <= 18 or _read_decimal(data, start, end) >= 0)
+
+
+@part
+def _check_key(data: Any, start: int, end: int) -> int:
+    if start == end:
+        return LINE_KEY_EMPTY
+    if end - start > KEY_BYTES_MAX:
+        return LINE_KEY_LONG
+    position = start
+    while position + 8 <= end:
+        word = load64(data, position)
+        deletes = word ^ _DELETES
+        if ((word - _SPACES) & ~word | (deletes - _ONES) & ~deletes) & _HIGHS:
+            return LINE_KEY_CONTROL
+        position += 8
+    while position < end:
+        if data[position] < 32 or data[position] == 127:
+            return LINE_KEY_CONTROL
+        position += 1
+    return 0
+
+
+@part
+def _check_line(chunk: Any, first: int, bars: Any, stop: int) -> int:
+    """0, or why ``chunk[first:stop]`` with separators at ``bars`` is no record."""
+    if bars[2] == stop:
+        return LINE_FIELDS
+    reason = _check_key(chunk, first, bars[0])
+    if reason != 0:
+        return reason
+    if not _is_decimal(chunk, bars[0] + 1, bars[1]):
+        return LINE_TIMESTAMP
+    if not _is_decimal(chunk, bars[1] + 1, bars[2]):
+        return LINE_NUMBER
+    return 0
+
+
+@part
+def _line_size(first: int, bars: Any, stop: int) -> int:
+    """Bytes of the record of a line, without its length and offset delta."""
+    key = bars[0] - first
+    time = bars[1] - bars[0] - 1
+    n = bars[2] - bars[1] - 1
+    value = stop - bars[2] - 1
+    return (
+        8  # attributes, timestamp delta, header count, and the two header names
+        + varint_size(key) + key + varint_size(time) + time
+        + varint_size(n) + n + varint_size(value) + value
+    )  # fmt: skip
+
+
+@part
+def _put_line(out: Any, position: int, length: int, delta: int, line: Any) -> int:
+    chunk, first, bars, stop = line
+    position = put_varint(out, position, length)
+    out[position] = 0
+    out[position + 1] = 0
+    position = put_varint(out, position + 2, delta)
+    position = put_bytes(out, position, chunk, first, bars[0] - first)
+    position = put_bytes(out, position, chunk, bars[2] + 1, stop - bars[2] - 1)
+    out[position] = 4  # two headers
+    out[position + 1] = 4  # a name of two bytes: ts
+    out[position + 2] = 116
+    out[position + 3] = 115
+    position = put_bytes(out, position + 4, chunk, bars[0] + 1, bars[1] - bars[0] - 1)
+    out[position] = 2  # a name of one byte: n
+    out[position + 1] = 110
+    return put_bytes(out, position + 2, chunk, bars[1] + 1, bars[2] - bars[1] - 1)
+
+
+@shared
+def _end_batch(out: Any, start: int, end: int, table: Any) -> None:
+    """Header of the open batch; the table's row turns to the next one."""
+    table[0, LAST_DELTA] = table[0, COUNT] - 1
+    put_header(out, start, end, table, 0)
+    table[0, BASE_OFFSET] += table[0, COUNT]
+    table[0, COUNT] = 0
+
+
+@kernel(READ, LONG, LONG, TABLE, WRITE, LONGS, LONGS)
+def encode_lines(
+    chunk: Any,
+    last_n: int,
+    batch_bytes_max: int,
+    table: Any,
+    out: Any,
+    rejected: Any,
+    result: Any,
+) -> int:
+    """Lines → batches in ``out``, see ``lines``; the bytes written.
+
+    ``table`` has one row, the header to start with: times, and a producer if lines are counted
+    (id from 0). ``rejected`` takes start, end and reason per refused line; ``result`` becomes
+    records, refused lines, duplicates and the newest n. ``out`` has LINE_OVERHEAD bytes more per
+    line than the chunk, and a header per batch: one for each line when lines are counted.
+    """
+    counts = table[0, PRODUCER_ID] >= 0
+    end = len(chunk)
+    line = np.int64(0)
+    start = np.int64(0)  # of the open batch
+    position = np.int64(0)
+    refused = np.int64(0)
+    duplicates = np.int64(0)
+    while line < end:
+        newline = _find(chunk, line, end, _NEWLINE)
+        first, stop, line = line, newline, newline + 1
+        if stop > first and chunk[stop - 1] == _RETURN:
+            stop -= 1
+        if stop == first:
+            continue
+        bar1 = _find(chunk, first, stop, _BAR)
+        bar2 = _find(chunk, min(bar1 + 1, stop), stop, _BAR)
+        bar3 = _find(chunk, min(bar2 + 1, stop), stop, _BAR)
+        bars = (bar1, bar2, bar3)
+        reason = _check_line(chunk, first, bars, stop)
+        if reason != 0:
+            rejected[3 * refused] = first
+            rejected[3 * refused + 1] = newline
+            rejected[3 * refused + 2] = reason
+            refused += 1
+            continue
+        follows = True
+        n = np.int64(-1)
+        if counts:
+            n = _read_decimal(chunk, bar2 + 1, bar3)
+            distance = (n - last_n) & (_SEQUENCES - 1)
+            if last_n >= 0 and (distance == 0 or distance >= _SEQUENCES // 2):
+                duplicates += 1
+                continue
+            follows = last_n >= 0 and distance == 1
+            last_n = n
+        fixed = _line_size(first, bars, stop)
+        length = fixed + varint_size(table[0, COUNT])
+        size = length + varint_size(length)
+        if table[0, COUNT] > 0 and (not follows or position - start + size > batch_bytes_max):
+            _end_batch(out, start, position, table)
+            length = fixed + 1
+            start = position
+        if table[0, COUNT] == 0:
+            position = start + BATCH_HEADER_BYTES
+            if counts:
+                table[0, SEQUENCE] = n & (_SEQUENCES - 1)
+        position = _put_line(out, position, length, table[0, COUNT], (chunk, first, bars, stop))
+        table[0, COUNT] += 1
+    if table[0, COUNT] > 0:
+        _end_batch(out, start, position, table)
+    result[0] = table[0, BASE_OFFSET]
+    result[1] = refused
+    result[2] = duplicates
+    result[3] = last_n
+    return position
