@@ -130,6 +130,11 @@ class TopicConfig:
     index_interval_bytes: int = setting(
         4096, "A sparse index entry is made after more than this many bytes.", low=0
     )
+    producer_id_expiration_ms: int = setting(
+        7 * DAY_MS,
+        "Forget the sequence numbers of a producer idle for this long and in no transaction.",
+        low=1,
+    )
     file_delete_delay_ms: int = setting(
         MINUTE_MS, "How long a dropped or replaced file stays for readers already in it.", low=0
     )
@@ -183,6 +188,9 @@ class BrokerConfig:
         "The longest line or frame; a longer one is refused or dead-lettered.",
         low=64,
         high=16 * MIB - 1,
+    )
+    socket_request_max_bytes: int = setting(
+        100 * MIB, "The largest Kafka request; a longer one closes its connection.", low=1 * KIB
     )
     connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
     idle_timeout_ms: int = setting(

@@ -136,6 +136,12 @@ class StaleProducer(RequestError):
     code, name, exit_code = 47, "PRODUCER_FENCED", 4
 
 
+class InvalidTransaction(RequestError):
+    """The batch or marker does not fit the state of its producer's transaction."""
+
+    code, name = 48, "INVALID_TXN_STATE"
+
+
 class UnknownReader(RequestError):
     """No reader of that name is registered on the topic."""
 
@@ -152,6 +158,12 @@ class UnknownCommand(RequestError):
     """The line protocol has no such command; ``HELP`` lists those it has."""
 
     name = "UNKNOWN_COMMAND"
+
+
+class InvalidManifest(RequestError):
+    """A job's manifest or its staged files contradict themselves; nothing was swapped."""
+
+    code, name = 44, "INVALID_MANIFEST"
 
 
 class NotLeader(RequestError):

@@ -1,0 +1,729 @@
+"""A partition: ordered segments, one of them active; append, read, roll, drop, truncate.
+
+One thread writes (the broker's writer), any number read. Readers take an immutable ``View`` and
+never wait for the writer, who replaces it when something becomes readable (``publish``) or goes.
+An append moves through three states: *written* (``append``; nobody sees it), *durable* (``sync``),
+*published* (``publish``: the high watermark moves and readers see it). Who acknowledges when is the
+writer's business; here it only holds that nothing unpublished can be read.
+
+When the disk says no
+---------------------
+A write that fails (full disk, I/O error) is cut back to the size before it and raises; nothing has
+changed, and the next append may succeed. If even the cut fails, the file's end is unknown and the
+partition goes offline.
+
+A sync that fails is never repeated. The kernel may have thrown the dirty pages away and marked them
+clean: a second ``fdatasync`` would succeed and mean nothing. So what was not published is cut off
+again, the partition goes offline for writes with ``PartitionOffline``, and reads of what was
+published go on. Opening the partition again scans the file and starts from what is really there.
+
+The order of a roll
+-------------------
+log synced → ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot`` → facts → new ``.log`` →
+directory synced. Up to the creation of the new ``.log`` a crash leaves the old segment active, and
+all that was written beside it is ignored or made again; after it, everything the sealed segment
+needs is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
+from cordwood.batch.records import Marker, parse_marker
+from cordwood.clock import Clock
+from cordwood.config import TopicConfig
+from cordwood.decide.roll import RollReason, plan_roll
+from cordwood.errors import (
+    CordwoodError,
+    OffsetOutOfRange,
+    PartitionOffline,
+    UnavailableError,
+)
+from cordwood.log.descriptors import Descriptors
+from cordwood.log.facts import encode_facts
+from cordwood.log.files import Files
+from cordwood.log.index import MemoryIndex
+from cordwood.log.layout import (
+    DELETED,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    SEGMENT_FACTS,
+    SEGMENT_KINDS,
+    SWAP,
+    EpochStart,
+    Kind,
+    encode_epochs,
+    encode_metadata,
+    file_path,
+)
+from cordwood.log.marks import Marks, Published
+from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, encode_aborted
+from cordwood.log.recovery import (
+    Loaded,
+    Loader,
+    Recovery,
+    open_segment,
+    with_epoch,
+    without_epochs_from,
+)
+from cordwood.log.segment import Retired, Segment, Survey, survey
+from cordwood.log.swap import recover_swaps
+from cordwood.log.view import Slice, TimedOffset, View
+from cordwood.model import NO_TIMESTAMP, SegmentInfo, TopicPartition
+
+_ALL_KINDS = tuple(Kind)
+
+logger = logging.getLogger("cordwood.log")
+
+
+class Appended(NamedTuple):
+    """Where an append went, or where it had gone before."""
+
+    base_offset: int
+    last_offset: int
+    append_ms: int  # the broker's clock on LogAppendTime topics, otherwise NO_TIMESTAMP
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+class _Doomed(NamedTuple):
+    """Files without a live name, kept a while for readers."""
+
+    since_ms: int
+    paths: tuple[Path, ...]
+    segments: tuple[Segment, ...]
+
+
+class Partition:
+    """One partition of one topic. See the module for who may call what."""
+
+    def __init__(
+        self,
+        directory: Path,
+        tp: TopicPartition,
+        config: TopicConfig,
+        *,
+        files: Files,
+        clock: Clock,
+        leader_epoch: int,
+        log_start_offset: int,
+        descriptors: Descriptors,
+    ) -> None:
+        """From its directory, which is there; use ``open``."""
+        self.tp = tp
+        self.directory = directory
+        self.config = config
+        self.leader_epoch = leader_epoch
+        self._files = files
+        self._clock = clock
+        self._descriptors = descriptors
+        self._replacing = threading.Lock()  # held while names change under readers
+        self._doomed: list[_Doomed] = []
+        self._offline = ""  # why, once it is
+        self._log_start_offset = log_start_offset
+        loaded = self._load()
+        self._marks = Marks(directory, files)
+        self._adopt(loaded)
+        self._repair_indexes()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        tp: TopicPartition,
+        config: TopicConfig,
+        *,
+        files: Files,
+        clock: Clock,
+        leader_epoch: int = 0,
+        log_start_offset: int = 0,
+        topic_id: UUID | None = None,
+        descriptors: Descriptors | None = None,
+    ) -> Partition:
+        """Create the partition or recover it; raises ``CorruptionError`` and then changes nothing.
+
+        ``log_start_offset`` is the one the catalog remembers. ``descriptors`` may be shared by
+        many partitions, to bound their open files together.
+        """
+        descriptors = descriptors or Descriptors()
+        if not directory.is_dir():
+            files.mkdir(directory)
+            files.sync_dir(directory.parent)
+        recover_swaps(directory, files)
+        if topic_id is not None and not (directory / PARTITION_METADATA).exists():
+            files.write_whole(directory / PARTITION_METADATA, encode_metadata(topic_id))
+        return cls(
+            directory,
+            tp,
+            config,
+            files=files,
+            clock=clock,
+            leader_epoch=leader_epoch,
+            log_start_offset=log_start_offset,
+            descriptors=descriptors,
+        )
+
+    def _load(self) -> Loaded:
+        """What the files say, or a first segment where there is none."""
+        loader = Loader(
+            self.directory,
+            files=self._files,
+            descriptors=self._descriptors,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+        )
+        return loader.load() or loader.create(self._log_start_offset)
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """Begin with what the files say; all of it is durable, so all of it is published."""
+        self._set_segments(loaded.segments)
+        self._file = loaded.file
+        self._epochs = loaded.epochs
+        self.producers: Producers = loaded.producers
+        self.recovery: Recovery = loaded.recovery
+        self._synced_bytes = self._active.size_bytes
+        self.next_offset = self._active.end_offset
+        first_offset = self._segments[0].base_offset
+        self._log_start_offset = min(max(self._log_start_offset, first_offset), self.next_offset)
+        self.publish()
+
+    # --- what it is -------------------------------------------------------------------------
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset a reader may ask for."""
+        return self._view.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """One past the last published record."""
+        return self._view.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the first undecided transaction begins; the high watermark when there is none."""
+        return self._view.last_stable_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """All its ``.log`` files."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def offline_reason(self) -> str:
+        """Why it takes no writes; empty while it does."""
+        return self._offline
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Oldest first; the last one is active."""
+        return tuple(segment.info() for segment in self._segments)
+
+    def epoch_end(self, epoch: int) -> EpochStart | None:
+        """The latest term not after ``epoch`` and the offset at which it ended; None if unknown."""
+        if not self._epochs or epoch > self._epochs[-1].epoch:
+            return None
+        before = list(takewhile(lambda term: term.epoch <= epoch, self._epochs))
+        if not before:
+            return EpochStart(epoch, self._epochs[0].start_offset)
+        if len(before) == len(self._epochs):
+            return EpochStart(before[-1].epoch, self.high_watermark)
+        return EpochStart(before[-1].epoch, self._epochs[len(before)].start_offset)
+
+    # --- reads: any thread ------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int | None = None) -> Slice:
+        """Whole batches from the one that holds ``offset``, or the next there is.
+
+        At least one, however large; none only if there is nothing up to ``end_offset`` and the high
+        watermark, and then ``next_offset`` says where to ask again. Raises ``OffsetOutOfRange``.
+        """
+        while True:
+            view = self._view
+            if not view.log_start_offset <= offset <= max(view.high_watermark, self.next_offset):
+                raise OffsetOutOfRange(
+                    f"{self.tp}: offset {offset} is not between the log start "
+                    f"{view.log_start_offset} and the high watermark {view.high_watermark}"
+                )
+            end = view.high_watermark if end_offset is None else end_offset
+            try:
+                return view.read(offset, max_bytes, end)
+            except Retired:
+                self._await_change(view)
+            except OSError as error:
+                raise UnavailableError(f"{self.tp}: reading at {offset} failed: {error}") from error
+
+    def find_time(self, timestamp_ms: int) -> TimedOffset | None:
+        """The first record whose timestamp is not below ``timestamp_ms``."""
+        while True:
+            view = self._view
+            try:
+                return view.find_time(timestamp_ms)
+            except Retired:
+                self._await_change(view)
+
+    def find_max_time(self) -> TimedOffset | None:
+        """The first record with the largest timestamp there is."""
+        while True:
+            view = self._view
+            try:
+                return view.find_max_time()
+            except Retired:
+                self._await_change(view)
+
+    def aborted(self, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions that have records in ``[start, end)``."""
+        while True:
+            view = self._view
+            try:
+                return view.aborted(start, end)
+            except Retired:
+                self._await_change(view)
+
+    def _await_change(self, view: View) -> None:
+        """Names are changing under the reader: wait until the new view is there."""
+        with self._replacing:
+            pass
+        if self._view is view:
+            raise PartitionOffline(f"{self.tp}: {self._offline or 'its files are being replaced'}")
+
+    # --- append: writer thread --------------------------------------------------------------
+
+    def append(
+        self, data: bytearray, headers: Sequence[BatchHeader], *, strict: bool = True
+    ) -> Appended:
+        """Assign offsets to these whole batches and write them, with one call; not durable yet.
+
+        ``headers`` are those of ``data``, in order. ``strict`` is Kafka's rule for sequences; the
+        line protocol's allows gaps. Seals the active segment first if it is due.
+        """
+        assert headers, "an append has at least one batch"
+        self._check_online()
+        duplicate = self.producers.check(headers, strict=strict)
+        if duplicate is not None:
+            return Appended(*duplicate, self._log_start_offset, is_duplicate=True)
+        markers = self._check_markers(data, headers)
+        now_ms = self._clock.now_ms()
+        span = sum(header.last_offset_delta + 1 for header in headers)
+        reason = plan_roll(self._active.info(), len(data), span, self.config, now_ms)
+        if reason is not None:
+            self.roll(reason)
+        base_offset = self.next_offset
+        stored = self._assign(data, headers, now_ms)
+        self._begin_epoch()
+        self._write(data)
+        for header, marker in zip(stored, markers, strict=True):
+            self._note(header, marker, now_ms)
+        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
+        append_ms = now_ms if is_stamped else NO_TIMESTAMP
+        return Appended(base_offset, self.next_offset - 1, append_ms, self._log_start_offset)
+
+    def _check_markers(
+        self, data: bytearray, headers: Sequence[BatchHeader]
+    ) -> list[Marker | None]:
+        markers: list[Marker | None] = []
+        position = 0
+        for header in headers:
+            marker = parse_marker(data, position) if header.is_control else None
+            if marker is not None:
+                self.producers.check_marker(marker)
+            markers.append(marker)
+            position += header.size_bytes
+        return markers
+
+    def _assign(
+        self, data: bytearray, headers: Sequence[BatchHeader], now_ms: int
+    ) -> list[BatchHeader]:
+        """Patch offsets, term and perhaps time into the bytes; the headers as they are now."""
+        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
+        stored: list[BatchHeader] = []
+        position, offset = 0, self.next_offset
+        for header in headers:
+            patch(data, position, offset, self.leader_epoch)
+            if is_stamped:
+                stamp_append_time(data, position, now_ms)
+            stored.append(parse_header(data, position))
+            position += header.size_bytes
+            offset += header.last_offset_delta + 1
+        assert position == len(data), "the headers are those of the bytes"
+        return stored
+
+    def _begin_epoch(self) -> None:
+        """Write down the term before its first batch."""
+        epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
+        if epochs is not self._epochs:
+            self._files.write_whole(self.directory / LEADER_EPOCHS, encode_epochs(epochs))
+            self._epochs = epochs
+
+    def _write(self, data: bytearray) -> None:
+        try:
+            self._files.write_at(self._file, data, self._active.size_bytes)
+        except CordwoodError:
+            try:
+                self._files.truncate(self._file, self._active.size_bytes)
+            except CordwoodError as error:
+                self._go_offline(f"a failed write could not be undone ({error})")
+            raise
+
+    def _note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
+        active = self._active
+        active.note(header, active.size_bytes)
+        self.next_offset = header.end_offset
+        ended = self.producers.update(header, now_ms, marker)
+        if ended is not None:
+            active.aborted = (*active.aborted, ended)
+            active.aborted_count += 1
+
+    def sync(self) -> None:
+        """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""
+        self._check_online()
+        size_bytes = self._active.size_bytes
+        if size_bytes == self._synced_bytes:
+            return
+        try:
+            self._files.sync_data(self._file)
+        except CordwoodError as error:
+            self._go_offline(f"a sync failed, and a failed sync cannot be trusted again ({error})")
+            self._cut_unpublished()
+            self._check_online()
+        self._synced_bytes = size_bytes
+
+    def _cut_unpublished(self) -> None:
+        """After a failed sync: let nothing unacknowledged come back when the file is reopened."""
+        view = self._view
+        published = view.end_position if view.segments[-1] is self._active else 0
+        try:
+            self._files.truncate(self._file, published)
+        except CordwoodError as error:
+            self._offline += f"; cutting off what was not acknowledged failed too ({error})"
+
+    def publish(self) -> None:
+        """Let readers see every append so far."""
+        active = self._active
+        unstable = self.producers.first_unstable()
+        self._show(
+            View(
+                self._segments,
+                self._bases,
+                self._log_start_offset,
+                self.next_offset,
+                max(self.next_offset if unstable is None else unstable, self._log_start_offset),
+                active.size_bytes,
+                active.index.last_time(),
+            )
+        )
+
+    def _refresh(self) -> None:
+        """A new view of the same records: segments went, came or were sealed."""
+        old = self._view
+        segments = tuple(s for s in self._segments if s.base_offset <= old.high_watermark)
+        is_same = segments[-1] is old.segments[-1]
+        self._show(
+            old._replace(
+                segments=segments,
+                bases=tuple(segment.base_offset for segment in segments),
+                log_start_offset=self._log_start_offset,
+                last_stable_offset=max(old.last_stable_offset, self._log_start_offset),
+                # Another last one begins at the high watermark: nothing of it is published.
+                end_position=old.end_position if is_same else 0,
+                newest=old.newest if is_same else None,
+            )
+        )
+
+    def _show(self, view: View) -> None:
+        self._view = view
+        self._marks.publish(
+            Published(
+                view.log_start_offset,
+                view.high_watermark,
+                view.last_stable_offset,
+                view.segments[-1].base_offset,
+                view.end_position,
+            )
+        )
+
+    def _set_segments(self, segments: tuple[Segment, ...]) -> None:
+        self._segments = segments
+        self._bases = tuple(segment.base_offset for segment in segments)
+
+    # --- roll and close: writer thread ------------------------------------------------------
+
+    def roll(self, reason: RollReason) -> SegmentInfo | None:
+        """Seal the active segment and open the next: one step. None if it is empty."""
+        self._check_online()
+        sealed = self._active
+        if sealed.size_bytes == 0:
+            return None
+        now_ms = self._clock.now_ms()
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        active = open_segment(
+            self.directory,
+            self.next_offset,
+            self.config.index_interval_bytes,
+            now_ms,
+            self._descriptors,
+        )
+        self.sync()
+        self._write_sidecars(sealed)
+        self._write_facts((*self._segments, active))
+        file = self._files.create(active.path())
+        self._sync_names("the new segment's name")
+        sealed.seal()
+        self._files.close(self._file)
+        self._file, self._synced_bytes = file, 0
+        self._set_segments((*self._segments, active))
+        self._refresh()
+        logger.info(
+            "segment.sealed partition=%s base_offset=%d end_offset=%d records=%d reason=%s",
+            self.tp, sealed.base_offset, sealed.end_offset, sealed.records, reason,
+        )  # fmt: skip
+        return sealed.info()
+
+    def _write_sidecars(self, segment: Segment) -> None:
+        """Index files of the active segment and the producers as they are at its end."""
+        assert isinstance(segment.index, MemoryIndex)
+        segment.index.seal()
+        self._write_index(segment)
+        snapshot = file_path(self.directory, self.next_offset, Kind.SNAPSHOT)
+        self._files.write_whole(snapshot, self.producers.encode_snapshot(), sync_dir=False)
+
+    def _write_index(self, segment: Segment) -> None:
+        """Both index files, and the aborted transactions if they are not in a file yet."""
+        assert isinstance(segment.index, MemoryIndex)
+        contents = {
+            Kind.INDEX: segment.index.encode_offsets(),
+            Kind.TIMEINDEX: segment.index.encode_times(),
+        }
+        if segment.aborted:
+            contents[Kind.TXNINDEX] = encode_aborted(segment.aborted)
+        for kind, data in contents.items():
+            self._files.write_whole(segment.path(kind), data, sync_dir=False)
+
+    def _write_facts(self, segments: Iterable[Segment]) -> None:
+        facts = encode_facts(segment.facts() for segment in segments)
+        self._files.write_whole(self.directory / SEGMENT_FACTS, facts, sync_dir=False)
+
+    def _sync_names(self, what: str) -> None:
+        try:
+            self._files.sync_dir(self.directory)
+        except CordwoodError as error:
+            self._go_offline(f"{what} could not be made durable ({error})")
+            self._check_online()
+
+    def _repair_indexes(self) -> None:
+        """Put indexes that were found wrong, and rebuilt in memory, into files again."""
+        wrong = [s for s in self._segments if s.is_sealed and s.is_index_wrong]
+        if not wrong:
+            return
+        try:
+            for segment in wrong:
+                self._write_index(segment)
+            self._write_facts(self._segments)
+            self._files.sync_dir(self.directory)
+        except CordwoodError as error:
+            logger.warning("index.not_written partition=%s: %s", self.tp, error)
+            return
+        for segment in wrong:
+            logger.info("index.rebuilt partition=%s base=%d", self.tp, segment.base_offset)
+            segment.forget()
+            segment.seal()
+
+    def close(self) -> None:
+        """Stop cleanly: all synced, indexes and producers in files. An offline one just stops."""
+        if not self._offline:
+            self._repair_indexes()
+            self.sync()
+            self._write_sidecars(self._active)
+            self._write_facts(self._segments)
+            self._files.sync_dir(self.directory)
+        self._release()
+        self._marks.close()
+        self._go_offline("it was closed")
+
+    def _release(self) -> None:
+        self._files.close(self._file)
+        for segment in self._segments:
+            segment.forget()
+
+    # --- reclaim, truncate, replace: writer thread ------------------------------------------
+
+    def advance_start(self, offset: int) -> None:
+        """Records below ``offset`` are gone for readers; segments wholly below may be dropped.
+
+        The caller has written the new log start down: this is memory only.
+        """
+        if not self._log_start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self.tp}: the log start can move to between {self._log_start_offset} and the "
+                f"high watermark {self.high_watermark}, not to {offset}"
+            )
+        self._log_start_offset = offset
+        self._refresh()
+
+    def drop(self, base_offsets: Sequence[int]) -> tuple[SegmentInfo, ...]:
+        """Let go of the oldest sealed segments, given by their base offsets, oldest first.
+
+        Their files become ``.deleted`` and stay a while for readers in them. The log start moves up
+        to the first segment left.
+        """
+        self._check_online()
+        count = len(base_offsets)
+        assert tuple(base_offsets) == self._bases[:count], "only the oldest segments are dropped"
+        dropped, left = self._segments[:count], self._segments[count:]
+        assert left, "the active segment is never dropped"
+        assert left[0].base_offset <= self.high_watermark, "nothing unpublished is dropped"
+        self._log_start_offset = max(self._log_start_offset, left[0].base_offset)
+        self._set_segments(left)
+        self._refresh()
+        self._doom(dropped)
+        return tuple(segment.info() for segment in dropped)
+
+    def _doom(self, segments: Iterable[Segment]) -> None:
+        """Take the names away, in the given order; of each segment the log's first."""
+        paths: list[Path] = []
+        doomed = tuple(segments)
+        for segment in doomed:
+            segment.retire()
+        for segment in doomed:
+            for kind in _ALL_KINDS:
+                path = segment.path(kind)
+                if path.exists():
+                    deleted = path.with_name(path.name + DELETED)
+                    self._files.rename(path, deleted)
+                    paths.append(deleted)
+        self._doomed.append(_Doomed(self._clock.now_ms(), tuple(paths), doomed))
+        self._sync_names("dropped segments")
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove ``.deleted`` files whose delay is over; how many."""
+        delay_ms = self.config.file_delete_delay_ms
+        due = [doomed for doomed in self._doomed if now_ms - doomed.since_ms >= delay_ms]
+        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
+        for doomed in due:
+            for path in doomed.paths:
+                self._files.unlink(path)
+            for segment in doomed.segments:
+                segment.forget()
+        return sum(len(doomed.paths) for doomed in due)
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove every record from ``offset`` on, and the batch that holds it.
+
+        A crash on the way leaves more records than asked for, in order; call it again.
+        """
+        self._check_online()
+        if offset >= self.next_offset:
+            return
+        if offset < self._log_start_offset:
+            raise OffsetOutOfRange(f"{self.tp}: cannot truncate to {offset}, below the log start")
+        old = self._segments
+        keep = sum(base <= offset for base in self._bases)
+        target = old[max(keep, 1) - 1]
+        with target.reading() as fd:
+            position = target.locate(fd, offset, target.size_bytes)
+        with self._replacing:
+            target.is_void = True
+            self._cut(target, old[keep:], target.size_bytes if position is None else position)
+            loaded = self._load()
+            self._release()
+            self._adopt(loaded)
+
+    def _cut(self, target: Segment, later: Sequence[Segment], size_bytes: int) -> None:
+        """The files' part of a truncation: newest first, so that a crash leaves a shorter log."""
+        kept = tuple(s for s in self._segments if s.base_offset < target.base_offset)
+        self._write_facts(kept)  # first: a stale line would call the cut file damaged
+        self._sync_names("the truncation")
+        self._doom(reversed(later))
+        epochs = without_epochs_from(self._epochs, target.base_offset)
+        self._files.write_whole(self.directory / LEADER_EPOCHS, encode_epochs(epochs))
+        file = self._files.open_existing(target.path())
+        try:
+            self._files.truncate(file, size_bytes)
+            self._files.sync_data(file)
+        finally:
+            self._files.close(file)
+
+    def replace(
+        self,
+        old: Sequence[int],
+        new: Sequence[int],
+        surveys: Mapping[int, Survey] | None = None,
+    ) -> None:
+        """Put segments that stand in the directory as ``.swap`` in the place of sealed ones.
+
+        ``old`` and ``new`` are base offsets; ``new`` begin and end where ``old`` did. The last two
+        rungs of ``swap``: old files become ``.deleted``, new ones lose their suffix. Readers in an
+        old file go on there; others wait for the renames. ``surveys`` spares walking the new ones
+        here. An error on the way takes the partition offline; opening it again finishes the swap.
+        """
+        self._check_online()
+        start = self._bases.index(old[0])
+        end = start + len(old)
+        assert tuple(old) == self._bases[start:end], "a run of segments is replaced"
+        assert end < len(self._segments), "the active segment is never replaced"
+        assert self._bases[end] <= self.high_watermark, "nothing unpublished is replaced"
+        assert new[0] == old[0]
+        found = [(surveys or {}).get(base) or self._survey_swap(base) for base in new]
+        with self._replacing:
+            try:
+                fresh = self._swap_names(start, end, found)
+            except CordwoodError as error:
+                self._go_offline(f"a swap was interrupted ({error})")
+                raise
+            self._set_segments((*self._segments[:start], *fresh, *self._segments[end:]))
+            self._refresh()
+        self._repair_indexes()
+
+    def _survey_swap(self, base_offset: int) -> Survey:
+        return survey(
+            file_path(self.directory, base_offset, Kind.LOG, SWAP),
+            base_offset,
+            interval_bytes=self.config.index_interval_bytes,
+            created_ms=self._clock.now_ms(),
+        )
+
+    def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
+        replaced = self._segments[start:end]
+        # First: a line about an old file must not be believed of the new one.
+        self._write_facts((*self._segments[:start], *self._segments[end:]))
+        self._sync_names("the swap")
+        self._doom(replaced)
+        for survey_ in found:
+            for kind in SEGMENT_KINDS:
+                path = file_path(self.directory, survey_.facts.base_offset, kind, SWAP)
+                if path.exists():
+                    self._files.rename(path, path.with_suffix(""))
+        self._sync_names("the swap")
+        ends = [*(s.facts.base_offset for s in found[1:]), self._bases[end]]
+        return [self._swapped(s, e) for s, e in zip(found, ends, strict=True)]
+
+    def _swapped(self, found: Survey, end_offset: int) -> Segment:
+        txnindex = file_path(self.directory, found.facts.base_offset, Kind.TXNINDEX)
+        aborted_bytes = txnindex.stat().st_size if txnindex.exists() else 0
+        facts = found.facts._replace(
+            end_offset=end_offset, aborted_count=aborted_bytes // ABORTED_BYTES
+        )
+        segment = Segment(self.directory, facts, found.sparse, self._descriptors)
+        segment.is_index_wrong = True  # written below, over whatever index the job staged
+        return segment
+
+    # --- offline ----------------------------------------------------------------------------
+
+    def _go_offline(self, reason: str) -> None:
+        self._offline = self._offline or reason
+
+    def _check_online(self) -> None:
+        if self._offline:
+            raise PartitionOffline(
+                f"{self.tp} takes no writes: {self._offline}; restart the broker to open it again"
+            )

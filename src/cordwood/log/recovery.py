@@ -1,0 +1,413 @@
+"""Opening a partition directory: what is there, what is sound, and what happens to the rest.
+
+Only the active segment is scanned, every byte of it. A sealed one is known by its line in
+``segment-facts-checkpoint`` and its files' sizes; it is walked only if that line is missing or
+false.
+
+==================================  =============================================================
+found                               outcome
+==================================  =============================================================
+no directory, or no ``.log`` in it  a new empty segment at the log start
+active: a torn tail                 copied to ``<base>.log.torn-<ms>``, cut off, synced, reported
+active: a zero-filled tail          cut off, synced, reported (nothing in it to keep)
+active: empty                       fine: that is how a segment begins
+active: damage, whole batches after ``CorruptionError``, nothing is cut: the partition is offline
+active: damage below what was       ``CorruptionError``, nothing is cut
+synced at the last clean close
+active: foreign bytes               ``CorruptionError``, nothing is cut
+sealed: shorter or longer than its  walked; ``CorruptionError`` unless every batch in it is whole,
+line says, or without a line        and always if it is shorter: records are missing
+sealed: empty                       fine if its line says so or it has none (compaction); otherwise
+                                    ``CorruptionError``
+sealed: damaged within its size     not seen here; ``CorruptionError`` with file and position when a
+                                    read, or ``survey(verify=True)``, meets it; the others serve
+index missing or of a wrong size    rebuilt from the ``.log``, reported
+index damaged within its size       noticed when it is first used, rebuilt in memory, written later
+snapshot missing or damaged         an older one and the batches since then, reported
+``.txnindex`` missing or wrong      rebuilt likewise, reported
+``leader-epoch-checkpoint`` wrong   rebuilt from the active segment, reported
+index, snapshot without a segment   removed
+``.tmp``, ``.deleted``              removed
+``.cleaned``, ``.swap``             finished or undone by ``swap.recover_swaps`` before this
+any other name                      left alone, reported
+==================================  =============================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from cordwood.batch.records import parse_marker
+from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.log.descriptors import Descriptors
+from cordwood.log.facts import Facts, encode_facts, parse_facts
+from cordwood.log.files import Files, OpenFile
+from cordwood.log.index import MemoryIndex
+from cordwood.log.layout import (
+    DELETED,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    SEGMENT_FACTS,
+    TMP,
+    TORN,
+    EpochStart,
+    Kind,
+    SegmentFile,
+    file_name,
+    file_path,
+    parse_epochs,
+    parse_file_name,
+    torn_suffix,
+)
+from cordwood.log.marks import MARKS_NAME
+from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot
+from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, is_zero, read_fd
+from cordwood.log.segment import Segment, survey
+from cordwood.model import NO_TIMESTAMP
+
+_OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SEGMENT_FACTS})
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening found and did."""
+
+    end: End = End.CLEAN
+    next_offset: int = 0
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    torn_copy: Path | None = None  # where the cut bytes are kept
+    rebuilt: list[str] = field(default_factory=list)  # names of files made again
+    notes: list[str] = field(default_factory=list)  # anything else an operator should read
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A partition's state as its files tell it."""
+
+    segments: tuple[Segment, ...]  # the last one is active
+    file: OpenFile  # the active segment's, for writing
+    producers: Producers
+    epochs: tuple[EpochStart, ...]
+    recovery: Recovery
+
+
+class Loader:
+    """One opening of one directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        files: Files,
+        descriptors: Descriptors,
+        interval_bytes: int,
+        now_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._descriptors = descriptors
+        self._interval_bytes = interval_bytes
+        self._now_ms = now_ms
+        self._recovery = Recovery()
+        self._sizes: dict[SegmentFile, int] = {}
+
+    def load(self) -> Loaded | None:
+        """The partition, or None if the directory holds no segment."""
+        self._list()
+        bases = sorted(f.base_offset for f in self._sizes if f.kind is Kind.LOG and not f.suffix)
+        if not bases:
+            return None
+        self._remove_strays(frozenset(bases))
+        facts = parse_facts(self._read_small(SEGMENT_FACTS))
+        sealed = [self._load_sealed(base, end, facts.get(base)) for base, end in pairwise(bases)]
+        producers = self._load_producers(bases[-1], sealed)
+        epochs = self._load_epochs()
+        active, file, epochs = self._load_active(bases[-1], facts.get(bases[-1]), producers, epochs)
+        self._recovery.next_offset = active.end_offset
+        return Loaded((*sealed, active), file, producers, epochs, self._recovery)
+
+    def create(self, base_offset: int) -> Loaded:
+        """A first, empty segment in an empty directory."""
+        active = open_segment(
+            self._directory, base_offset, self._interval_bytes, self._now_ms, self._descriptors
+        )
+        facts = self._directory / SEGMENT_FACTS
+        self._files.write_whole(facts, encode_facts([active.facts()]), sync_dir=False)
+        file = self._files.create(active.path())
+        self._files.sync_dir(self._directory)
+        self._recovery.next_offset = base_offset
+        return Loaded((active,), file, Producers(), (), self._recovery)
+
+    # --- names ------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                parsed = parse_file_name(entry.name)
+                if parsed is not None and not parsed.suffix:
+                    self._sizes[parsed] = entry.stat().st_size
+                elif entry.name.endswith((TMP, DELETED)):
+                    self._files.unlink(Path(entry.path))
+                elif entry.name not in _OWN_NAMES and not (parsed and TORN in parsed.suffix):
+                    self._recovery.notes.append(f"{entry.path} is not a file of ours; left alone")
+
+    def _remove_strays(self, bases: frozenset[int]) -> None:
+        for stray in [f for f in self._sizes if f.base_offset not in bases]:
+            self._files.unlink(file_path(self._directory, stray.base_offset, stray.kind))
+            del self._sizes[stray]
+
+    def _read_small(self, name: str) -> bytes:
+        try:
+            return (self._directory / name).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _size(self, base_offset: int, kind: Kind) -> int | None:
+        return self._sizes.get(SegmentFile(base_offset, kind, ""))
+
+    # --- sealed segments --------------------------------------------------------------------
+
+    def _load_sealed(self, base_offset: int, end_offset: int, facts: Facts | None) -> Segment:
+        size_bytes = self._sizes[SegmentFile(base_offset, Kind.LOG, "")]
+        if facts is not None and size_bytes < facts.size_bytes:
+            raise CorruptionError(
+                f"{file_path(self._directory, base_offset, Kind.LOG)} has {size_bytes} bytes and "
+                f"had {facts.size_bytes}: records are missing; restore this segment from a copy"
+            )
+        sizes = self._size(base_offset, Kind.INDEX), self._size(base_offset, Kind.TIMEINDEX)
+        if facts is None or (size_bytes, *sizes) != (
+            facts.size_bytes,
+            facts.index_bytes,
+            facts.timeindex_bytes,
+        ):
+            return self._survey_sealed(base_offset, end_offset, facts)
+        segment = Segment(
+            self._directory, facts._replace(end_offset=end_offset), None, self._descriptors
+        )
+        self._check_aborted(segment)
+        return segment
+
+    def _survey_sealed(self, base_offset: int, end_offset: int, facts: Facts | None) -> Segment:
+        """Walk a segment whose facts or index files are missing or false."""
+        path = file_path(self._directory, base_offset, Kind.LOG)
+        created_ms = path.stat().st_mtime_ns // 1_000_000 if facts is None else facts.created_ms
+        found, index = survey(
+            path, base_offset, interval_bytes=self._interval_bytes, created_ms=created_ms
+        )
+        if found.end_offset > end_offset:
+            raise CorruptionError(
+                f"{path} holds offset {found.end_offset - 1}, which belongs to the next segment, "
+                f"{file_name(end_offset, Kind.LOG)}; one of both is foreign"
+            )
+        if found.size_bytes == 0:
+            self._recovery.notes.append(f"{path} is sealed and empty")
+        aborted_count = (self._size(base_offset, Kind.TXNINDEX) or 0) // ABORTED_BYTES
+        if facts is not None and facts.size_bytes == found.size_bytes:
+            aborted_count = facts.aborted_count
+        segment = Segment(
+            self._directory,
+            found._replace(end_offset=end_offset, aborted_count=aborted_count),
+            index,
+            self._descriptors,
+        )
+        segment.is_index_wrong = True
+        for kind in (Kind.INDEX, Kind.TIMEINDEX):
+            self._recovery.rebuilt.append(file_name(base_offset, kind))
+        self._recovery.scanned_bytes += found.size_bytes
+        self._check_aborted(segment)
+        return segment
+
+    def _check_aborted(self, segment: Segment) -> None:
+        size_bytes = self._size(segment.base_offset, Kind.TXNINDEX) or 0
+        if size_bytes == segment.aborted_count * ABORTED_BYTES:
+            return
+        self._recovery.rebuilt.append(file_name(segment.base_offset, Kind.TXNINDEX))
+        producers = self._snapshot_at(segment.base_offset) or Producers()
+        segment.aborted = tuple(self._replay(segment, producers))
+        segment.aborted_count = len(segment.aborted)
+
+    # --- producers --------------------------------------------------------------------------
+
+    def _load_producers(self, base_offset: int, sealed: Sequence[Segment]) -> Producers:
+        """The state at ``base_offset``: its snapshot, or an older one and the batches since."""
+        producers = self._snapshot_at(base_offset)
+        if producers is not None:
+            return producers
+        if not sealed:
+            return Producers()
+        self._recovery.rebuilt.append(file_name(base_offset, Kind.SNAPSHOT))
+        missed: list[Segment] = []
+        for segment in reversed(sealed):
+            missed.insert(0, segment)
+            producers = self._snapshot_at(segment.base_offset)
+            if producers is not None:
+                break
+        producers = producers or Producers()
+        for segment in missed:
+            self._replay(segment, producers)
+        return producers
+
+    def _snapshot_at(self, offset: int) -> Producers | None:
+        if self._size(offset, Kind.SNAPSHOT) is None:
+            return None
+        path = file_path(self._directory, offset, Kind.SNAPSHOT)
+        try:
+            return Producers.from_snapshot(path.read_bytes())
+        except WrongSnapshot as error:
+            self._recovery.notes.append(f"{path}: {error}; the log is replayed instead")
+            return None
+
+    def _replay(self, segment: Segment, producers: Producers) -> list[Aborted]:
+        """Note every batch of a sealed segment; the transactions aborted in it."""
+        aborted: list[Aborted] = []
+        with segment.reading() as fd:
+            read = read_fd(fd)
+            walk = Walk(read, segment.size_bytes, segment.base_offset, verify=False)
+            for located in walk:
+                self._note(walk, located, producers, aborted)
+        if walk.problem:
+            raise segment.corruption(walk.problem)
+        self._recovery.scanned_bytes += segment.size_bytes
+        return aborted
+
+    def _note(
+        self, walk: Walk, located: Located, producers: Producers, aborted: list[Aborted]
+    ) -> None:
+        header = located.header
+        if header.producer_id < 0:
+            return
+        try:
+            marker = parse_marker(walk.batch(located)) if header.is_control else None
+        except CorruptBatch as error:
+            self._recovery.notes.append(f"control batch at position {located.position}: {error}")
+            marker = None
+        ended = producers.update(header, self._now_ms, marker)
+        if ended is not None:
+            aborted.append(ended)
+
+    # --- leader epochs ----------------------------------------------------------------------
+
+    def _load_epochs(self) -> tuple[EpochStart, ...]:
+        text = self._read_small(LEADER_EPOCHS)
+        if not text:
+            return ()
+        try:
+            return parse_epochs(text)
+        except CorruptionError as error:
+            self._recovery.notes.append(f"{error}; rebuilt from the active segment")
+            self._recovery.rebuilt.append(LEADER_EPOCHS)
+            return ()
+
+    # --- the active segment -----------------------------------------------------------------
+
+    def _load_active(
+        self,
+        base_offset: int,
+        facts: Facts | None,
+        producers: Producers,
+        epochs: tuple[EpochStart, ...],
+    ) -> tuple[Segment, OpenFile, tuple[EpochStart, ...]]:
+        path = file_path(self._directory, base_offset, Kind.LOG)
+        file = self._files.open_existing(path)
+        try:
+            created_ms = os.fstat(file.fd).st_mtime_ns // 1_000_000
+            active = open_segment(
+                self._directory,
+                base_offset,
+                self._interval_bytes,
+                created_ms if facts is None else facts.created_ms,
+                self._descriptors,
+            )
+            size_bytes = os.fstat(file.fd).st_size
+            durable_bytes = 0 if facts is None else facts.size_bytes
+            walk = Walk(read_fd(file.fd), size_bytes, base_offset)
+            aborted: list[Aborted] = []
+            for located in walk:
+                active.note(located.header, located.position)
+                self._note(walk, located, producers, aborted)
+                epochs = with_epoch(epochs, located.header.leader_epoch, located.header.base_offset)
+            active.aborted, active.aborted_count = tuple(aborted), len(aborted)
+            self._finish_active(file, walk, size_bytes, durable_bytes)
+        except BaseException:
+            self._files.close(file)
+            raise
+        return active, file, epochs
+
+    def _finish_active(
+        self, file: OpenFile, walk: Walk, size_bytes: int, durable_bytes: int
+    ) -> None:
+        """Judge the end, cut a torn tail, and make durable what readers will now see."""
+        if size_bytes < durable_bytes:
+            raise CorruptionError(
+                f"{file.path} has {size_bytes} bytes and had {durable_bytes} when it was closed: "
+                "records are missing; restore this segment from a copy"
+            )
+        end = walk.end(durable_bytes)
+        self._recovery.end = end
+        self._recovery.scanned_bytes += size_bytes
+        if end is End.CORRUPT:
+            raise CorruptionError(
+                f"{file.path}: {walk.problem}, and it is no torn append: nothing was cut; restore "
+                f"this segment from a copy, or cut it to {walk.valid_bytes} bytes to give up the "
+                "records behind"
+            )
+        if end is End.TORN:
+            self._recovery.notes.append(f"{file.path}: {walk.problem}; torn tail cut off")
+            self._recovery.cut_bytes = size_bytes - walk.valid_bytes
+            self._copy_aside(file, walk.valid_bytes, size_bytes)
+            self._files.truncate(file, walk.valid_bytes)
+        if walk.valid_bytes > durable_bytes or end is End.TORN:
+            self._files.sync_data(file)
+
+    def _copy_aside(self, file: OpenFile, position: int, size_bytes: int) -> None:
+        """Keep the torn bytes before they are cut; zeros are not worth keeping."""
+        read = read_fd(file.fd)
+        if is_zero(read, position, size_bytes):
+            return
+        copy_path = file.path.with_name(file.path.name + torn_suffix(self._now_ms))
+        self._files.unlink(copy_path)
+        copy = self._files.create(copy_path)
+        try:
+            for start in range(position, size_bytes, CHUNK_BYTES):
+                chunk = read(start, min(CHUNK_BYTES, size_bytes - start))
+                self._files.write_at(copy, chunk, start - position)
+            self._files.sync_data(copy)
+        finally:
+            self._files.close(copy)
+        self._files.sync_dir(self._directory)
+        self._recovery.torn_copy = copy_path
+
+
+def open_segment(
+    directory: Path,
+    base_offset: int,
+    interval_bytes: int,
+    created_ms: int,
+    descriptors: Descriptors,
+) -> Segment:
+    """An empty active segment, in memory."""
+    facts = Facts(base_offset, base_offset, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, created_ms, 0, 0, 0)
+    index = MemoryIndex(base_offset, interval_bytes)
+    segment = Segment(directory, facts, index, descriptors)
+    segment.is_sealed = False
+    return segment
+
+
+def with_epoch(
+    epochs: tuple[EpochStart, ...], epoch: int, start_offset: int
+) -> tuple[EpochStart, ...]:
+    """The terms with a new one that begins here, if it is new."""
+    if epochs and epochs[-1].epoch >= epoch:
+        return epochs
+    return (*epochs, EpochStart(epoch, start_offset))
+
+
+def without_epochs_from(epochs: Iterable[EpochStart], end_offset: int) -> tuple[EpochStart, ...]:
+    """The terms that began below ``end_offset``."""
+    return tuple(e for e in epochs if e.start_offset < end_offset)

@@ -1,0 +1,385 @@
+"""One segment: a run of batches in one file, what is known of it, and its sparse index.
+
+The active segment grows by ``note``; a sealed one never changes. Readers on any thread use either
+through a leased descriptor. A segment whose file is about to lose its name is *retired* first: a
+reader with the file open goes on in it, one that would have to open it hears ``Retired`` and looks
+again at the partition's new view. A segment that is cut short is *void*: even what was read from it
+is thrown away and read again.
+
+Everything read is checked before it is handed out: frames as they are walked, checksums as batches
+leave. A batch that fails is ``CorruptionError`` with the file and the position.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cordwood.batch.header import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, crc32c
+from cordwood.batch.records import decode_batch
+from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.log.descriptors import Descriptors
+from cordwood.log.facts import Facts
+from cordwood.log.index import FileIndex, MemoryIndex, OffsetEntry, TimeEntry, WrongIndex
+from cordwood.log.layout import Kind, file_path
+from cordwood.log.producers import Aborted, WrongSnapshot, parse_aborted
+from cordwood.log.scan import Located, Walk, read_fd
+from cordwood.model import NO_TIMESTAMP, Record, SegmentInfo, SegmentState
+
+WALK_BYTES: Final = 8192  # one read of the header walk that follows an index lookup
+_FRAME: Final = struct.Struct(">qi4xbI2xi")  # base offset, length, magic, crc, last offset delta
+
+
+class Retired(Exception):  # caught within the room, by the reader's retry
+    """The segment's file has no name any more; the partition has a newer view."""
+
+
+class Run(NamedTuple):
+    """Whole batches that lie one after the other."""
+
+    data: bytes
+    first_offset: int  # of the first batch; may lie below the offset that was asked for
+    next_offset: int  # where to go on
+
+
+class Segment:
+    """A segment as readers and the writer share it."""
+
+    # fmt: off
+    __slots__ = (
+        "_descriptors", "aborted", "aborted_count", "base_offset", "created_ms", "directory",
+        "end_offset", "first_ms", "index", "is_index_wrong", "is_retired", "is_sealed", "is_void",
+        "newest_ms", "records", "size_bytes",
+    )
+    # fmt: on
+
+    def __init__(
+        self, directory: Path, facts: Facts, index: MemoryIndex | None, descriptors: Descriptors
+    ) -> None:
+        """A segment by its facts: sealed with its index in files, unless one is given."""
+        self.directory = directory
+        self.base_offset = facts.base_offset
+        self.end_offset = facts.end_offset
+        self.size_bytes = facts.size_bytes
+        self.records = facts.records
+        self.first_ms = facts.first_ms
+        self.newest_ms = facts.newest_ms
+        self.created_ms = facts.created_ms
+        self.aborted_count = facts.aborted_count
+        self.aborted: tuple[Aborted, ...] = ()  # of the active segment; a sealed one's in a file
+        self.is_sealed = True
+        self.is_retired = False
+        self.is_void = False
+        self.is_index_wrong = False  # the files are; the one in memory is right
+        self._descriptors = descriptors
+        self.index: MemoryIndex | FileIndex = index or self._file_index(
+            facts.index_bytes, facts.timeindex_bytes
+        )
+
+    def path(self, kind: Kind = Kind.LOG) -> Path:
+        """Where one of its files lies while it is live."""
+        return file_path(self.directory, self.base_offset, kind)
+
+    def info(self) -> SegmentInfo:
+        """A plain copy for decisions."""
+        return SegmentInfo(
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            size_bytes=self.size_bytes,
+            records=self.records,
+            first_ms=self.first_ms,
+            newest_ms=self.newest_ms,
+            created_ms=self.created_ms,
+            state=SegmentState.SEALED if self.is_sealed else SegmentState.ACTIVE,
+        )
+
+    def facts(self) -> Facts:
+        """What its line in the checkpoint says while the files are as they are now."""
+        index_bytes, timeindex_bytes = self.index.sizes_bytes()
+        return Facts(
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            size_bytes=self.size_bytes,
+            records=self.records,
+            first_ms=self.first_ms,
+            newest_ms=self.newest_ms,
+            created_ms=self.created_ms,
+            index_bytes=index_bytes,
+            timeindex_bytes=timeindex_bytes,
+            aborted_count=self.aborted_count,
+        )
+
+    # --- the writer -------------------------------------------------------------------------
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """Count one batch that stands at the end of the active segment."""
+        assert not self.is_sealed
+        assert position == self.size_bytes
+        assert isinstance(self.index, MemoryIndex)
+        self.index.add(header, position)
+        self.newest_ms = self.index.newest.timestamp_ms
+        if self.first_ms == NO_TIMESTAMP:
+            self.first_ms = header.max_timestamp_ms
+        self.records += header.count
+        self.end_offset = header.end_offset
+        self.size_bytes = position + header.size_bytes
+
+    def seal(self) -> None:
+        """It will not grow any more and its index is in files: drop the one in memory."""
+        self.index = self._file_index(*self.index.sizes_bytes())
+        self.is_index_wrong = False
+        self.is_sealed = True
+        self.aborted = ()
+
+    def _file_index(self, index_bytes: int, timeindex_bytes: int) -> FileIndex:
+        return FileIndex(
+            self.base_offset,
+            lambda position, length: self._read(Kind.INDEX, position, length),
+            index_bytes,
+            lambda position, length: self._read(Kind.TIMEINDEX, position, length),
+            timeindex_bytes,
+        )
+
+    def retire(self) -> None:
+        """Its files are about to lose their names; comes before the first rename."""
+        self.is_retired = True
+
+    def forget(self) -> None:
+        """Close what readers no longer need open."""
+        for kind in (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX):
+            self._descriptors.forget((self, kind))
+
+    # --- reading, any thread ----------------------------------------------------------------
+
+    def reading(self, kind: Kind = Kind.LOG) -> AbstractContextManager[int]:
+        """A descriptor of one of its files for the length of the block; raises ``Retired``."""
+        return self._descriptors.lease((self, kind), lambda: self._open(kind))
+
+    def _open(self, kind: Kind) -> int:
+        path = self.path(kind)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if self.is_retired:
+                raise Retired from None
+            if kind is not Kind.LOG:
+                raise WrongIndex(f"{path} is gone") from None
+            raise CorruptionError(f"{path} is gone; restore it from a copy") from None
+        except OSError as error:
+            raise CorruptionError(f"{path} cannot be opened: {error.strerror}") from error
+        if self.is_retired:  # after a swap the name may be another file's
+            os.close(fd)
+            raise Retired
+        return fd
+
+    def _read(self, kind: Kind, position: int, length: int) -> bytes:
+        with self.reading(kind) as fd:
+            return os.pread(fd, length, position)
+
+    def read_aborted(self) -> Sequence[Aborted]:
+        """The transactions aborted by a marker in this segment."""
+        if not self.aborted_count or not self.is_sealed:
+            return self.aborted
+        path = self.path(Kind.TXNINDEX)
+        try:
+            return parse_aborted(path.read_bytes())
+        except FileNotFoundError:
+            raise (Retired() if self.is_retired else self.corruption(f"{path} is gone")) from None
+        except WrongSnapshot as error:
+            raise CorruptionError(f"{path}: {error}; remove it and restart") from error
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, limit: int) -> Run | None:
+        """Whole batches from the one that holds ``offset`` or comes next; None if none does.
+
+        Batches that begin at ``end_offset`` or later, or at position ``limit``, are not there.
+        At least one batch comes, however large.
+        """
+        with self.reading() as fd:
+            position = self.locate(fd, offset, limit)
+            if position is None:
+                return None
+            wanted = min(max(max_bytes, HEADER_BYTES), limit - position)
+            data = os.pread(fd, wanted, position)
+            first_bytes = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
+            if first_bytes > len(data):
+                data = os.pread(fd, min(first_bytes, limit - position), position)
+        run = self._whole_batches(data, position, end_offset)
+        if self.is_void:
+            raise Retired
+        return run
+
+    def locate(self, fd: int, offset: int, limit: int) -> int | None:
+        """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
+        entry = self._floor(fd, offset)
+        position = 0 if entry is None else entry.position
+        block, block_start = b"", 0
+        while position < limit:
+            start = position - block_start
+            if start + HEADER_BYTES > len(block):
+                block, block_start, start = os.pread(fd, WALK_BYTES, position), position, 0
+            last_offset, size_bytes = self._frame(block, start, position, limit)
+            if last_offset >= offset:
+                return position
+            position += size_bytes
+        return None
+
+    def locate_time(self, fd: int, timestamp_ms: int, least_offset: int, limit: int) -> int:
+        """A position at or shortly before the first batch that reaches ``timestamp_ms``.
+
+        When an index entry was made and no time entry with it, the largest timestamp had not grown;
+        so that batch lies after the last offset entry before the first time entry that reaches it.
+        Batches that end below ``least_offset`` are passed over.
+        """
+        reached = self._first_reaching(fd, timestamp_ms)
+        entry = self._floor(fd, self.end_offset if reached is None else reached.offset - 1)
+        position = 0 if entry is None else entry.position
+        if least_offset > self.base_offset:
+            least = self.locate(fd, least_offset, limit)
+            position = max(position, limit if least is None else least)
+        return position
+
+    def records_at(self, fd: int, position: int, header: BatchHeader) -> list[Record]:
+        """The records of one batch, checksum checked."""
+        data = os.pread(fd, header.size_bytes, position)
+        try:
+            return decode_batch(data)
+        except CorruptBatch as error:
+            raise self.corruption(f"at position {position}: {error}") from error
+
+    def batches(self, fd: int, position: int, limit: int) -> Iterator[Located]:
+        """Headers from ``position`` to ``limit``; raises ``CorruptionError`` at a bad one."""
+        walk = Walk(read_fd(fd), limit, self.base_offset, position=position, verify=False)
+        yield from walk
+        if walk.problem:
+            raise self.corruption(walk.problem)
+
+    def corruption(self, problem: str) -> CorruptionError:
+        """What is wrong with this file, and the remedy."""
+        return CorruptionError(f"{self.path()}: {problem}; restore this segment from a copy")
+
+    def _floor(self, fd: int, offset: int) -> OffsetEntry | None:
+        """The index's answer, if the batch it points to agrees; otherwise a new index's."""
+        try:
+            index = self._checked_index()
+            entry = index.floor(offset)
+            if entry is not None and isinstance(index, FileIndex):
+                self._check_entry(fd, entry)
+        except WrongIndex:
+            return self.rebuild_index(fd).floor(offset)
+        return entry
+
+    def _first_reaching(self, fd: int, timestamp_ms: int) -> TimeEntry | None:
+        try:
+            return self._checked_index().first_reaching(timestamp_ms)
+        except WrongIndex:
+            return self.rebuild_index(fd).first_reaching(timestamp_ms)
+
+    def _checked_index(self) -> MemoryIndex | FileIndex:
+        index = self.index
+        if isinstance(index, FileIndex) and not index.is_checked:
+            index.check(self.size_bytes, self.end_offset)
+        return index
+
+    def _check_entry(self, fd: int, entry: OffsetEntry) -> None:
+        head = os.pread(fd, HEADER_BYTES, entry.position)
+        if len(head) < HEADER_BYTES:
+            raise WrongIndex("an entry points behind the file")
+        base_offset, _, magic, _, delta = _FRAME.unpack_from(head)
+        if magic != MAGIC or base_offset + delta != entry.offset:
+            raise WrongIndex(f"no batch at {entry.position} ends with offset {entry.offset}")
+
+    def rebuild_index(self, fd: int) -> MemoryIndex:
+        """A right index in memory, made from the log; the writer puts it in files later."""
+        index = MemoryIndex(self.base_offset, MemoryIndex.INTERVAL_BYTES)
+        for position, header in self.batches(fd, 0, self.size_bytes):
+            index.add(header, position)
+        index.seal()
+        self.index = index
+        self.is_index_wrong = True
+        return index
+
+    def _frame(self, block: bytes, start: int, position: int, limit: int) -> tuple[int, int]:
+        """Last offset and size of the batch at ``position``, which must end by ``limit``."""
+        if len(block) - start < HEADER_BYTES:
+            raise self.corruption(f"the file ends in the batch at position {position}")
+        base_offset, length, magic, _, delta = _FRAME.unpack_from(block, start)
+        size_bytes = LOG_OVERHEAD + length
+        if magic != MAGIC or not HEADER_BYTES <= size_bytes <= limit - position:
+            raise self.corruption(f"no batch at position {position}")
+        return base_offset + delta, size_bytes
+
+    def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
+        """As many batches as are there whole, each with its checksum."""
+        end = 0
+        first_offset = next_offset = -1
+        while end + HEADER_BYTES <= len(data):
+            base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
+            size_bytes = LOG_OVERHEAD + length
+            if base_offset >= end_offset:
+                break
+            if magic != MAGIC or size_bytes < HEADER_BYTES:
+                raise self.corruption(f"no batch at position {position + end}")
+            if end + size_bytes > len(data):
+                break
+            if crc32c(data[end + CRC_START : end + size_bytes]) != crc:
+                raise self.corruption(
+                    f"the batch at position {position + end} (offset {base_offset}) does not "
+                    "match its checksum"
+                )
+            if not end:
+                first_offset = base_offset
+            end += size_bytes
+            next_offset = base_offset + delta + 1
+        if not end:
+            return None
+        return Run(data if end == len(data) else data[:end], first_offset, next_offset)
+
+
+class Survey(NamedTuple):
+    """What a walk over a whole ``.log`` finds out."""
+
+    facts: Facts
+    sparse: MemoryIndex
+
+
+def survey(
+    path: Path, base_offset: int, *, interval_bytes: int, created_ms: int, verify: bool = False
+) -> Survey:
+    """Walk a segment that nobody writes and make its facts and index; any thread.
+
+    ``path`` may be a staged file under any name. Raises ``CorruptionError`` for any end but a clean
+    one. With ``verify`` every checksum is checked too.
+    """
+    index = MemoryIndex(base_offset, interval_bytes)
+    records, first_ms = 0, NO_TIMESTAMP
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        walk = Walk(read_fd(file.fileno()), size_bytes, base_offset, verify=verify)
+        for position, header in walk:
+            index.add(header, position)
+            records += header.count
+            if first_ms == NO_TIMESTAMP:
+                first_ms = header.max_timestamp_ms
+    if walk.problem:
+        raise CorruptionError(f"{path}: {walk.problem}; restore this segment from a copy")
+    index.seal()
+    index_bytes, timeindex_bytes = index.sizes_bytes()
+    return Survey(
+        Facts(
+            base_offset=base_offset,
+            end_offset=walk.next_offset,
+            size_bytes=size_bytes,
+            records=records,
+            first_ms=first_ms,
+            newest_ms=index.newest.timestamp_ms,
+            created_ms=created_ms,
+            index_bytes=index_bytes,
+            timeindex_bytes=timeindex_bytes,
+            aborted_count=0,
+        ),
+        index,
+    )
