@@ -190,6 +190,16 @@ def parse_command(body: bytes) -> Request:
         raise RequestError(f"{error}; send {COMMANDS[word].usage}") from None
 
 
+def encode_command(request: Request) -> bytes:
+    """A request as a client sends it; raises a ``RequestError`` for words no broker accepts."""
+    body = _encode_words(request)
+    if isinstance(request, Put):
+        body += b" " + request.payload
+    if parse_command(body) != request:
+        raise RequestError(f"{request} cannot be said in the line protocol; check its names")
+    return body
+
+
 def encode_help() -> bytes:
     """The table for a person; it ends with an empty line, as it is the one reply of many lines."""
     width = max(len(command.usage) for command in COMMANDS.values())
@@ -198,6 +208,42 @@ def encode_help() -> bytes:
         for command in COMMANDS.values()
     ]
     return "\n".join([*rows, ""]).encode()
+
+
+def _encode_words(request: Request) -> bytes:
+    words: list[str | int | None]
+    match request:
+        case GetAck(topic):
+            words = ["GET_ACK", topic]
+        case GetStatus(seq, topic):
+            words = ["GET_STATUS", seq, topic]
+        case Subscribe(topic, start, reader):
+            words = ["SUBSCRIBE", topic, *_encode_start(start), *_encode_as(reader)]
+        case Register(topic, reader):
+            words = ["REGISTER", topic, *_encode_as(reader)]
+        case Get(topic, reader):
+            words = ["GET", topic, *_encode_as(reader)]
+        case Ack(topic, reader, seq):
+            words = ["ACK", topic, reader, seq]
+        case Reset(topic, reader, to):
+            words = ["RESET", topic, reader, to.value if isinstance(to, Where) else to]
+        case Remove(topic, reader):
+            words = ["REMOVE", topic, reader]
+        case Put(topic) | State(topic) | Readers(topic) | Cut(topic) | Reclaim(topic):
+            words = [type(request).__name__.upper(), topic]
+        case Metrics() | Help() | Quit():
+            words = [type(request).__name__.upper()]
+    return " ".join(str(word) for word in words if word is not None).encode("utf-8", "replace")
+
+
+def _encode_start(start: int | Where) -> list[str | int | None]:
+    if isinstance(start, int):
+        return ["FROM", start]
+    return ["FROM_START"] if start is Where.START else []
+
+
+def _encode_as(reader: str | None) -> list[str | int | None]:
+    return [] if reader is None else ["AS", reader]
 
 
 def _unknown(word: str) -> str:

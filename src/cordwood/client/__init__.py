@@ -1,0 +1,30 @@
+"""The client of the line protocol: standard library only, blocking here and async in ``aio``.
+
+    with Producer("127.0.0.1:5673") as producer:
+        producer.send("orders.new", b"one")
+        producer.send_and_confirm([("orders.new", b"two"), ("orders.new", b"three")])
+
+    with Client("127.0.0.1:5675") as client:
+        for line in client.subscribe("append", from_start=True, idle_timeout_s=1):
+            print(line.seq, line.routing_key, line.payload)
+
+What is said and when is decided once, in flows (``producing``, ``asking``) that do no I/O: a flow
+yields effects, and ``blocking`` and ``aio`` carry them out, each with its own kind of socket.
+Neither a producer nor a client may be shared between threads or tasks; make one for each.
+"""
+
+from cordwood.client.asking import Status, StatusWord, Taken
+from cordwood.client.blocking import Client, Producer, Subscription
+from cordwood.client.outbox import Message
+from cordwood.wire.line import Line
+
+__all__ = [
+    "Client",
+    "Line",
+    "Message",
+    "Producer",
+    "Status",
+    "StatusWord",
+    "Subscription",
+    "Taken",
+]

@@ -1,0 +1,379 @@
+"""The async client: the names and rules of ``cordwood.client``, on the running asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Final, Self, TypeVar, Unpack, cast
+
+from cordwood.client import asking
+from cordwood.client.asking import ClientFlows, Question, Status, SubscriptionFlows, Taken
+from cordwood.client.effects import Address, Connect, Effect, Flow, Pause, Transfer, parse_address
+from cordwood.client.outbox import Message, Sendable
+from cordwood.client.producing import Limits, ProducerFlows, ProducerOptions
+from cordwood.errors import CordwoodError
+from cordwood.wire.line import commands as c
+from cordwood.wire.line.records import Line
+
+T = TypeVar("T")
+
+_ARRIVED_BYTES_MAX: Final = 1024 * 1024  # above it the transport stops reading
+
+
+class Channel(asyncio.Protocol):
+    """One connection's state, as the loop reports it; a transfer waits for its next change."""
+
+    def __init__(self) -> None:
+        """Handed to the loop."""
+        self._arrived = bytearray()
+        self._changed = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self.is_writable = True
+        self.is_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it until a transfer takes it, up to a bound."""
+        self._arrived += data
+        if len(self._arrived) > _ARRIVED_BYTES_MAX and self._transport:
+            self._transport.pause_reading()
+        self._changed.set()
+
+    def pause_writing(self) -> None:
+        """The peer takes data too slowly."""
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        """It has taken enough."""
+        self.is_writable = True
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """The connection is gone."""
+        self.is_ended = True
+        self._changed.set()
+
+    def write(self, data: bytes) -> None:
+        """Queue data; ``is_writable`` says whether there is room for more."""
+        if self._transport and data and not self.is_ended:
+            self._transport.write(data)
+
+    def take(self) -> bytes:
+        """What has arrived since."""
+        arrived = bytes(self._arrived)
+        self._arrived.clear()
+        if self._transport and not self.is_ended:
+            self._transport.resume_reading()
+        self._changed.clear()
+        return arrived
+
+    async def wait(self) -> None:
+        """Until something changes after the last ``take``."""
+        await self._changed.wait()
+
+    def close(self) -> None:
+        """Drop the connection at once."""
+        if self._transport:
+            self._transport.abort()
+
+
+class Wire:
+    """One connection and the flows that use it."""
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+        """Connects when a flow asks for it."""
+        self._address = address
+        self._tls = tls
+        self._channel: Channel | None = None
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carry a flow out. Cancelled, it closes: what was half written must not go on."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    result = await self._perform(effect)
+                except OSError as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(result)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        except CordwoodError:
+            raise  # an answer like any other; the flow knows what it means for the connection
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; a flow may open another."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def _perform(self, effect: Effect) -> bytes:
+        match effect:
+            case Connect(timeout_s):
+                await self._connect(timeout_s)
+            case Pause(seconds):
+                await asyncio.sleep(max(seconds, 0))
+            case Transfer():
+                return await self._transfer(effect)
+        return b""
+
+    async def _connect(self, timeout_s: float) -> None:
+        self.close()
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, self._channel = await loop.create_connection(
+                Channel, self._address.host, self._address.port, ssl=self._tls
+            )
+
+    async def _transfer(self, effect: Transfer) -> bytes:
+        channel = self._channel
+        if channel is None:
+            raise ConnectionError("the connection was closed")
+        channel.write(effect.data)
+        arrived = b""
+        try:
+            async with asyncio.timeout(effect.timeout_s):
+                while True:
+                    arrived += channel.take()
+                    if channel.is_ended and not arrived:
+                        raise ConnectionError("the broker closed the connection")
+                    is_written = channel.is_writable or channel.is_ended
+                    if is_written and (arrived or not effect.is_awaited):
+                        return arrived
+                    await channel.wait()
+        except TimeoutError:
+            if not channel.is_writable:
+                raise TimeoutError("the broker takes no more data") from None
+            return arrived
+
+
+class Producer:
+    """As ``cordwood.client.Producer``, awaited."""
+
+    def __init__(
+        self,
+        address: str | tuple[str, int],
+        name: str | None = None,
+        epoch: int | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+        **limits: Unpack[Limits],
+    ) -> None:
+        """Connects with the first record; ``timeout_s`` is how long any call may take."""
+        where = parse_address(address)
+        self._timeout_s = timeout_s
+        self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
+        self._wire = Wire(where, tls)
+        self._is_opened = False
+
+    @property
+    def name(self) -> str:
+        """The name the broker knows this producer by."""
+        return self._flows.name
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch the broker welcomed, once it has."""
+        return self._flows.epoch
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many records the broker has not confirmed yet."""
+        return len(self._flows.outbox)
+
+    @property
+    def confirmed_n(self) -> int:
+        """The ``n`` up to which everything is durable; 0 before the first."""
+        return self._flows.outbox.confirmed_n
+
+    async def send(
+        self, routing_key: str | bytes, payload: str | bytes, timestamp: str | int | None = None
+    ) -> int:
+        """Hand over one record; its ``n``."""
+        if not self._is_opened:
+            await self._wire.run(self._flows.open(self._timeout_s))
+            self._is_opened = True
+        n = self._flows.add(Message(routing_key, payload, timestamp))
+        if self._flows.is_due():
+            await self._wire.run(self._flows.relieve(self._timeout_s))
+        return n
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything sent is durable; reconnects and resends as needed."""
+        await self._wire.run(self._flows.flush(self._timeout_s if timeout_s is None else timeout_s))
+
+    async def send_and_confirm(
+        self, records: Iterable[Sendable], timeout_s: float | None = None
+    ) -> int:
+        """Send records and wait until all are durable, each once; how many they were."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        count = await self._wire.run(self._flows.send_and_confirm(records, limit_s))
+        self._is_opened = True
+        return count
+
+    async def close(self) -> None:
+        """Close the connection; what was not flushed may or may not be stored."""
+        self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        """For ``async with``."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush if the block ended well; close in any case."""
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+
+class Client:
+    """As ``cordwood.client.Client``, awaited."""
+
+    def __init__(
+        self,
+        address: str | tuple[str, int],
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Connects with the first question; ``timeout_s`` is how long an answer may take."""
+        self._address = parse_address(address)
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._flows = ClientFlows(self._address)
+        self._wire = Wire(self._address, tls)
+
+    async def get_ack(self, topic: str | None = None) -> int:
+        """The last durable seq of the topic (the ingress topic unless named); 0 when empty."""
+        return await self._ask(asking.ask_ack(topic))
+
+    async def status(self, seq: int, topic: str | None = None) -> Status:
+        """What became of a record."""
+        return await self._ask(asking.ask_status(seq, topic))
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        from_seq: int | None = None,
+        from_start: bool = False,
+        reader: str | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> Subscription:
+        """Records as they come, on a connection of their own; iterate with ``async for``."""
+        start = asking.plan_start(from_seq=from_seq, from_start=from_start)
+        request = c.Subscribe(topic, start, reader)
+        flows = SubscriptionFlows(self._address, request, idle_timeout_s)
+        return Subscription(flows, Wire(self._address, self._tls), self._timeout_s)
+
+    async def ack(self, topic: str, reader: str, seq: int) -> None:
+        """The reader has processed everything up to and with ``seq``; durable on return."""
+        await self._ask(asking.ask_done(c.Ack(topic, reader, seq)))
+
+    async def register(self, topic: str, reader: str | None = None) -> None:
+        """Make the topic if it is missing and, with a name, register a reader on it."""
+        await self._ask(asking.ask_done(c.Register(topic, reader)))
+
+    async def put(self, topic: str, payload: str | bytes) -> None:
+        """Append one record, durable on return. Not repeated when the connection breaks."""
+        body = payload.encode() if isinstance(payload, str) else payload
+        await self._ask(asking.ask_done(c.Put(topic, body), is_repeatable=False))
+
+    async def get(self, topic: str, reader: str | None = None) -> Taken | None:
+        """Take the reader's next record, or None when there is none."""
+        return await self._ask(asking.ask_get(topic, reader))
+
+    async def state(self, topic: str) -> dict[str, object]:
+        """The topic's segments."""
+        return await self._ask(asking.ask_json(c.State(topic)))
+
+    async def metrics(self) -> dict[str, object]:
+        """The broker's counters."""
+        return await self._ask(asking.ask_json(c.Metrics()))
+
+    async def readers(self, topic: str | None = None) -> dict[str, object]:
+        """The registered readers and where they stand."""
+        return await self._ask(asking.ask_json(c.Readers(topic)))
+
+    async def reset(self, topic: str, reader: str, to: int | c.Where) -> None:
+        """Move a reader: the next record it gets is ``to``, a seq, ``START`` or ``END``."""
+        await self._ask(asking.ask_done(c.Reset(topic, reader, to)))
+
+    async def remove(self, topic: str, reader: str) -> None:
+        """Forget a reader; it no longer holds records back."""
+        await self._ask(asking.ask_done(c.Remove(topic, reader)))
+
+    async def cut(self, topic: str) -> int:
+        """Seal the active segment now; how many segments that sealed."""
+        return await self._ask(asking.ask_count(c.Cut(topic)))
+
+    async def reclaim(self, topic: str | None = None) -> int:
+        """Drop what may go now; how many segments went."""
+        return await self._ask(asking.ask_count(c.Reclaim(topic)))
+
+    async def close(self) -> None:
+        """Close the connection; subscriptions have their own."""
+        self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        """For ``async with``."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()
+
+    async def _ask(self, question: Question[T]) -> T:
+        return await self._wire.run(self._flows.ask(question, self._timeout_s))
+
+
+class Subscription:
+    """An async iterator of records that owns its connection; ``close`` it or use ``async with``."""
+
+    def __init__(self, flows: SubscriptionFlows, wire: Wire, timeout_s: float) -> None:
+        """Made by ``Client.subscribe``."""
+        self._flows = flows
+        self._wire = wire
+        self._timeout_s = timeout_s
+
+    def __aiter__(self) -> AsyncIterator[Line]:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Line:
+        """The next record; raises ``UnavailableError`` when the connection breaks."""
+        line = self._flows.take() or await self._wire.run(self._flows.next_line(self._timeout_s))
+        if line is None:
+            await self.close()
+            raise StopAsyncIteration
+        return line
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        """For ``async with``."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()

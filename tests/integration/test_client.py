@@ -1,0 +1,423 @@
+"""The client against brokers that misbehave; every test runs blocking and async."""
+
+import asyncio
+import inspect
+import ssl
+import threading
+
+import pytest
+import trustme
+
+from cordwood import client as blocking
+from cordwood.client import Line, Status, StatusWord, Taken, aio
+from cordwood.errors import (
+    DiskFull,
+    ProtocolError,
+    RequestError,
+    StaleProducer,
+    UnavailableError,
+    UnknownTopic,
+)
+from cordwood.model import Header, Record
+from cordwood.wire.line import Framing, Where, encode_error, encode_records
+from cordwood.wire.line import commands as c
+from support.flaky_broker import Cut, FlakyControl, FlakyIngress, Whims
+
+
+class Awaited:
+    """An async object used as if it blocked, on one loop."""
+
+    def __init__(self, runner: asyncio.Runner, inner: object) -> None:
+        self._runner, self._inner = runner, inner
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        return self._wrap(found) if callable(found) else found
+
+    def _wrap(self, function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                return self._runner.run(result)
+            return Awaited(self._runner, result)
+
+        return call
+
+    def __enter__(self):
+        self._runner.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *info):
+        return self._runner.run(self._inner.__aexit__(*info))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self._runner.run(self._inner.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def api(request):
+    """``api(class name, …)`` makes a client of either kind."""
+    if request.param == "blocking":
+        yield lambda name, *args, **kwargs: getattr(blocking, name)(*args, **kwargs)
+        return
+    with asyncio.Runner() as runner:
+
+        def make(name, *args, **kwargs):
+            return Awaited(runner, getattr(aio, name)(*args, **kwargs))
+
+        yield make
+
+
+def payloads(broker: FlakyIngress, name: str) -> list[bytes]:
+    return [payload for _, _, payload in broker.stored[name]]
+
+
+def test_send_and_confirm_stores_each_record_once_on_a_good_connection(api):
+    """The plain case: all durable on return, numbered from one, nothing sent twice."""
+    with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
+        count = producer.send_and_confirm([("k", b"%d" % i) for i in range(1000)])
+        assert count == 1000
+        assert producer.unconfirmed == 0
+        assert producer.confirmed_n == 1000
+        assert payloads(broker, "p") == [b"%d" % i for i in range(1000)]
+        assert broker.received == 1000
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_connections_half_replies_and_late_acks_lose_and_double_nothing(api, seed, binary):
+    """The retry loop of the notes without its duplicates: 20,000 records, each stored once."""
+    whims = Whims(seed=seed, cut=0.03, half=0.03, hold=0.3)
+    sent = [b"%d" % i for i in range(20_000)]
+    with (
+        FlakyIngress(whims) as broker,
+        api("Producer", broker.address, "p", binary=binary, timeout_s=60) as producer,
+    ):
+        for start in range(0, 20_000, 5000):
+            producer.send_and_confirm(("k", payload) for payload in sent[start : start + 5000])
+            assert payloads(broker, "p") == sent[: start + 5000]
+        assert broker.connections > 5, "the whims must have struck"
+        assert broker.received > 20_000, "and records must have been sent again"
+
+
+def send_many(producer, count: int) -> None:
+    for _ in range(count):
+        producer.send("k", b"x" * 100)
+
+
+def test_send_waits_while_too_much_is_unconfirmed(api):
+    """A broker that confirms nothing stops the producer, with memory bounded, then an error."""
+    with (
+        FlakyIngress(Whims(silent=True)) as broker,
+        api(
+            "Producer",
+            broker.address,
+            timeout_s=0.3,
+            batch_bytes=1000,
+            unconfirmed_bytes_max=5000,
+        ) as producer,
+    ):
+        with pytest.raises(UnavailableError, match="unconfirmed and kept"):
+            send_many(producer, 10_000)
+        assert 5000 / 130 < producer.unconfirmed < 8000 / 100
+        broker.whims.silent = False
+        producer.flush(10)
+        assert len(broker.stored[producer.name]) == producer.confirmed_n
+
+
+def test_records_sent_before_a_timeout_are_confirmed_by_a_later_flush(api):
+    """What was handed over is kept, under its numbers, until the broker is back."""
+    with (
+        FlakyIngress(Whims(silent=True)) as broker,
+        api("Producer", broker.address, "p") as producer,
+    ):
+        with pytest.raises(UnavailableError):
+            producer.send_and_confirm([("k", b"1"), ("k", b"2")], 0.1)
+        broker.whims.silent = False
+        producer.flush()
+        assert payloads(broker, "p") == [b"1", b"2"]
+
+
+def test_a_silent_connection_is_replaced(api):
+    """Nothing confirmed for the stall time means the connection is dead."""
+    with (
+        FlakyIngress(Whims(silent=True)) as broker,
+        api("Producer", broker.address, "p", stall_timeout_s=0.05) as producer,
+    ):
+        with pytest.raises(UnavailableError, match="nothing was confirmed"):
+            producer.send_and_confirm([("k", b"x")], 0.4)
+        assert broker.connections > 1
+        broker.whims.silent = False
+
+
+def test_a_producer_that_returns_continues_after_what_is_stored(api):
+    """Its name is its memory; the epoch the broker said is kept when reconnecting."""
+    with FlakyIngress() as broker:
+        for part in (b"1", b"2"):
+            with api("Producer", broker.address, "p") as producer:
+                producer.send("k", part)
+        assert [n for n, _, _ in broker.stored["p"]] == [1, 2]
+        with api("Producer", broker.address, "p") as producer:
+            producer.send_and_confirm([("k", b"3")])
+            broker.cut_all()
+            producer.send_and_confirm([("k", b"4")])
+        assert payloads(broker, "p") == [b"1", b"2", b"3", b"4"]
+        assert [hello.epoch for hello in broker.hellos[-2:]] == [None, 0]
+
+
+def fail_after_sending(made) -> None:
+    with made as producer:
+        producer.send("k", b"x")
+        raise ZeroDivisionError
+
+
+def test_a_block_that_fails_is_not_flushed(api):
+    """An exception leaves at once, without waiting for a broker that may be its reason."""
+    with FlakyIngress() as broker:
+        with pytest.raises(ZeroDivisionError):
+            fail_after_sending(api("Producer", broker.address, "p"))
+        assert payloads(broker, "p") == []
+
+
+def test_a_passing_error_is_retried_and_a_lasting_one_is_raised(api):
+    """A full disk may have room again; a fenced producer will stay fenced."""
+    with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
+        broker.refusal = DiskFull("no space")
+        producer.send_and_confirm([("k", b"1")])
+        broker.refusal = StaleProducer("a newer one has taken over")
+        with pytest.raises(StaleProducer, match="taken over"):
+            producer.send_and_confirm([("k", b"2")])
+
+
+def test_a_producer_without_a_broker_says_so_after_its_time(api, free_address):
+    """It keeps trying, as brokers start late; then the error names the address."""
+    with pytest.raises(UnavailableError, match=f"{free_address[1]} is away.*Errno"):
+        api("Producer", free_address, timeout_s=0.2).send("k", b"x")
+
+
+@pytest.fixture
+def free_address():
+    """Where nobody listens."""
+    with FlakyIngress() as broker:
+        left = broker
+    return left.address
+
+
+def test_large_sends_against_a_chatty_broker_do_not_block_each_other(api):
+    """Acknowledgements are read while records are written, or both sides would wait for ever."""
+    with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
+        producer.send_and_confirm((("k", b"x" * 2000) for _ in range(20_000)), 60)
+        assert len(broker.stored["p"]) == 20_000
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+def test_tls_works_and_an_unknown_authority_is_refused_at_once(api, authority):
+    """The same promises through TLS; a certificate nobody vouches for is not retried."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with FlakyIngress(Whims(seed=1, cut=0.02), tls=server) as broker:
+        with api("Producer", broker.address, "p", tls=trusting) as producer:
+            producer.send_and_confirm([("k", b"%d" % i) for i in range(5000)], 60)
+        assert payloads(broker, "p") == [b"%d" % i for i in range(5000)]
+        doubtful = api("Producer", broker.address, "q", tls=ssl.create_default_context())
+        with pytest.raises(UnavailableError, match="not to be trusted"):
+            doubtful.send("k", b"x")
+
+
+# --- the control door -----------------------------------------------------------------------
+
+ANSWERS = {
+    c.GetAck(): b"ACK 500",
+    c.GetAck("t"): b"ACK 0",
+    c.GetStatus(7): b"PENDING",
+    c.GetStatus(8, "t"): b"ARCHIVED bundle-1.tar.gz",
+    c.Ack("t", "r", 7): b"OK",
+    c.Register("t", "r"): b"OK",
+    c.Put("t", b"a\nb\0 "): b"OK",
+    c.Get("t"): b"OK a\nb",
+    c.Get("t", "tomb"): b"OK",
+    c.Get("t", "none"): b"EMPTY",
+    c.State("t"): b'{"current_segment":3}',
+    c.Metrics(): b'{"records":1}',
+    c.Readers(): b'{"r":1}',
+    c.Reset("t", "r", Where.START): b"OK",
+    c.Reset("t", "r", 5): b"OK",
+    c.Remove("t", "r"): b"OK",
+    c.Cut("t"): b"OK 1",
+    c.Reclaim(): b"OK 0",
+}
+
+
+def by_table(request, connection):
+    body = ANSWERS.get(request, encode_error(UnknownTopic("no such topic")))
+    return connection.encode(body)
+
+
+def test_every_question_is_asked_and_its_answer_understood(api):
+    """One connection, one request per call, and every answer as its type."""
+    with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
+        assert client.get_ack() == 500
+        assert client.get_ack("t") == 0
+        assert client.status(7) == Status(StatusWord.PENDING)
+        assert client.status(8, "t") == Status(StatusWord.ARCHIVED, "bundle-1.tar.gz")
+        client.ack("t", "r", 7)
+        client.register("t", "r")
+        client.put("t", b"a\nb\0 ")
+        assert client.get("t") == Taken(b"a\nb")
+        assert client.get("t", "tomb") == Taken(None)
+        assert client.get("t", "none") is None
+        assert client.state("t") == {"current_segment": 3}
+        assert client.metrics() == {"records": 1}
+        assert client.readers() == {"r": 1}
+        client.reset("t", "r", Where.START)
+        client.reset("t", "r", 5)
+        client.remove("t", "r")
+        assert client.cut("t") == 1
+        assert client.reclaim() == 0
+        assert broker.requests == list(ANSWERS)
+        assert broker.connections == 1
+
+
+def test_errors_are_raised_as_their_class_and_the_connection_goes_on(api):
+    """The broker's own words, and no reconnect for a mere refusal."""
+    with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
+        for _ in range(2):
+            with pytest.raises(UnknownTopic, match="no such topic"):
+                client.put("missing", b"x")
+        assert client.get_ack() == 500
+        assert broker.connections == 1
+
+
+def test_a_name_that_would_be_another_command_is_never_sent(api):
+    """Words are checked before they are written, so nothing can be smuggled in."""
+    with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
+        for topic in ("t AS r", "a b", "t\nQUIT", ""):
+            with pytest.raises(RequestError):
+                client.get(topic)
+        assert broker.requests == []
+
+
+def test_a_dead_idle_connection_is_replaced_for_harmless_questions_only(api):
+    """``GET_ACK`` is asked again; ``PUT`` may have been heard, so the caller decides."""
+    is_cutting = threading.Event()
+
+    def answer(request, connection):
+        if is_cutting.is_set():
+            is_cutting.clear()
+            raise Cut
+        return by_table(request, connection)
+
+    with FlakyControl(answer) as broker, api("Client", broker.address) as client:
+        assert client.get_ack() == 500
+        is_cutting.set()
+        assert client.get_ack() == 500
+        is_cutting.set()
+        with pytest.raises(UnavailableError, match="away"):
+            client.put("t", b"a\nb\0 ")
+        assert sum(isinstance(request, c.Put) for request in broker.requests) == 1
+        client.put("t", b"a\nb\0 ")
+
+
+def test_a_late_answer_is_never_taken_for_the_next_one(api):
+    """After a timeout the connection is given up, and its answer with it."""
+    release = threading.Event()
+
+    def answer(request, connection):
+        if request == c.GetAck():
+            release.wait(10)
+            return connection.encode(b"ACK 111")
+        return by_table(request, connection)
+
+    with FlakyControl(answer) as broker, api("Client", broker.address, timeout_s=0.1) as client:
+        with pytest.raises(UnavailableError, match="no answer"):
+            client.get_ack()
+        release.set()
+        assert client.get_ack("t") == 0
+
+
+def test_half_an_answer_and_nonsense_are_told_apart(api):
+    """Cut in the middle is unavailable; a whole but foreign answer is a protocol error."""
+    replies = iter([b"\x05\0\0\0AC", b"\x05\0\0\0HTTP/", b"\xff\xff\xff\xff"])
+
+    def answer(request, connection):
+        return next(replies)
+
+    with FlakyControl(answer) as broker:
+        with (
+            api("Client", broker.address, timeout_s=0.2) as client,
+            pytest.raises(UnavailableError),
+        ):
+            client.get_ack()
+        for _ in range(2):
+            with api("Client", broker.address) as client, pytest.raises(ProtocolError):
+                client.get_ack()
+
+
+def records(count: int) -> list[Record]:
+    return [
+        Record(i, 1700 + i, b"k", b"line\n%d" % i, (Header("ts", b"t"), Header("n", b"%d" % i)))
+        for i in range(count)
+    ]
+
+
+def test_subscribe_yields_typed_lines_until_it_is_quiet(api):
+    """Payloads arrive raw, and the idle time ends the loop."""
+
+    def answer(request, connection):
+        return encode_records(records(3000), Framing.FRAMES)
+
+    with FlakyControl(answer) as broker, api("Client", broker.address) as client:
+        lines = list(client.subscribe("t", from_start=True, reader="r", idle_timeout_s=0.2))
+        assert lines[1] == Line(2, 1701, "k", "t", 1, b"line\n1")
+        assert [line.seq for line in lines] == list(range(1, 3001))
+        list(client.subscribe("t", from_seq=7, idle_timeout_s=0.2))
+        list(client.subscribe("t", idle_timeout_s=0.2))
+    assert broker.requests == [
+        c.Subscribe("t", Where.START, "r"),
+        c.Subscribe("t", 7),
+        c.Subscribe("t", Where.CURSOR),
+    ]
+
+
+def test_a_broken_subscription_says_where_to_go_on(api):
+    """A lost connection is an error, not a quiet end; whole records before it were delivered."""
+
+    def answer(request, connection):
+        return encode_records(records(5), Framing.FRAMES)[:-3]
+
+    with (
+        FlakyControl(answer) as broker,
+        api("Client", broker.address) as client,
+        client.subscribe("t", from_start=True) as subscription,
+    ):
+        assert [next(subscription).seq for _ in range(4)] == [1, 2, 3, 4]
+        broker.cut_all()
+        with pytest.raises(UnavailableError, match="again from seq 5"):
+            next(subscription)
+
+
+def test_an_error_instead_of_records_is_raised(api):
+    """``SUBSCRIBE`` of what is not there."""
+
+    def answer(request, connection):
+        return connection.encode(encode_error(UnknownTopic("no topic t")))
+
+    with (
+        FlakyControl(answer) as broker,
+        api("Client", broker.address) as client,
+        client.subscribe("t") as subscription,
+        pytest.raises(UnknownTopic, match="no topic"),
+    ):
+        next(subscription)
