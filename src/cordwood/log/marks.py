@@ -1,8 +1,8 @@
 """The partition's marks, published for readers of the files: log start, high watermark, LSO.
 
 Whoever reads segment files without asking the broker must not pass the high watermark: bytes past
-it are not durable yet. So the writer keeps 80 bytes per partition in a mapped file, ``marks``, and
-renews them at each publish: one copy of 40 bytes in memory, no system call and no sync.
+it are not durable yet. So the writer keeps 112 bytes per partition in a mapped file, ``marks``, and
+renews them at each publish: one copy of 56 bytes in memory, no system call and no sync.
 
 Two slots take turns, each with a count and a checksum. A reader takes the whole slot with the
 higher count; a slot caught half written fails its checksum and the one before it serves: an older
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from cordwood.log.files import Files
 
 MARKS_NAME: Final = "marks"
-_SLOT: Final = struct.Struct("<qqqqq")  # count, log start, high watermark, last stable, checksum
+_SLOT: Final = struct.Struct("<7q")  # count, the five fields of Published, checksum
 _FILE_BYTES: Final = 2 * _SLOT.size
 
 
@@ -32,6 +32,8 @@ class Published(NamedTuple):
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
+    segment_base_offset: int  # the active segment, …
+    segment_bytes: int  # … at this position of which the batch at the high watermark will begin
 
 
 class Marks:
@@ -87,8 +89,8 @@ def _newest(data: bytes) -> tuple[int, Published] | None:
     whole = [_SLOT.unpack(slot) for slot in slots if _is_whole(slot)]
     if not whole:
         return None
-    count, start, high, stable, _ = max(whole)
-    return count, Published(start, high, stable)
+    count, *marks, _ = max(whole)
+    return count, Published(*marks)
 
 
 def _is_whole(slot: bytes) -> bool:

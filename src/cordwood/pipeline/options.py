@@ -180,7 +180,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
             said, "startingOffsetsByTimestampStrategy", ("error", "latest")
         )
         == "latest",
-        columns=_parse_wanted(said),
+        columns=_wanted(said),
         max_offsets_per_trigger=_parse_count(said, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_parse_count(said, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=parse_duration_ms(
@@ -379,7 +379,12 @@ def _parse_servers(said: Mapping[str, str]) -> str | None:
     return servers
 
 
-def _parse_wanted(said: Mapping[str, str]) -> tuple[str, ...]:
+def parse_wanted(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns asked for; all names are checked, but not what only a reader can judge."""
+    return _wanted(_known(options))
+
+
+def _wanted(said: Mapping[str, str]) -> tuple[str, ...]:
     """``columns`` if set, else the fixed ones, headers with ``includeHeaders``."""
     include_headers = _parse_bool(said, "includeHeaders", default=False)
     if "columns" in said:

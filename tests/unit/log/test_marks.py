@@ -6,6 +6,10 @@ from cordwood.log.files import Files
 from cordwood.log.marks import MARKS_NAME, Marks, Published, read_marks
 
 
+def at(high_watermark):
+    return Published(1, high_watermark, high_watermark - 1, 3, 100 * high_watermark)
+
+
 @pytest.fixture
 def marks(tmp_path):
     opened = Marks(tmp_path, Files())
@@ -21,29 +25,29 @@ def test_nothing_published_is_none(tmp_path, marks):
 
 def test_readers_see_the_last_publish_at_once(tmp_path, marks):
     """The page cache is shared; no sync is waited for."""
-    for high in range(1, 6):
-        marks.publish(Published(0, high, high))
-        assert read_marks(tmp_path) == Published(0, high, high)
+    for high in range(2, 7):
+        marks.publish(at(high))
+        assert read_marks(tmp_path) == at(high)
 
 
 def test_marks_outlive_their_writer(tmp_path):
     """A reopened file goes on counting, so that the newer slot wins."""
-    for high in range(1, 6):
+    for high in range(2, 7):
         again = Marks(tmp_path, Files())
-        again.publish(Published(0, high, high))
+        again.publish(at(high))
         again.close()
-        assert read_marks(tmp_path) == Published(0, high, high)
+        assert read_marks(tmp_path) == at(high)
 
 
-@pytest.mark.parametrize("broken", range(80))
+@pytest.mark.parametrize("broken", range(112))
 def test_a_slot_caught_half_written_leaves_the_one_before(tmp_path, marks, broken):
     """Damage to any byte gives the newer or the older marks, never others."""
-    marks.publish(Published(1, 5, 3))
-    marks.publish(Published(2, 9, 7))
+    marks.publish(at(5))
+    marks.publish(at(9))
     path = tmp_path / MARKS_NAME
     data = bytearray(path.read_bytes())
     data[broken] ^= 0xFF
     path.write_bytes(data)
-    assert read_marks(tmp_path) in {Published(1, 5, 3), Published(2, 9, 7)}
-    newer_is_hit = broken < 40  # the second publish wrote the first slot
-    assert read_marks(tmp_path) == (Published(1, 5, 3) if newer_is_hit else Published(2, 9, 7))
+    assert read_marks(tmp_path) in {at(5), at(9)}
+    newer_is_hit = broken < 56  # the second publish wrote the first slot
+    assert read_marks(tmp_path) == (at(5) if newer_is_hit else at(9))

@@ -1,0 +1,274 @@
+"""A data directory as a query sees it: topics, bounds, times and cuts, from its files alone.
+
+While a broker holds the directory's lock, a partition ends at its published high watermark
+(``log.marks``). When none does, it ends where the valid bytes end: recovery would keep just those.
+The lock is tried only when there are bytes past the published mark, shared and for a moment.
+
+Never writes. Cursors are the broker's: a directory commits none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from cordwood.batch.records import decode_batch
+from cordwood.errors import NotDataDirectory, UnavailableError
+from cordwood.log import index, scan
+from cordwood.log.layout import (
+    DELETED,
+    FORMAT,
+    LOCK,
+    Kind,
+    check_format,
+    file_path,
+    parse_directory_name,
+)
+from cordwood.log.marks import read_marks
+from cordwood.model import TopicPartition
+from cordwood.pipeline.offsets import Bounds, Range
+from cordwood.pipeline.segments import (
+    Chunk,
+    Segment,
+    Start,
+    covering,
+    find_position,
+    list_segments,
+    open_log,
+    read_chunks,
+)
+from cordwood.pipeline.splits import Piece
+
+_TAILS_MAX: Final = 256
+
+
+class DataDirectory:
+    """A ``Log`` over the files under ``path``."""
+
+    def __init__(self, path: str, *, fail_on_data_loss: bool = True) -> None:
+        """Check that it is a data directory of a format we read."""
+        self._path = Path(path)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._tails: dict[TopicPartition, list[Start]] = {}  # high watermarks seen, rising
+        try:
+            check_format((self._path / FORMAT).read_bytes(), self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotDataDirectory(
+                f"{path} is not a cordwood data directory (it has no {FORMAT} file); give path the "
+                "directory `cordwood serve --data` was started with"
+            ) from None
+        except OSError as error:
+            raise UnavailableError(f"cannot read {path}: {error.strerror}") from None
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic and its partitions."""
+        found: dict[str, list[int]] = {}
+        for entry in sorted(self._path.iterdir()):
+            tp = parse_directory_name(entry.name)
+            if tp is not None and entry.is_dir():
+                found.setdefault(tp.topic, []).append(tp.partition)
+        return {topic: sorted(partitions) for topic, partitions in found.items()}
+
+    def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Log start and high watermark of each; a partition that is gone is left out."""
+        found: dict[TopicPartition, Bounds] = {}
+        for tp in tps:
+            try:
+                found[tp] = self._bounds(tp)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def _bounds(self, tp: TopicPartition) -> Bounds:
+        marks = read_marks(self._directory(tp))
+        live = self._live(tp)
+        first = live[0].base_offset if live else 0
+        if marks is None:
+            return Bounds(first, max(first, self._valid_end(tp)))
+        tail = Start(marks.high_watermark, marks.segment_base_offset, marks.segment_bytes)
+        self._remember(tp, tail)
+        start = max(first, marks.log_start_offset)
+        end = marks.high_watermark
+        if self._has_more(live, tail):
+            with self._unheld() as is_unheld:
+                end = self._valid_end(tp) if is_unheld else end
+        return Bounds(min(start, end), end)
+
+    @staticmethod
+    def _has_more(live: list[Segment], tail: Start) -> bool:
+        """Whether bytes lie past the published mark: not durable yet, or left by a crash."""
+        last = live[-1] if live else None
+        if last is None or last.base_offset < tail.base_offset:
+            return False
+        return last.base_offset > tail.base_offset or last.path.stat().st_size > tail.position
+
+    def _unheld(self) -> _Unheld:
+        return _Unheld(self._path / LOCK)
+
+    def _valid_end(self, tp: TopicPartition) -> int:
+        """One past the last offset in whole, right batches, as recovery would find it."""
+        live = self._live(tp)
+        if not live:
+            return 0
+        last = live[-1]
+        with open_log(last.path) as fd:
+            walk = scan.Walk(scan.read_fd(fd), os.fstat(fd).st_size, last.base_offset)
+            for _ in walk:
+                pass
+        return walk.next_offset
+
+    def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
+        """The first offset whose record is not older than that."""
+        bounds = self._bounds(tp)
+        for segment in self._live(tp):
+            found = _find_time(segment, timestamp_ms, bounds)
+            if found is not None:
+                return found
+        return None
+
+    def pieces(self, whole: Range, split_bytes: int) -> list[Piece]:
+        """The segments under the range; big ones cut at index entries."""
+        segments = self._live(whole.tp)
+        first = max(covering(segments, whole.start), 0)
+        pieces: list[Piece] = []
+        start = whole.start
+        for at in range(first, len(segments)):
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else whole.end
+            end = min(following, whole.end)
+            if start < end:
+                pieces += _cut(segments[at], start, end, following, split_bytes)
+                start = end
+        if start < whole.end:
+            pieces.append(Piece(start, whole.end, 0))
+        return pieces
+
+    def hint(self, tp: TopicPartition, offset: int) -> Start | None:
+        """The nearest high watermark seen before: a stream goes on where it stood."""
+        tails = self._tails.get(tp, [])
+        at = bisect_right(tails, offset, key=lambda tail: tail.offset) - 1
+        return tails[at] if at >= 0 else None
+
+    def _remember(self, tp: TopicPartition, tail: Start) -> None:
+        tails = self._tails.setdefault(tp, [])
+        if tails and tail.offset < tails[-1].offset:
+            tails.clear()  # the log was cut back
+        if not tails or tail.offset > tails[-1].offset:
+            tails.append(tail)
+            del tails[:-_TAILS_MAX]
+
+    def chunks(self, whole: Range, hint: Start | None) -> Iterator[Chunk]:
+        """The range's batches."""
+        return read_chunks(
+            self._directory(whole.tp),
+            whole.start,
+            whole.end,
+            fail_on_data_loss=self._fail_on_data_loss,
+            hint=hint,
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _directory(self, tp: TopicPartition) -> Path:
+        return self._path / str(tp)
+
+    def _live(self, tp: TopicPartition) -> list[Segment]:
+        return [s for s in list_segments(self._directory(tp)) if s.suffix != DELETED]
+
+
+class _Unheld:
+    """A context that is true while no process holds the data directory, and keeps it so."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def __enter__(self) -> bool:
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True  # never opened by a broker
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+
+def _find_time(segment: Segment, timestamp_ms: int, bounds: Bounds) -> int | None:
+    """By the time index to about there, then by headers, then by records."""
+    with open_log(segment.path) as fd:
+        walk = scan.Walk(
+            scan.read_fd(fd),
+            os.fstat(fd).st_size,
+            segment.base_offset,
+            position=_before_time(fd, segment, timestamp_ms),
+            verify=False,
+        )
+        for located in walk:
+            header = located.header
+            if header.base_offset >= bounds.end:
+                return None
+            if header.max_timestamp_ms < timestamp_ms or header.last_offset < bounds.start:
+                continue
+            for record in decode_batch(os.pread(fd, header.size_bytes, located.position)):
+                is_inside = bounds.start <= record.offset < bounds.end
+                if record.timestamp_ms >= timestamp_ms and is_inside:
+                    return record.offset
+    return None
+
+
+def _before_time(fd: int, segment: Segment, timestamp_ms: int) -> int:
+    """A position before which every record is older; 0 without a time index."""
+    path = file_path(segment.path.parent, segment.base_offset, Kind.TIMEINDEX, segment.suffix)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    usable = data[: len(data) - len(data) % index.TIME_ENTRY_BYTES]
+    entries = list(index.parse_times(usable, segment.base_offset))
+    at = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms) - 1
+    return find_position(fd, segment, entries[at].offset, None) if at >= 0 else 0
+
+
+def _cut(segment: Segment, start: int, end: int, following: int, split_bytes: int) -> list[Piece]:
+    """The part of a segment, in pieces of about ``split_bytes`` where its index allows."""
+    try:
+        size_bytes = segment.path.stat().st_size
+        data = file_path(
+            segment.path.parent, segment.base_offset, Kind.INDEX, segment.suffix
+        ).read_bytes()
+    except FileNotFoundError:  # swapped meanwhile, or active: its index is in memory
+        span = max(1, following - segment.base_offset)
+        part_bytes = _size(segment.path) * (end - start) // span
+        return [Piece(start, end, part_bytes)]
+    usable = data[: len(data) - len(data) % index.OFFSET_ENTRY_BYTES]
+    pieces: list[Piece] = []
+    since = 0  # position of the piece's beginning
+    for entry in index.parse_offsets(usable, segment.base_offset):
+        if entry.offset < start:
+            since = entry.position
+        elif entry.offset + 1 >= end:
+            size_bytes = min(size_bytes, entry.position)
+            break
+        elif entry.position - since >= split_bytes:
+            pieces.append(Piece(start, entry.offset + 1, entry.position - since))
+            start, since = entry.offset + 1, entry.position
+    return [*pieces, Piece(start, end, max(0, size_bytes - since))]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,341 @@
+"""Topics over the Kafka wire: what a query reads when segment files cannot be reached from it.
+
+A small blocking client over our own codec: where partitions are led, what they hold, their batches
+as stored, and the cursor a query commits. Every request may be repeated, so a broken connection is
+opened again and the request sent again, as often as ``fetchOffset.numRetries`` says.
+
+Knows no record: whoever decodes the batches does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from cordwood.config import MIB
+from cordwood.errors import DataLoss, OffsetOutOfRange, UnavailableError, UnknownTopic
+from cordwood.model import TopicPartition
+from cordwood.pipeline.offsets import Bounds, Offsets, Range
+from cordwood.pipeline.options import SourceOptions
+from cordwood.pipeline.segments import Chunk, Start, whole_batches
+from cordwood.pipeline.splits import Piece
+from cordwood.wire.kafka.frames import encode_request, parse_response
+from cordwood.wire.kafka.messages.commits import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+)
+from cordwood.wire.kafka.messages.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from cordwood.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from cordwood.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from cordwood.wire.kafka.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from cordwood.wire.kafka.schema import api_of
+
+Reply = TypeVar("Reply")
+Address = tuple[str, int]
+
+CLIENT_ID: Final = "cordwood-spark"
+FETCH_BYTES: Final = 8 * MIB
+RECORD_BYTES_GUESS: Final = 128  # for cutting tasks; the wire does not tell sizes
+_VERSIONS: Final = {  # old enough for every broker, new enough to carry what is used
+    MetadataRequest: 7,
+    ListOffsetsRequest: 5,
+    FetchRequest: 11,
+    OffsetCommitRequest: 7,
+    FindCoordinatorRequest: 2,
+}
+_OUT_OF_RANGE: Final = 1
+_UNKNOWN_TOPIC: Final = 3
+_MOVED: Final = frozenset({5, 6, 14, 15, 16})  # leader or coordinator: on its way, or elsewhere
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+
+
+class KafkaLog:
+    """A ``Log`` over brokers; one per thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Connects when first asked."""
+        assert options.servers is not None, "options ask for a path or a broker"
+        self._bootstrap = [parse_address(server) for server in options.servers.split(",")]
+        self._options = options
+        self._sockets: dict[Address, socket.socket] = {}
+        self._leaders: dict[TopicPartition, Address] = {}
+        self._correlations = itertools.count(1)
+
+    # --- what is there -----------------------------------------------------------------------
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic and its partitions, but for the broker's own."""
+        reply = self._read_metadata()
+        return {
+            topic.name: sorted(part.partition for part in topic.partitions)
+            for topic in reply.topics
+            if topic.name is not None and not topic.is_internal and not topic.error_code
+        }
+
+    def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Log start and high watermark of each."""
+        starts = self._list_offsets(dict.fromkeys(tps, _EARLIEST))
+        ends = self._list_offsets(dict.fromkeys(starts, _LATEST))
+        return {tp: Bounds(starts[tp], end) for tp, end in ends.items()}
+
+    def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
+        """The first offset whose record is not older than that."""
+        offset = self._list_offsets({tp: timestamp_ms}).get(tp, -1)
+        return None if offset < 0 else offset
+
+    def pieces(self, whole: Range, split_bytes: int) -> list[Piece]:
+        """Cut by count, as sizes are not known."""
+        step = max(1, split_bytes // RECORD_BYTES_GUESS)
+        cuts = [*range(whole.start, whole.end, step), whole.end]
+        return [
+            Piece(start, end, (end - start) * RECORD_BYTES_GUESS)
+            for start, end in itertools.pairwise(cuts)
+        ]
+
+    def hint(self, tp: TopicPartition, offset: int) -> Start | None:  # noqa: ARG002 - the seam's
+        """The broker finds offsets itself."""
+        return None
+
+    # --- batches -----------------------------------------------------------------------------
+
+    def chunks(self, whole: Range, hint: Start | None) -> Iterator[Chunk]:  # noqa: ARG002
+        """The range's batches, fetched one answer after another."""
+        offset = whole.start
+        wait_until = time.monotonic() + self._options.poll_timeout_ms / 1000
+        while offset < whole.end:
+            try:
+                found = self._fetch(whole.tp, offset)
+            except OffsetOutOfRange:
+                offset = self._after_loss(whole, offset)
+                continue
+            size_bytes, reached = whole_batches(found.records or b"", whole.end)
+            if size_bytes:
+                yield Chunk(memoryview(found.records or b"")[:size_bytes], offset, reached)
+                offset = max(offset + 1, reached)
+            elif reached >= whole.end or found.high_watermark >= whole.end:
+                return  # nothing is left up to there but a gap
+            elif time.monotonic() > wait_until:
+                raise UnavailableError(
+                    f"{whole.tp} ends at {found.high_watermark}: offsets up to {whole.end} did not "
+                    "come within kafkaConsumer.pollTimeoutMs"
+                )
+
+    def _fetch(self, tp: TopicPartition, offset: int) -> FetchedPartition:
+        wanted = FetchPartition(tp.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=0,
+            topics=[FetchTopic(tp.topic, [wanted])],
+        )
+        found = self._led(tp, lambda at: _only(self._ask(at, request, FetchResponse)))
+        return cast(FetchedPartition, found)
+
+    def _after_loss(self, whole: Range, offset: int) -> int:
+        """Fail, or go on where the log begins now."""
+        start = self._list_offsets({whole.tp: _EARLIEST})[whole.tp]
+        if start <= offset:
+            raise UnavailableError(f"{whole.tp} does not reach offset {offset} any more")
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"offsets {offset} to {min(start, whole.end)} of {whole.tp} were reclaimed before "
+                "the query read them; set failOnDataLoss to false to go on without them, and "
+                "commitGroup to make RECLAIM wait"
+            )
+        return start
+
+    # --- cursors -----------------------------------------------------------------------------
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move the group's cursor, as a consumer outside any generation does."""
+        topics: dict[str, list[OffsetCommitPartition]] = {}
+        for tp, offset in sorted(offsets.items()):
+            topics.setdefault(tp.topic, []).append(OffsetCommitPartition(tp.partition, offset))
+        request = OffsetCommitRequest(
+            group, topics=[OffsetCommitTopic(name, parts) for name, parts in topics.items()]
+        )
+
+        def attempt() -> None:
+            found = self._ask_any(FindCoordinatorRequest(group), FindCoordinatorResponse)
+            _check(found.error_code, f"coordinator of {group}")
+            reply = self._ask((found.host, found.port), request, OffsetCommitResponse)
+            for topic in reply.topics:
+                for part in topic.partitions:
+                    _check(part.error_code, f"commit of {topic.name}-{part.partition} by {group}")
+
+        self._retried(attempt)
+
+    def close(self) -> None:
+        """Close every connection."""
+        while self._sockets:
+            self._sockets.popitem()[1].close()
+
+    # --- within ------------------------------------------------------------------------------
+
+    def _read_metadata(self) -> MetadataResponse:
+        request = MetadataRequest(None, allow_auto_topic_creation=False)
+        reply = self._retried(lambda: self._ask_any(request, MetadataResponse))
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in reply.brokers}
+        self._leaders = {
+            TopicPartition(topic.name or "", part.partition): nodes[part.leader_id]
+            for topic in reply.topics
+            for part in topic.partitions
+            if part.leader_id in nodes
+        }
+        return cast(MetadataResponse, reply)
+
+    def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets by time, one request per leader; partitions that are gone are left out."""
+
+        def attempt() -> dict[TopicPartition, int]:
+            if not times.keys() <= self._leaders.keys():
+                self._read_metadata()
+            found: dict[TopicPartition, int] = {}
+            for address in sorted({self._leaders[tp] for tp in times if tp in self._leaders}):
+                led = {tp: time for tp, time in times.items() if self._leaders.get(tp) == address}
+                reply = self._ask(address, _offsets_request(led), ListOffsetsResponse)
+                for topic in reply.topics:
+                    for part in topic.partitions:
+                        self._note_offset(TopicPartition(topic.name, part.partition), part, found)
+            return found
+
+        return cast("dict[TopicPartition, int]", self._retried(attempt))
+
+    def _note_offset(self, tp: TopicPartition, part: Any, found: dict[TopicPartition, int]) -> None:
+        if part.error_code in _MOVED:
+            self._leaders.pop(tp, None)
+        if part.error_code != _UNKNOWN_TOPIC:
+            _check(part.error_code, str(tp))
+            found[tp] = part.offset
+
+    def _led(self, tp: TopicPartition, ask: Any) -> Any:
+        """Ask the partition's leader, looking it up again when it has moved."""
+
+        def attempt() -> Any:
+            if tp not in self._leaders:
+                self._read_metadata()
+            if tp not in self._leaders:
+                raise UnknownTopic(f"there is no {tp} at {self._options.servers}")
+            answer = ask(self._leaders[tp])
+            if answer.error_code in _MOVED:
+                self._leaders.pop(tp, None)
+            _check(answer.error_code, str(tp))
+            return answer
+
+        return self._retried(attempt)
+
+    def _retried(self, attempt: Any) -> Any:
+        """Try again after a pause while the broker is away; other errors pass."""
+        for left in range(self._options.offset_retries, -1, -1):
+            try:
+                return attempt()
+            except UnavailableError:
+                if left == 0:
+                    raise
+                time.sleep(self._options.offset_retry_interval_ms / 1000)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask_any(self, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
+        """The first of the bootstrap servers that answers."""
+        for address in self._bootstrap[:-1]:
+            try:
+                return self._ask(address, request, reply_type)
+            except UnavailableError:
+                continue
+        return self._ask(self._bootstrap[-1], request, reply_type)
+
+    def _ask(self, address: Address, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
+        """One request and its answer; a connection that breaks is forgotten."""
+        version = _VERSIONS[type(request)]
+        correlation_id = next(self._correlations)
+        try:
+            connection = self._connect(address)
+            connection.sendall(
+                b"".join(encode_request(request, version, correlation_id, CLIENT_ID))
+            )
+            length = int.from_bytes(_receive(connection, 4), "big")
+            frame = _receive(connection, length)
+        except OSError as error:
+            self._forget(address)
+            where = f"{address[0]}:{address[1]}"
+            raise UnavailableError(
+                f"the broker at {where} does not answer: {error}; is it running, and is "
+                "kafka.bootstrap.servers right?"
+            ) from None
+        answered, reply = parse_response(api_of(type(request)).key, version, frame)
+        if answered != correlation_id:
+            self._forget(address)
+            raise UnavailableError(f"the broker at {address[0]}:{address[1]} answers out of order")
+        assert isinstance(reply, reply_type)
+        return reply
+
+    def _connect(self, address: Address) -> socket.socket:
+        if address not in self._sockets:
+            timeout_s = self._options.poll_timeout_ms / 1000
+            self._sockets[address] = socket.create_connection(address, timeout=timeout_s)
+            self._sockets[address].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._sockets[address]
+
+    def _forget(self, address: Address) -> None:
+        broken = self._sockets.pop(address, None)
+        if broken is not None:
+            broken.close()
+
+
+def parse_address(server: str) -> Address:
+    """``host:port``, as the options have checked it."""
+    host, _, port = server.strip().rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _receive(connection: socket.socket, length: int) -> memoryview:
+    """Exactly so many bytes."""
+    frame = memoryview(bytearray(length))
+    filled = 0
+    while filled < length:
+        count = connection.recv_into(frame[filled:])
+        if count == 0:
+            raise ConnectionError("it closed the connection")
+        filled += count
+    return frame
+
+
+def _offsets_request(times: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, time_ms in times.items():
+        asked = ListOffsetsPartition(tp.partition, timestamp_ms=time_ms)
+        topics.setdefault(tp.topic, []).append(asked)
+    return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, of) for name, of in topics.items()])
+
+
+def _only(reply: Any) -> Any:
+    """The one partition that was asked about."""
+    return reply.topics[0].partitions[0]
+
+
+def _check(error_code: int, what: str) -> None:
+    if error_code == _UNKNOWN_TOPIC:
+        raise UnknownTopic(f"{what}: unknown topic or partition")
+    if error_code == _OUT_OF_RANGE:
+        raise OffsetOutOfRange(what)
+    if error_code:
+        raise UnavailableError(f"{what}: the broker answered with error {error_code}")

@@ -1,0 +1,350 @@
+"""``format("cordwood")``: topics as DataFrames, batch and stream.
+
+The driver plans: which partitions, which offsets, how many tasks. Executors read their split and
+keep nothing between splits. Options are ``options``, columns ``frames``, bytes ``logs``; here is
+only what Spark's contract asks for, which is also why there are classes to inherit from.
+
+Never writes, and never commits a cursor unless ``commitGroup`` names one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cordwood.clock import SystemClock
+from cordwood.errors import DataLoss
+from cordwood.model import TopicPartition
+from cordwood.pipeline.filters import Pushed
+from cordwood.pipeline.frames import check_schema, ddl
+from cordwood.pipeline.kafka import KafkaLog
+from cordwood.pipeline.logs import Log, open_log, reach_log
+from cordwood.pipeline.offsets import (
+    Loss,
+    Range,
+    encode_offsets,
+    is_too_few,
+    is_volatile,
+    parse_offsets,
+    plan_limit,
+    plan_partitions,
+    plan_ranges,
+    resolve,
+)
+from cordwood.pipeline.options import SourceOptions, parse_options, parse_wanted
+from cordwood.pipeline.rows import read_rows
+from cordwood.pipeline.segments import Start
+from cordwood.pipeline.splits import plan_splits
+
+_log: Final = logging.getLogger("cordwood.source")
+
+
+class Split(InputPartition):
+    """One task: a run of offsets, and a hint where it begins. Names no file."""
+
+    def __init__(self, whole: Range, hint: Start | None) -> None:
+        """Plain values only: it is pickled for every task."""
+        super().__init__(tuple(whole))
+        self.hint = hint
+
+    @property
+    def range(self) -> Range:
+        """The offsets to read."""
+        tp, start, end = self.value
+        return Range(TopicPartition(*tp), start, end)
+
+
+class CordwoodSource(DataSource):
+    """What Spark finds under the name ``cordwood``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for ``format``."""
+        return "cordwood"
+
+    def schema(self) -> str:
+        """The Kafka source's columns, or those the option ``columns`` names."""
+        return ddl(parse_wanted(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        return TopicReader(parse_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """For ``spark.readStream``."""
+        return TopicStreamReader(parse_options(self.options, streaming=True), schema)
+
+
+class _QuietPush:
+    """``pushFilters`` that Spark calls when pushdown is on, and overlooks when it is off.
+
+    Spark refuses a reader that has the method while ``spark.sql.python.filterPushdown.enabled`` is
+    off, which is its default; it tells by ``__func__``. Filters then simply stay with Spark.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, pushed: Pushed) -> None:
+        self._pushed = pushed
+
+    def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
+        return [condition for condition in filters if not self._pushed.take(condition)]
+
+
+class TopicReader(DataSourceReader):
+    """A batch query: from the starting to the ending position, as they are when it is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Refuse a schema no record has, before anything is read."""
+        check_schema(schema.fields)
+        self._options = options
+        self._schema = schema
+        self._pushed = Pushed()
+
+    @property
+    def pushFilters(self) -> _QuietPush:  # noqa: N802 - Spark's
+        """Offsets, partitions, topics and times a query asks for narrow what is read."""
+        return _QuietPush(self._pushed)
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks."""
+        warn_ignored(self._options)
+        with open_log(self._options) as log:
+            return plan_tasks(log, self._options, self._ranges(log))
+
+    def _ranges(self, log: Log) -> list[Range]:
+        """The offsets to read, after filters."""
+        options, pushed = self._options, self._pushed
+        tps = plan_partitions(options.subscription, log.topics())
+        bounds = log.bounds(tps)
+        ends = [
+            resolve(
+                position,
+                bounds,
+                log.find_time,
+                starting=position is options.starting,
+                no_match_is_latest=options.no_match_is_latest,
+            )
+            for position in (options.starting, options.ending)
+        ]
+        ranges = pushed.narrow(Range(tp, ends[0][tp], ends[1][tp]) for tp in bounds)
+        if pushed.since_ms is None:
+            return ranges
+        since = {each.tp: log.find_time(each.tp, pushed.since_ms) for each in ranges}
+        moved = [
+            Range(tp, max(start, since[tp] or 0), end)
+            for tp, start, end in ranges
+            if since[tp] is not None
+        ]
+        return [each for each in moved if each.start < each.end]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The split's rows, as Arrow batches."""
+        return read_split(self._options, self._schema, partition)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query; the checkpoint holds ``{"topic": {"0": next offset}}``.
+
+    Spark does not write down where a query began, only where each batch ends. A beginning that
+    moves (``latest``) would be another one after a crash in the first batch, and that batch's
+    records would be lost. So such a query begins with an empty batch: its end pins the beginning.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Refuse a schema no record has, before anything is read."""
+        check_schema(schema.fields)
+        self._options = options
+        self._schema = schema
+        self._clock = SystemClock()
+        self._begun: dict[str, dict[str, int]] | None = None  # a moving beginning, this run's
+        self._is_pinned = True
+        self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow's
+        self._is_available_now = False
+        self._latest: dict[TopicPartition, int] | None = None
+        self._triggered_s: float | None = None
+        self._opened: Log | None = None  # the driver's; executors open their own
+
+    # --- what Spark asks the driver ----------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
+        """Where a new query begins."""
+        options, log = self._options, self._driver_log()
+        warn_ignored(options)
+        bounds = log.bounds(plan_partitions(options.subscription, log.topics()))
+        begin = resolve(
+            options.starting,
+            bounds,
+            log.find_time,
+            starting=True,
+            no_match_is_latest=options.no_match_is_latest,
+        )
+        encoded = encode_offsets(begin)
+        if is_volatile(options.starting, no_match_is_latest=options.no_match_is_latest):
+            self._begun, self._is_pinned = encoded, False
+        return encoded
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """``maxOffsetsPerTrigger``, else ``minOffsetsPerTrigger``; both are obeyed if both are."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """From now on, what is there now is all there is."""
+        self._is_available_now = True
+        self._target = self._read_latest()
+
+    def latestOffset(  # noqa: N802 - Spark's
+        self, start: dict[str, dict[str, int]], limit: ReadLimit
+    ) -> dict[str, dict[str, int]]:
+        """Where the next batch ends."""
+        self._latest = self._target if self._target is not None else self._read_latest()
+        if not self._is_pinned and start == self._begun:
+            self._is_pinned = True
+            return start
+        if isinstance(limit, ReadAllAvailable):
+            return encode_offsets(self._latest)
+        begin = self._begin_of_new(parse_offsets(start), self._latest)
+        if not self._is_available_now and self._must_wait(begin, self._latest):
+            return start
+        most = self._options.max_offsets_per_trigger
+        return encode_offsets(
+            self._latest if most is None else plan_limit(begin, self._latest, most)
+        )
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's
+        """The end of the log when it was last looked at, so that progress shows the lag."""
+        return encode_offsets(self._latest) if self._latest else None
+
+    def partitions(
+        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
+    ) -> Sequence[InputPartition]:
+        """The tasks of one batch."""
+        begin, reach = parse_offsets(start), parse_offsets(end)
+        if start == self._begun:  # the pinning batch is empty, also when it is run again
+            begin = {tp: min(offset, reach.get(tp, offset)) for tp, offset in begin.items()}
+        if begin == reach:
+            return []
+        log = self._driver_log()
+        bounds = log.bounds(sorted(begin.keys() | reach.keys()))
+        ranges, losses = plan_ranges(begin, reach, bounds)
+        report_losses(losses, fail=self._options.fail_on_data_loss)
+        return plan_tasks(log, self._options, ranges)
+
+    def commit(self, end: dict[str, dict[str, int]]) -> None:
+        """The batch is done: move the cursor, if the query has one."""
+        if self._options.commit_group is not None:
+            with closing(KafkaLog(self._options)) as broker:
+                broker.commit(self._options.commit_group, parse_offsets(end))
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    # --- what an executor does ---------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The split's rows, as Arrow batches."""
+        return read_split(self._options, self._schema, partition)
+
+    # --- within ------------------------------------------------------------------------------
+
+    def _driver_log(self) -> Log:
+        """Kept open, as it remembers where in the files a stream stands."""
+        if self._opened is None:
+            self._opened = reach_log(self._options)
+        return self._opened
+
+    def _read_latest(self) -> dict[TopicPartition, int]:
+        log = self._driver_log()
+        tps = plan_partitions(self._options.subscription, log.topics())
+        return {tp: bounds.end for tp, bounds in log.bounds(tps).items()}
+
+    def _begin_of_new(
+        self, begin: dict[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The start with partitions that appeared since; they are read from their beginning."""
+        new = sorted(latest.keys() - begin.keys())
+        if new:
+            found = self._driver_log().bounds(new)
+            begin |= {tp: bounds.start for tp, bounds in found.items()}
+        return begin
+
+    def _must_wait(
+        self, begin: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    ) -> bool:
+        """Whether too little waits for a batch, and not for too long yet."""
+        least = self._options.min_offsets_per_trigger
+        if least is None:
+            return False
+        now_s = self._clock.monotonic()
+        delay_s = self._options.max_trigger_delay_ms / 1000
+        is_due = self._triggered_s is None or now_s - self._triggered_s >= delay_s
+        if not is_due and is_too_few(begin, latest, least):
+            return True
+        self._triggered_s = now_s
+        return False
+
+
+def plan_tasks(log: Log, options: SourceOptions, ranges: list[Range]) -> list[InputPartition]:
+    """Ranges → splits with hints."""
+    splits = plan_splits(
+        ranges,
+        log.pieces,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [Split(each, log.hint(each.tp, each.start)) for each in splits]
+
+
+def read_split(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[Any]:
+    """Runs on an executor."""
+    if not isinstance(partition, Split):  # Spark's stand-in when there is nothing to read
+        return
+    whole = partition.range
+    with open_log(options) as log:
+        yield from read_rows(log.chunks(whole, partition.hint), whole, schema)
+
+
+def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:
+    """Fail, or say once what is missing."""
+    if not losses:
+        return
+    what = "; ".join(f"{loss.tp}: {loss.reason}" for loss in losses)
+    if fail:
+        raise DataLoss(
+            f"records the query has not read are gone ({what}); set failOnDataLoss to false to go "
+            "on without them, and commitGroup to make RECLAIM wait for the query"
+        )
+    _log.warning("source.data_lost %s", what)
+
+
+def warn_ignored(options: SourceOptions) -> None:
+    """Say once which options have no effect."""
+    if options.ignored:
+        _log.warning("source.options_ignored %s", ", ".join(options.ignored))

@@ -1,0 +1,136 @@
+"""A data directory made by hand: what a broker leaves on disk, byte for byte, without one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+from cordwood.batch.header import parse_header
+from cordwood.batch.records import encode_batch
+from cordwood.log.files import Files
+from cordwood.log.index import MemoryIndex
+from cordwood.log.layout import DELETED, FORMAT, LOCK, SWAP, Kind, encode_format, file_path
+from cordwood.log.marks import Marks, Published
+from cordwood.model import Header, Record, TopicPartition
+
+START_MS = 1_700_000_000_000
+
+
+def records(start: int, end: int, *, size: int = 20, headers: bool = False) -> list[Record]:
+    """Records whose every field tells their offset; one a second."""
+    return [
+        Record(
+            offset,
+            START_MS + 1000 * offset,
+            b"k%d" % (offset % 7),
+            b"v%d" % offset + b"." * size,
+            (Header("h", b"%d" % offset), Header("empty", None)) if headers else (),
+        )
+        for offset in range(start, end)
+    ]
+
+
+class HandMade:
+    """One partition's files; offsets are the caller's, so gaps can be made."""
+
+    def __init__(self, data: Path, tp: TopicPartition) -> None:
+        self.directory = data / str(tp)
+        self.directory.mkdir()
+        self.bases: list[int] = []
+        self.end = 0
+        self._marks: Marks | None = None
+        self._index: MemoryIndex | None = None
+
+    @property
+    def active(self) -> Path:
+        """The file appends go to."""
+        return self.path(self.bases[-1])
+
+    def path(self, base: int, kind: Kind = Kind.LOG, suffix: str = "") -> Path:
+        return file_path(self.directory, base, kind, suffix)
+
+    def append(self, *batches: Iterable[Record] | bytes, **options: object) -> None:
+        """Each argument becomes one batch; bytes are a batch already."""
+        if not self.bases:
+            self._open(0)
+        for batch in batches:
+            data = batch if isinstance(batch, bytes) else encode_batch(list(batch), **options)
+            position = self.active.stat().st_size
+            with self.active.open("ab") as file:
+                file.write(data)
+            header = parse_header(data)
+            self._index.add(header, position)
+            self.end = header.end_offset
+
+    def _open(self, base: int) -> None:
+        self.bases.append(base)
+        self.active.touch()
+        self._index = MemoryIndex(base, interval_bytes=0)
+
+    def cut(self) -> None:
+        """Seal the active segment with its indexes and begin the next."""
+        self._index.seal()
+        base = self.bases[-1]
+        self.path(base, Kind.INDEX).write_bytes(self._index.encode_offsets())
+        self.path(base, Kind.TIMEINDEX).write_bytes(self._index.encode_times())
+        self._open(self.end)
+
+    def publish(self, *, log_start: int = 0) -> None:
+        """Let readers see everything appended so far."""
+        if self._marks is None:
+            self._marks = Marks(self.directory, Files())
+        self._marks.publish(
+            Published(log_start, self.end, self.end, self.bases[-1], self.active.stat().st_size)
+        )
+
+    def reclaim(self, base: int, *, purge: bool = False) -> None:
+        """Put a segment aside as the broker does, or take it away for good."""
+        self._rename(base, DELETED)
+        if purge:
+            for kind in (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX):
+                self.path(base, kind, DELETED).unlink(missing_ok=True)
+        self.bases.remove(base)
+
+    def stage(self, base: int, *batches: Iterable[Record]) -> None:
+        """Bring a replacement in as far as ``.swap``."""
+        data = b"".join(encode_batch(list(batch)) for batch in batches)
+        self.path(base, Kind.LOG, SWAP).write_bytes(data)
+
+    def swap_in(self, base: int, replaced: Iterable[int]) -> None:
+        """Finish what ``stage`` began."""
+        for old in replaced:
+            self._rename(old, DELETED)
+            self.bases.remove(old)
+        self.path(base, Kind.LOG, SWAP).rename(self.path(base))
+        self.bases = sorted({*self.bases, base})
+
+    def _rename(self, base: int, suffix: str) -> None:
+        for kind in (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX):
+            if self.path(base, kind).exists():
+                self.path(base, kind).rename(self.path(base, kind, suffix))
+
+    def close(self) -> None:
+        if self._marks is not None:
+            self._marks.close()
+
+
+def make_data_directory(path: Path) -> Path:
+    """An empty one, of today's format."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / FORMAT).write_bytes(encode_format())
+    (path / LOCK).touch()
+    return path
+
+
+@contextmanager
+def held(data: Path):
+    """As while a broker runs on it."""
+    fd = os.open(data / LOCK, os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
