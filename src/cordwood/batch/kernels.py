@@ -19,9 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cordwood.batch.line_kernels import LINE_OVERHEAD as LINE_OVERHEAD
-from cordwood.batch.line_kernels import encode_lines as encode_lines
-from cordwood.batch.machine import TABLE_FIELDS as TABLE_FIELDS
+from cordwood.batch.line_kernels import LINE_OVERHEAD, encode_lines
 from cordwood.batch.machine import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -44,6 +42,7 @@ from cordwood.batch.machine import (
     SIZE,
     SPANS,
     TABLE,
+    TABLE_FIELDS,
     WRITE,
     copy_bytes,
     crc,
@@ -60,7 +59,26 @@ from cordwood.batch.machine import (
     varint_size,
 )
 
-MACHINE_DIGEST: Final = "6760bd333a88babe"
+__all__ = [
+    "BASE_TIME",
+    "LINE_OVERHEAD",
+    "MAX_TIME",
+    "PRODUCER_EPOCH",
+    "PRODUCER_ID",
+    "SEQUENCE",
+    "TABLE_FIELDS",
+    "count_batches",
+    "crc32c",
+    "crc32c_portable",
+    "encode_batches",
+    "encode_lines",
+    "gather",
+    "read_headers",
+    "scan_headers",
+    "scan_records",
+]
+
+MACHINE_DIGEST: Final = "5cdd0faa1d667d76"
 
 END_CLEAN: Final = 0
 END_TORN: Final = 1

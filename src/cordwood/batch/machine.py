@@ -77,14 +77,17 @@ def kernel(*arguments: Any) -> Callable[[Function], Function]:
     return decorate
 
 
+_PIECE: Final = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
 def part(function: Function) -> Function:
     """A piece small enough to stand in each kernel that uses it."""
-    return cast(Function, numba.njit(nogil=True, forceinline=True)(function))
+    return cast(Function, numba.njit(**_PIECE, forceinline=True)(function))
 
 
 def shared(function: Function) -> Function:
     """A larger piece that kernels call; it is compiled once."""
-    return cast(Function, numba.njit(nogil=True)(function))
+    return cast(Function, numba.njit(**_PIECE)(function))
 
 
 def machine(function: Function) -> Function:
