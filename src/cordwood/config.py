@@ -223,6 +223,13 @@ class BrokerConfig:
     offset_metadata_max_bytes: int = setting(
         4 * KIB, "The longest note a reader may leave with a committed offset.", low=0
     )
+    offsets_retention_ms: int = setting(
+        7 * DAY_MS,
+        "Forget a consumer group's committed offsets this long after its last member left and its "
+        "last commit; groups that RECLAIM waits for are kept. -1 keeps all.",
+        low=1,
+        limit=True,
+    )
     transaction_max_timeout_ms: int = setting(
         15 * MINUTE_MS, "The longest a producer may let a transaction stay open.", low=1
     )

@@ -243,6 +243,49 @@ class Catalog:
         """Forget cursors, in one step; those that are not there stay so."""
         self._delete([cursor_key(where) for where in gone])
 
+    def release_cursors(self, reader: str, gone: Iterable[TopicPartition]) -> None:
+        """Forget a reader's cursors; on a topic where none is left RECLAIM waits for it no more."""
+        with self._writing:
+            partitions = set(gone)
+            left = {
+                where.topic
+                for where in self._mirror.cursors
+                if where.reader == reader and where[1:] not in partitions
+            }
+            released = {
+                key("reader", tp.topic, reader)
+                for tp in partitions
+                if tp.topic not in left and reader in self.registered(tp.topic)
+            }
+            cursors = {cursor_key(ReaderPartition(reader, *tp)) for tp in partitions}
+            self._delete(sorted(cursors | released))
+
+    # --- consumer groups --------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """Consumer groups that had members, and what they are for (their protocol type)."""
+        return self._mirror.groups
+
+    def put_group(self, group: str, protocol_type: str) -> None:
+        """Remember that a group exists."""
+        self._put({key("group", group): encode(protocol_type)})
+
+    def forget_group(self, group: str) -> None:
+        """Forget that a group exists; cursors of its name stay."""
+        self._delete([key("group", group)])
+
+    def erase_group(self, group: str) -> None:
+        """Forget a group with its cursors and registrations, in one step."""
+        with self._writing:
+            cursors = [cursor_key(at) for at in self._mirror.cursors if at.reader == group]
+            registered = [
+                key("reader", topic, group)
+                for topic, readers in self._mirror.registered.items()
+                if group in readers
+            ]
+            self._delete([*cursors, *registered, key("group", group)])
+
     # --- producers --------------------------------------------------------------------------
 
     def new_producer_id(self) -> int:
@@ -278,9 +321,24 @@ class Catalog:
         """The coordinator's records by transactional id."""
         return self._mirror.transactions
 
-    def put_transaction(self, transactional_id: str, record: Any) -> None:
-        """Store the coordinator's record; its content is its own business."""
-        self._put({key("transaction", transactional_id): encode(record)})
+    def put_transaction(
+        self,
+        transactional_id: str,
+        record: Any,
+        cursors: Mapping[ReaderPartition, Cursor] | None = None,
+    ) -> None:
+        """Store the coordinator's record and, in the same step, move the cursors it commits.
+
+        The record's content is its own business. A cursor on a partition that was deleted while
+        the transaction was open is passed over.
+        """
+        with self._writing:
+            put = {key("transaction", transactional_id): encode(record)}
+            for where, at in (cursors or {}).items():
+                topic = self.topics.get(where.topic)
+                if topic is not None and where.partition < topic.partitions:
+                    put[cursor_key(where)] = encode_fields(at)
+            self._put(put)
 
     def delete_transaction(self, transactional_id: str) -> None:
         """Forget a transactional id."""

@@ -11,6 +11,7 @@
 ``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
 ``now/reader/<topic>/<reader>``                       a registered reader, and since when
 ``now/cursor/<topic>/<partition>/<reader>``           how far it has come
+``now/group/<group>``                                 protocol type of a consumer group
 ``now/producer-ids``                                  the first producer id not yet handed out
 ``now/line-producer/<name>``                          producer id and epoch of a HELLO name
 ``now/transaction/<id>``                              the coordinator's own JSON

@@ -47,6 +47,7 @@ class Mirror:
         self.swaps: dict[TopicPartition, Any] = {}
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
+        self.groups: dict[str, str] = {}  # consumer group → what it is for
         self.next_producer_id: dict[str, int] = {}  # one row, named ""
         self.line_producers: dict[str, LineProducer] = {}
         self.transactions: dict[str, Any] = {}
@@ -61,6 +62,7 @@ class Mirror:
             "epoch": _Table(self.epochs, _partition, lambda _, found: int(found)),
             "swap": _Table(self.swaps, _partition, lambda _, found: found),
             "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found)),
+            "group": _Table(self.groups, _first, lambda _, found: str(found)),
             "producer-ids": _Table(self.next_producer_id, _only, lambda _, found: int(found)),
             "line-producer": _Table(
                 self.line_producers, _first, lambda _, found: LineProducer(**found)

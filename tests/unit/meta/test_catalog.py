@@ -199,6 +199,57 @@ def test_a_reader_registers_on_a_topic_that_exists(catalog):
         catalog.register_reader("nope", "r", 1)
 
 
+def test_a_reader_whose_last_cursor_goes_is_waited_for_no_more(opened):
+    """Without a cursor it would count as being at the beginning and hold everything back."""
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    catalog.register_reader("t", "r", 1)
+    at = {ReaderPartition("r", "t", number): Cursor(5) for number in (0, 1)}
+    catalog.commit_cursors(at)
+    catalog.release_cursors("r", [TP])
+    assert set(catalog.registered("t")) == {"r"}
+    catalog.release_cursors("r", [TopicPartition("t", 1)])
+    assert not catalog.registered("t")
+    assert not catalog.cursors()
+    assert_survives(opened)
+
+
+def test_an_erased_group_leaves_nothing_and_a_forgotten_one_its_cursors(opened):
+    """Erasing is an operator's wish; forgetting only says that nobody was a member lately."""
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    for group in ("g", "h", "other"):
+        catalog.put_group(group, "consumer")
+        catalog.register_reader("t", group, 1)
+        catalog.commit_cursors({ReaderPartition(group, *TP): Cursor(1)})
+    catalog.erase_group("g")
+    catalog.forget_group("h")
+    again = opened.again()
+    assert again.groups == {"other": "consumer"}
+    assert set(again.registered("t")) == {"h", "other"}
+    assert {at.reader for at in again.cursors()} == {"h", "other"}
+    assert_survives(opened)
+
+
+def test_a_transaction_moves_its_cursors_in_the_step_that_ends_it(opened, monkeypatch):
+    """Ledger and cursors are one write; what was deleted meanwhile does not stop it."""
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    cursors = {
+        ReaderPartition("g", *TP): Cursor(7),
+        ReaderPartition("g", "t", 9): Cursor(7),
+        ReaderPartition("g", "gone", 0): Cursor(7),
+    }
+    writes = []
+    txn = opened.store.txn
+    monkeypatch.setattr(opened.store, "txn", lambda **how: writes.append(how) or txn(**how))
+    catalog.put_transaction("tx", {"state": "CompleteCommit"}, cursors)
+    assert len(writes) == 1
+    assert opened.again().cursors() == {ReaderPartition("g", *TP): Cursor(7)}
+    assert opened.again().transactions == {"tx": {"state": "CompleteCommit"}}
+    assert_survives(opened)
+
+
 def test_the_log_start_never_moves_back(opened):
     """Deleted records do not come back."""
     opened.catalog.create_topic(a_topic())
