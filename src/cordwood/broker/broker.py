@@ -1,0 +1,111 @@
+"""The broker: the log, its writer and the desks, wired together. It knows nothing of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from cordwood.broker.commands import CommandDesk
+from cordwood.broker.feed import Feed
+from cordwood.broker.ingress import IngressDesk
+from cordwood.broker.metrics import snapshot
+from cordwood.broker.monitor import Monitor
+from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.log.files import Files
+from cordwood.log.store import Store
+from cordwood.log.writer import Commit, Writer
+
+logger = logging.getLogger("cordwood.broker")
+
+
+class DoorFacts(Protocol):
+    """What the metrics read of a door."""
+
+    accepted: int
+    refused: int
+    timed_out: int
+
+    @property
+    def links(self) -> set[Any]:
+        """Its connections."""
+        ...
+
+
+class Broker:
+    """Everything behind the doors."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, store: Store) -> None:
+        self.config = config
+        self.clock = clock
+        self.store = store
+        self.doors: Mapping[str, DoorFacts] = {}
+        self.writer = Writer(config.durability, deliver=self._deliver)
+        self.feed = Feed()
+        self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
+        self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
+        self.produce = ProduceDesk(self.writer, clock)
+        self.readers = ReaderDesk(store, clock, self._meta_thread)
+        self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
+        self.monitor = Monitor(config, store, self.topics, clock, self._background)
+        self.commands = CommandDesk(
+            config=config,
+            topics=self.topics,
+            produce=self.produce,
+            readers=self.readers,
+            monitor=self.monitor,
+            feed=self.feed,
+            status=lambda: snapshot(self),
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def open(cls, config: BrokerConfig, clock: Clock, files: Files) -> Broker:
+        """Open the data directory and recover it; raises ``ConfigError``s that name the remedy."""
+        return cls(config, clock, Store.open(Path(config.data), config, clock, files))
+
+    async def start(self) -> None:
+        """Start the writer and what runs beside it."""
+        self._loop = asyncio.get_running_loop()
+        self.writer.start()
+        self._tasks.append(asyncio.create_task(self.monitor.run()))
+
+    def _deliver(self, commit: Commit) -> None:
+        """On the writer thread: one hop to the loop for a whole commit."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._on_commit, commit)
+
+    def _on_commit(self, commit: Commit) -> None:
+        commit.settle()
+        self.feed.wake(commit.published)
+        self.ingress.on_commit()
+
+    def is_ready(self) -> tuple[bool, dict[str, Any]]:
+        """Whether everything can be served, and what cannot."""
+        offline = {str(tp): str(error) for tp, error in self.store.offline.items()}
+        disk_full = self.writer.stats.disk_full
+        facts = {"disk_full": disk_full, "offline_partitions": offline}
+        return not offline and not disk_full, facts
+
+    async def stop(self) -> None:
+        """Write what waits, then close the log."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.writer.close)
+        await asyncio.sleep(0)  # let the last commit's answers out
+        self._meta_thread.shutdown()
+        self._background.shutdown()
+        self.store.close()

@@ -1,0 +1,199 @@
+"""The desk for line commands: each request to what it means, and the reply's bytes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from cordwood.batch.records import decode_batches
+from cordwood.broker.feed import Feed
+from cordwood.broker.monitor import Monitor
+from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.config import KIB, BrokerConfig
+from cordwood.errors import RequestError
+from cordwood.log.partition import Partition
+from cordwood.model import Record
+from cordwood.wire.line import commands as c
+from cordwood.wire.line import replies
+from cordwood.wire.line.framing import Framing
+from cordwood.wire.line.records import encode_records
+
+SLICE_BYTES = 256 * KIB  # how much of the log a subscriber has in memory at once
+DEFAULT_READER = "default"  # GET without a name: one cursor for all who give none
+IDLE_POLL_S = 60.0  # a subscriber's wait is renewed this often, come what may
+
+
+class CommandDesk:
+    """Answers everything but ``SUBSCRIBE``, which is a stream of its own."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicDesk,
+        produce: ProduceDesk,
+        readers: ReaderDesk,
+        monitor: Monitor,
+        feed: Feed,
+        status: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._produce = produce
+        self._readers = readers
+        self._monitor = monitor
+        self._feed = feed
+        self._status = status
+        self._getting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._answers: dict[type, Callable[[Any, Framing], Awaitable[bytes]]] = {
+            c.GetAck: self._get_ack,
+            c.GetStatus: self._get_status,
+            c.Ack: self._ack,
+            c.Register: self._register,
+            c.Put: self._put,
+            c.Get: self._get,
+            c.State: self._state,
+            c.Metrics: self._metrics,
+            c.Readers: self._list_readers,
+            c.Reset: self._reset,
+            c.Remove: self._remove,
+            c.Cut: self._cut,
+            c.Reclaim: self._reclaim,
+            c.Help: self._help,
+            c.Quit: self._quit,
+        }
+
+    async def answer(self, request: c.Request, framing: Framing) -> bytes:
+        """The reply, without its framing; raises our errors."""
+        return await self._answers[type(request)](request, framing)
+
+    async def subscribe(self, request: c.Subscribe, framing: Framing) -> AsyncIterator[bytes]:
+        """A stream of encoded records that never ends by itself; raises before it starts."""
+        partition = self._partition(request.topic)
+        if request.reader is not None:
+            await self._readers.register(request.topic, request.reader)
+        offset = self._start_offset(partition, request)
+        return self._stream(partition, offset, framing)
+
+    def _start_offset(self, partition: Partition, request: c.Subscribe) -> int:
+        if request.start is c.Where.START:
+            return partition.log_start_offset
+        if isinstance(request.start, int):
+            self._readers.check_present(partition, request.start - 1)
+            return request.start - 1
+        cursor = self._readers.position(partition.tp, request.reader) if request.reader else None
+        return partition.high_watermark if cursor is None else cursor
+
+    async def _stream(
+        self, partition: Partition, offset: int, framing: Framing
+    ) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while True:
+            wait = self._feed.expect([partition.tp])
+            try:
+                if offset >= partition.high_watermark:
+                    await self._feed.wait(wait, IDLE_POLL_S)
+                    continue
+            finally:
+                self._feed.forget(wait, [partition.tp])
+            # The file is read on another thread: a cold disk must not hold up other connections.
+            read = await loop.run_in_executor(None, partition.read, offset, SLICE_BYTES)
+            records = [r for r in decode_batches(read.data) if r.offset >= offset]
+            offset = read.next_offset
+            if records:
+                yield encode_records(records, framing)
+
+    def _partition(self, topic: str | None) -> Partition:
+        return self._topics.get(topic or self._config.ingress_topic).partition(0)
+
+    # --- one method a command -------------------------------------------------------------
+
+    async def _get_ack(self, request: c.GetAck, _: Framing) -> bytes:
+        return replies.encode_ack(self._partition(request.topic).high_watermark)
+
+    async def _get_status(self, request: c.GetStatus, _: Framing) -> bytes:
+        status = self._readers.status(self._partition(request.topic), request.seq - 1)
+        return status.encode()
+
+    async def _ack(self, request: c.Ack, _: Framing) -> bytes:
+        partition = self._partition(request.topic)
+        if request.seq > partition.high_watermark:
+            raise RequestError(
+                f"{request.topic} has {partition.high_watermark} durable records; "
+                f"{request.seq} cannot have been processed"
+            )
+        await self._readers.advance(partition.tp, request.reader, request.seq)
+        return replies.OK
+
+    async def _register(self, request: c.Register, _: Framing) -> bytes:
+        await self._topics.ensure(request.topic, explicit=True)
+        if request.reader is not None:
+            await self._readers.register(request.topic, request.reader)
+        return replies.OK
+
+    async def _put(self, request: c.Put, _: Framing) -> bytes:
+        topic = await self._topics.ensure(request.topic)
+        await self._produce.append_record(topic.partition(0), None, request.payload)
+        return replies.OK
+
+    async def _get(self, request: c.Get, framing: Framing) -> bytes:
+        """Two GETs of one reader never take the same record: they queue here."""
+        partition = self._partition(request.topic)
+        reader = request.reader or DEFAULT_READER
+        async with self._getting.setdefault((request.topic, reader), asyncio.Lock()):
+            await self._readers.register(request.topic, reader)
+            record = await self._next_record(partition, reader)
+            if record is None:
+                return replies.EMPTY
+            await self._readers.advance(partition.tp, reader, record.offset + 1)
+            return replies.encode_got(record.value, framing)
+
+    async def _next_record(self, partition: Partition, reader: str) -> Record | None:
+        loop = asyncio.get_running_loop()
+        offset = max(self._readers.position(partition.tp, reader) or 0, partition.log_start_offset)
+        while offset < partition.high_watermark:
+            read = await loop.run_in_executor(None, partition.read, offset, 1)
+            for record in decode_batches(read.data):
+                if record.offset >= offset:
+                    return record
+            offset = read.next_offset
+        return None
+
+    async def _state(self, request: c.State, _: Framing) -> bytes:
+        return replies.encode_json(self._topics.state(request.topic))
+
+    async def _metrics(self, _request: c.Metrics, _: Framing) -> bytes:
+        return replies.encode_json(self._status())
+
+    async def _list_readers(self, request: c.Readers, _: Framing) -> bytes:
+        return replies.encode_json({"readers": self._readers.describe(request.topic)})
+
+    async def _reset(self, request: c.Reset, _: Framing) -> bytes:
+        partition = self._partition(request.topic)
+        places = {
+            c.Where.START: partition.log_start_offset,
+            c.Where.END: partition.high_watermark,
+        }
+        offset = request.to - 1 if isinstance(request.to, int) else places[request.to]
+        self._readers.check_present(partition, offset)
+        await self._readers.reset(partition.tp, request.reader, offset)
+        return replies.OK
+
+    async def _remove(self, request: c.Remove, _: Framing) -> bytes:
+        await self._readers.remove(request.topic, request.reader)
+        return replies.OK
+
+    async def _cut(self, request: c.Cut, _: Framing) -> bytes:
+        return replies.encode_count(await self._monitor.cut(request.topic))
+
+    async def _reclaim(self, request: c.Reclaim, _: Framing) -> bytes:
+        return replies.encode_count(await self._monitor.reclaim(request.topic))
+
+    async def _help(self, _request: c.Help, _: Framing) -> bytes:
+        return c.encode_help()
+
+    async def _quit(self, _request: c.Quit, _: Framing) -> bytes:
+        return replies.OK

@@ -1,0 +1,242 @@
+"""The desk for ingress lines: blocks of lines in, batches to the writer, ``ACK`` lines back.
+
+A session is one connection. Without a name it only sends: nobody is told anything, and bad lines
+go to the dead letters. After ``HELLO <producer>`` each durable line is acknowledged by its ``n``,
+and an ``n`` that was stored before is dropped. One connection at a time holds a name: a second one
+takes it over, after everything the first had under way has ended, so that no line can slip in
+twice between them.
+
+Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
+writer. At the limit ``block`` stops reading sockets until a commit made room; ``drop_oldest``
+throws away the oldest waiting lines of nameless sessions and counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cordwood.batch.header import parse_headers
+from cordwood.batch.lines import LineBatch, LineProducer, encode_frames, encode_lines, warm
+from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.decide.deadletters import headers_for_line
+from cordwood.errors import CordwoodError, Overloaded, StaleProducer
+from cordwood.log.partition import Appended, Partition
+from cordwood.log.writer import Append, Outcome, Writer
+
+logger = logging.getLogger("cordwood.broker")
+
+
+@dataclass(slots=True)
+class IngressStats:
+    """Counters for the metrics."""
+
+    records: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    blocked: int = 0  # how often a socket was left unread for want of room
+
+
+@dataclass(slots=True, eq=False)
+class IngressSession:
+    """One connection's way to the log."""
+
+    peer: str
+    partition: Partition
+    tell: Callable[[bytes], None]  # send a reply back
+    close: Callable[[], None]  # end the connection
+    resume: Callable[[], None]  # read again
+    name: str | None = None
+    producer: LineProducer | None = None
+    under_way: int = 0
+    failed: bool = False
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class IngressDesk:
+    """All sessions, and who holds which producer name."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: TopicDesk,
+        produce: ProduceDesk,
+        writer: Writer,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._produce = produce
+        self._writer = writer
+        self._named: dict[str, IngressSession] = {}
+        self._waiting: list[IngressSession] = []
+        self._is_warming = False
+        self.stats = IngressStats()
+
+    async def open(
+        self,
+        peer: str,
+        tell: Callable[[bytes], None],
+        close: Callable[[], None],
+        resume: Callable[[], None],
+    ) -> IngressSession:
+        """A session on the ingress topic, created on sight; its dead letters have a place too."""
+        self._warm()
+        await self._topics.ensure(self._config.dead_letter_topic)
+        topic = await self._topics.ensure(self._config.ingress_topic)
+        session = IngressSession(peer, topic.partition(0), tell, close, resume)
+        session.drained.set()
+        return session
+
+    def _warm(self) -> None:
+        """Load the kernels beside the first connection: it does not wait, an idle broker does
+        not carry them, and lines go the plain way until they are there.
+        """
+        if not self._is_warming:
+            self._is_warming = True
+            threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a full buffer stops the reading of sockets."""
+        return self._config.ingress_overflow == "block"
+
+    def has_room(self) -> bool:
+        """Whether another block of lines may be taken from a socket."""
+        return self._writer.waiting_records < self._config.ingress_buffer
+
+    def wait_for_room(self, session: IngressSession) -> None:
+        """``session.resume`` is called once there is room again."""
+        self.stats.blocked += 1
+        self._waiting.append(session)
+
+    def on_commit(self) -> None:
+        """A commit took what waited: let the blocked sessions read again."""
+        if self._waiting and self.has_room():
+            waiting, self._waiting = self._waiting, []
+            for session in waiting:
+                session.resume()
+
+    async def hello(self, session: IngressSession, name: str, epoch: int | None) -> tuple[int, int]:
+        """Take the producer's name; its epoch and the last ``n`` that is durable (0 = none yet)."""
+        if session.name is not None:
+            raise StaleProducer(f"this connection already speaks for {session.name}")
+        before = self._named.get(name)
+        if before is not None:
+            await self._take_over(before, name)
+        identity = await self._topics.line_producer(name, epoch)
+        self._named[name] = session
+        session.name = name
+        last = session.partition.producers.last_sequence(identity.producer_id, identity.epoch)
+        session.producer = LineProducer(identity.producer_id, identity.epoch, last)
+        return identity.epoch, last or 0
+
+    async def _take_over(self, before: IngressSession, name: str) -> None:
+        before.failed = True
+        before.tell(b"ERR PRODUCER_FENCED another connection said HELLO " + name.encode())
+        before.close()
+        await before.drained.wait()
+
+    def lines(self, session: IngressSession, block: bytes | memoryview) -> None:
+        """A block of complete lines; the hot path."""
+        if session.failed:
+            return
+        encoded = encode_lines(block, self._clock.now_ms(), producer=session.producer)
+        self._store(session, block, encoded)
+
+    def frames(self, session: IngressSession, bodies: tuple[bytes, ...]) -> None:
+        """The same for messages that came as frames."""
+        if session.failed:
+            return
+        encoded = encode_frames(bodies, self._clock.now_ms(), producer=session.producer)
+        self._store(session, b"".join(bodies) if encoded.rejected else b"", encoded)
+
+    def _store(
+        self, session: IngressSession, block: bytes | memoryview, encoded: LineBatch
+    ) -> None:
+        for start, end, reason in encoded.rejected:
+            self.reject(session, bytes(block[start:end]), reason)
+        self.stats.duplicates += encoded.duplicates
+        if encoded.count:
+            self._submit(session, encoded.data, encoded.count, encoded.last_n)
+        elif encoded.duplicates and session.under_way == 0:
+            self._acknowledge(session, encoded.last_n)
+
+    def _submit(
+        self, session: IngressSession, data: bytearray, count: int, last_n: int | None
+    ) -> None:
+        if session.producer is not None:
+            session.producer = session.producer._replace(last_n=last_n)
+        elif not self.has_room() and not self.blocks:
+            self._drop_oldest(count)
+        session.under_way += 1
+        session.drained.clear()
+        self.stats.records += count
+        self.stats.bytes += len(data)
+
+        def done(outcome: Outcome) -> None:
+            self._settle(session, outcome, last_n)
+
+        append = Append(session.partition, data, parse_headers(data), count, done)
+        append.hold = True
+        append.strict = False
+        append.droppable = session.producer is None
+        self._writer.submit(append)
+
+    def _drop_oldest(self, count: int) -> None:
+        for append in self._writer.evict(count):
+            self.stats.dropped += append.records
+            append.done(Overloaded("dropped: the buffer before the writer is full"))
+
+    def _settle(self, session: IngressSession, outcome: Outcome, last_n: int | None) -> None:
+        session.under_way -= 1
+        if session.under_way == 0:
+            session.drained.set()
+        if isinstance(outcome, Appended):
+            if session.producer is not None and not session.failed:
+                self._acknowledge(session, last_n)
+        elif not isinstance(outcome, Overloaded):  # a drop is counted, and nobody's failure
+            self._fail(session, outcome)
+
+    def _acknowledge(self, session: IngressSession, last_n: int | None) -> None:
+        session.tell(b"ACK %d" % (last_n or 0))
+
+    def _fail(self, session: IngressSession, error: CordwoodError) -> None:
+        """An append failed: nothing after it may be acknowledged, so the session ends."""
+        if session.failed:
+            return
+        session.failed = True
+        logger.error("ingress.failed peer=%s error=%s", session.peer, error)
+        session.tell(f"ERR {error.name} {error}".encode())
+        session.close()
+
+    def reject(self, session: IngressSession, line: bytes, reason: str) -> None:
+        """Bytes that are no record go to the dead letters, with why and whence."""
+        self.stats.rejected += 1
+        partition = self._topics.get(self._config.dead_letter_topic).partition(0)
+        self._produce.append_record(
+            partition, None, line, headers_for_line(reason, session.peer), hold=True
+        ).add_done_callback(_log_lost_letter)
+
+    def leave(self, session: IngressSession) -> None:
+        """The connection is gone. What it had under way goes on; its name is free after that."""
+        if session in self._waiting:
+            self._waiting.remove(session)
+        # With lines still under way the name stays taken: a successor waits for them in ``hello``.
+        is_holder = session.name is not None and self._named.get(session.name) is session
+        if is_holder and session.under_way == 0:
+            del self._named[session.name or ""]
+
+
+def _log_lost_letter(future: asyncio.Future[Appended]) -> None:
+    if not future.cancelled() and future.exception() is not None:
+        logger.error("dead_letter.lost error=%s", future.exception())

@@ -1,0 +1,99 @@
+"""ListOffsets and OffsetForLeaderEpoch: where in a partition a time or a leader's term lies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.fetch import READ_COMMITTED
+from cordwood.broker.topics import TopicDesk
+from cordwood.decide.codes import Code
+from cordwood.errors import CordwoodError
+from cordwood.log.partition import Partition
+from cordwood.wire.kafka.messages.offsets import (
+    EpochPartition,
+    EpochPartitionEnd,
+    EpochTopicEnd,
+    ListedPartitionOffset,
+    ListedTopicOffsets,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+
+class KafkaOffsets:
+    """The handlers of two APIs."""
+
+    def __init__(self, topics: TopicDesk) -> None:
+        self._topics = topics
+
+    async def list_offsets(
+        self, request: ListOffsetsRequest, _version: int, _caller: Caller
+    ) -> ListOffsetsResponse:
+        """The first offset at or after a time, per partition."""
+        topics = []
+        for topic in request.topics:
+            listed = [
+                await self._list(topic.name, part, request.isolation_level)
+                for part in topic.partitions
+            ]
+            topics.append(ListedTopicOffsets(topic.name, listed))
+        return ListOffsetsResponse(topics=topics)
+
+    async def _list(
+        self, topic: str, part: ListOffsetsPartition, isolation_level: int
+    ) -> ListedPartitionOffset:
+        try:
+            partition = self._topics.get(topic).partition(part.partition)
+            timestamp_ms, offset = await _find(partition, part.timestamp_ms, isolation_level)
+        except CordwoodError as error:
+            return ListedPartitionOffset(part.partition, error.code)
+        return ListedPartitionOffset(
+            part.partition, Code.NONE, timestamp_ms, offset, partition.leader_epoch
+        )
+
+    async def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, _version: int, _caller: Caller
+    ) -> OffsetForLeaderEpochResponse:
+        """Where a leader's term ended; a consumer checks its position with it."""
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                EpochTopicEnd(
+                    topic.name, [self._epoch_end(topic.name, part) for part in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(self, topic: str, part: EpochPartition) -> EpochPartitionEnd:
+        try:
+            partition = self._topics.get(topic).partition(part.partition)
+        except CordwoodError as error:
+            return EpochPartitionEnd(error_code=error.code, partition=part.partition)
+        end = partition.epoch_end(part.leader_epoch)
+        if end is None:  # a term we know nothing of: undefined, not an error
+            return EpochPartitionEnd(Code.NONE, part.partition)
+        return EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.start_offset)
+
+
+async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -> tuple[int, int]:
+    """(timestamp, offset); -1 for what there is none of."""
+    if timestamp_ms == EARLIEST:
+        return -1, partition.log_start_offset
+    if timestamp_ms == LATEST:
+        is_committed = isolation_level == READ_COMMITTED
+        return -1, partition.last_stable_offset if is_committed else partition.high_watermark
+    loop = asyncio.get_running_loop()
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = await loop.run_in_executor(None, partition.find_max_time)
+    else:
+        found = await loop.run_in_executor(None, partition.find_time, timestamp_ms)
+    return (found.timestamp_ms, found.offset) if found else (-1, -1)

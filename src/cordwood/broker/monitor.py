@@ -1,0 +1,166 @@
+"""CUT by age and RECLAIM, on the monitor interval and on demand.
+
+Everything decided here is decided by ``decide``; this looks at the partitions, carries plans out on
+the writer thread, and says in the log and in counters what went, what was held back, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.decide.retention import Reason, RetentionPlan, plan_retention
+from cordwood.decide.roll import RollReason, plan_roll
+from cordwood.errors import CordwoodError
+from cordwood.log.partition import Partition
+from cordwood.log.store import Store
+from cordwood.model import TopicPartition
+
+logger = logging.getLogger("cordwood.broker")
+
+
+@dataclass(slots=True)
+class MonitorStats:
+    """Counters for the metrics."""
+
+    cuts: Counter[str] = field(default_factory=Counter)  # by reason
+    reclaims: Counter[str] = field(default_factory=Counter)  # by reason
+    reclaimed_bytes: int = 0
+    lost_records: Counter[str] = field(default_factory=Counter)  # by reader, under the hard cap
+    held: dict[TopicPartition, int] = field(default_factory=dict)  # segments held back now
+
+
+class Monitor:
+    """Looks after every partition's segments."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: Store,
+        topics: TopicDesk,
+        clock: Clock,
+        background: Executor,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._background = background
+        self._held_before: dict[TopicPartition, frozenset[tuple[int, str]]] = {}
+        self.stats = MonitorStats()
+
+    async def run(self) -> None:
+        """Look every ``monitor.interval.ms`` until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.monitor_interval_ms / 1000)
+            try:
+                await self.look()
+            except CordwoodError as error:
+                logger.warning("monitor.failed error=%s", error)
+
+    async def look(self) -> None:
+        """One round: cut what is old, reclaim what may go, tidy, hash what was sealed."""
+        for topic in list(self._store.topics):
+            for partition in self._store.partitions(topic):
+                await self._topics.on_writer(partial(self._cut_if_due, partition))
+            await self.reclaim(topic)
+        await self._topics.on_writer(self._purge)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._background, self._store.hash_sealed)
+
+    async def cut(self, topic: str) -> int:
+        """Seal the active segments of a topic now; how many held records and were sealed."""
+        partitions = [self._topics.get(topic).partition(0), *self._store.partitions(topic)[1:]]
+        sealed = 0
+        for partition in partitions:
+            sealed += await self._topics.on_writer(partial(self._cut, partition, RollReason.DEMAND))
+        return sealed
+
+    async def reclaim(self, topic: str | None) -> int:
+        """Drop what the policies let go now; how many segments went."""
+        names = [topic] if topic else list(self._store.topics)
+        dropped = 0
+        for name in names:
+            self._topics.get(name)
+            for partition in self._store.partitions(name):
+                dropped += await self._topics.on_writer(partial(self._reclaim, partition))
+        return dropped
+
+    # --- on the writer thread -------------------------------------------------------------
+
+    def _cut_if_due(self, partition: Partition) -> None:
+        active = partition.segments()[-1]
+        reason = plan_roll(active, 0, 0, partition.config, self._clock.now_ms())
+        if reason is not None:
+            self._cut(partition, reason)
+
+    def _cut(self, partition: Partition, reason: RollReason) -> bool:
+        sealed = self._store.roll(partition, reason)
+        if sealed is None:
+            return False
+        self.stats.cuts[reason.value] += 1
+        return True
+
+    def _reclaim(self, partition: Partition) -> int:
+        plan = self.plan(partition)
+        if plan.roll_active and self._cut(partition, RollReason.AGE):
+            plan = self.plan(partition)
+        if plan.drops:
+            self._store.reclaim(partition, plan)
+        self._report(partition, plan)
+        return len(plan.drops)
+
+    def plan(self, partition: Partition) -> RetentionPlan:
+        """What RECLAIM would do to this partition now; the very plan that is applied."""
+        *sealed, active = partition.segments()
+        return plan_retention(
+            sealed,
+            active,
+            self._store.catalog.registered_positions(partition.tp),
+            log_start=partition.log_start_offset,
+            config=partition.config,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _purge(self) -> None:
+        for topic in list(self._store.topics):
+            for partition in self._store.partitions(topic):
+                partition.purge_deleted(self._clock.now_ms())
+
+    def _report(self, partition: Partition, plan: RetentionPlan) -> None:
+        for drop in plan.drops:
+            self.stats.reclaims[drop.reason.value] += 1
+            self.stats.reclaimed_bytes += drop.segment.size_bytes
+            logger.info(
+                "segment.dropped partition=%s base=%d end=%d bytes=%d reason=%s",
+                partition.tp, drop.segment.base_offset, drop.segment.end_offset,
+                drop.segment.size_bytes, drop.reason.value,
+            )  # fmt: skip
+            if drop.reason is Reason.HARD_CAP:
+                self._report_loss(partition, drop.segment.records, drop.loses)
+        held = frozenset((hold.segment.base_offset, hold.keeper.value) for hold in plan.holds)
+        self.stats.held[partition.tp] = len(held)
+        if held != self._held_before.get(partition.tp, frozenset()):
+            for hold in plan.holds:
+                logger.info(
+                    "segment.held partition=%s base=%d bytes=%d due=%s keeper=%s readers=%s",
+                    partition.tp, hold.segment.base_offset, hold.segment.size_bytes,
+                    hold.reason.value, hold.keeper.value, ",".join(hold.readers) or "-",
+                )  # fmt: skip
+        self._held_before[partition.tp] = held
+
+    def _report_loss(self, partition: Partition, records: int, losers: tuple[str, ...]) -> None:
+        """The hard cap took what a reader had not passed: data loss, by name."""
+        for reader in losers:
+            self.stats.lost_records[reader] += records
+            logger.error(
+                "data.lost partition=%s reader=%s records=%d reason=retention.hard.bytes",
+                partition.tp, reader, records,
+            )  # fmt: skip

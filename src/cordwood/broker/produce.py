@@ -1,0 +1,90 @@
+"""The desk for appends: checks what the topic asks of a batch, hands it to the writer.
+
+What a producer sent is stored as it arrived: this desk reads batch headers, never records, except
+where a topic's policy is about records (a compacted topic refuses one without a key).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from cordwood.batch.header import BatchHeader, check_batches
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.clock import Clock
+from cordwood.errors import CordwoodError, InvalidRecord
+from cordwood.log.partition import Appended, Partition
+from cordwood.log.writer import Append, Outcome, Writer
+from cordwood.model import Header, Record
+
+
+class ProduceDesk:
+    """Where every append but the ingress door's own lines goes through."""
+
+    def __init__(self, writer: Writer, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    def append(
+        self, partition: Partition, data: bytes | bytearray | memoryview
+    ) -> asyncio.Future[Appended]:
+        """Append whole batches as a client sent them; the future ends when they are durable.
+
+        Raises at once what the client can mend: a bad checksum, a batch too large, a record the
+        topic's policy refuses.
+        """
+        headers = check_batches(data, partition.config.max_message_bytes)
+        if "compact" in partition.config.cleanup_policy:
+            _check_keys(data, headers, partition)
+        return self.submit(partition, bytearray(data), headers)
+
+    def append_record(
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+        *,
+        hold: bool = False,
+    ) -> asyncio.Future[Appended]:
+        """Append one record of our own making, stamped now."""
+        record = Record(0, self._clock.now_ms(), key, value, tuple(headers))
+        data = bytearray(encode_batch([record]))
+        parsed = check_batches(data, max(len(data), partition.config.max_message_bytes))
+        return self.submit(partition, data, parsed, hold=hold)
+
+    def submit(
+        self,
+        partition: Partition,
+        data: bytearray,
+        headers: list[BatchHeader],
+        *,
+        hold: bool = False,
+    ) -> asyncio.Future[Appended]:
+        """Queue checked batches."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if future.done():  # the client went away
+                return
+            if isinstance(outcome, CordwoodError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        records = sum(header.count for header in headers)
+        self._writer.submit(Append(partition, data, headers, records, done, hold=hold))
+        return future
+
+
+def _check_keys(
+    data: bytes | bytearray | memoryview, headers: list[BatchHeader], partition: Partition
+) -> None:
+    """A compacted topic keeps the newest record of each key, so each record must have one."""
+    position = 0
+    for header in headers:
+        if not header.is_control and any(r.key is None for r in decode_batch(data, position)):
+            raise InvalidRecord(
+                f"topic {partition.tp.topic} is compacted and takes no record without a key"
+            )
+        position += header.size_bytes

@@ -1,0 +1,164 @@
+"""The desk for readers: who has read how far, and what became of a record.
+
+A cursor commit is confirmed only when it is durable. Commits that arrive while one is being written
+share the next transaction, so a thousand readers cost a few syncs, not a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+from cordwood.clock import Clock
+from cordwood.decide.retention import watermark
+from cordwood.errors import CordwoodError, OffsetOutOfRange, UnknownReader
+from cordwood.log.partition import Partition
+from cordwood.log.store import Store
+from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.model import TopicPartition
+
+Commits = Mapping[ReaderPartition, Cursor]
+
+
+class ReaderDesk:
+    """Registered readers and every cursor, whichever protocol moves it."""
+
+    def __init__(self, store: Store, clock: Clock, meta_thread: Executor) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._clock = clock
+        self._meta_thread = meta_thread
+        self._pending: list[tuple[Commits, asyncio.Future[None]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    # --- where readers stand --------------------------------------------------------------
+
+    def position(self, tp: TopicPartition, reader: str) -> int:
+        """The next offset the reader will read; 0 when it has not moved yet."""
+        cursor = self._catalog.cursor(ReaderPartition(reader, *tp))
+        return cursor.offset if cursor else 0
+
+    def check_present(self, partition: Partition, offset: int) -> None:
+        """Raise ``OffsetOutOfRange`` where no read can start, saying where the records went."""
+        start, end = partition.log_start_offset, partition.high_watermark
+        if start <= offset <= end:
+            return
+        entry = self._catalog.segments(partition.tp).find(offset) if offset < start else None
+        where = (
+            f"; {offset + 1} is in archive bundle {entry.bundle}" if entry and entry.bundle else ""
+        )
+        raise OffsetOutOfRange(
+            f"{partition.tp.topic} holds seq {start + 1} to {end} and {offset + 1} is not among "
+            f"them{where}"
+        )
+
+    def status(self, partition: Partition, offset: int) -> str:
+        """``PENDING``, ``PROCESSED``, ``ARCHIVED <bundle>`` or ``UNKNOWN``."""
+        if offset >= partition.high_watermark:
+            return "UNKNOWN"
+        positions = self._catalog.registered_positions(partition.tp)
+        if offset >= partition.log_start_offset:
+            passed = offset < watermark(positions, partition.log_start_offset)
+            return "PROCESSED" if passed else "PENDING"
+        entry = self._catalog.segments(partition.tp).find(offset)
+        if entry and entry.bundle:
+            return f"ARCHIVED {entry.bundle}"
+        return "PROCESSED" if positions and offset < min(positions.values()) else "UNKNOWN"
+
+    def describe(self, topic: str | None) -> list[dict[str, Any]]:
+        """Every registered reader on every partition: its cursor, lag and the bytes it holds."""
+        names = [topic] if topic else sorted(self._catalog.topics)
+        rows = []
+        for name in names:
+            for partition in self._store.partitions(name):
+                positions = self._catalog.registered_positions(partition.tp)
+                rows += [self._describe(partition, reader, at) for reader, at in positions.items()]
+        return rows
+
+    def _describe(self, partition: Partition, reader: str, position: int) -> dict[str, Any]:
+        return {
+            "reader": reader,
+            "topic": partition.tp.topic,
+            "partition": partition.tp.partition,
+            "seq": position,
+            "lag": max(0, partition.high_watermark - max(position, partition.log_start_offset)),
+            "held_bytes": sum(
+                segment.size_bytes
+                for segment in partition.segments()
+                if segment.end_offset > position
+            ),
+        }
+
+    # --- what moves them ------------------------------------------------------------------
+
+    async def register(self, topic: str, reader: str) -> None:
+        """From now on the reader's cursor counts in the topic's watermark."""
+        if reader not in self._catalog.registered(topic):
+            await self._in_meta(self._catalog.register_reader, topic, reader, self._clock.now_ms())
+
+    async def advance(self, tp: TopicPartition, reader: str, offset: int) -> None:
+        """The reader has passed everything below ``offset``; it never moves back this way."""
+        if reader not in self._catalog.registered(tp.topic):
+            raise UnknownReader(
+                f"no reader {reader} is registered on {tp.topic}; "
+                f"send REGISTER {tp.topic} AS {reader}"
+            )
+        if offset > self.position(tp, reader):
+            await self.reset(tp, reader, offset)
+
+    async def reset(self, tp: TopicPartition, reader: str, offset: int) -> None:
+        """Put a cursor anywhere."""
+        cursor = Cursor(offset, commit_ms=self._clock.now_ms())
+        await self.commit({ReaderPartition(reader, *tp): cursor})
+
+    async def remove(self, topic: str, reader: str) -> None:
+        """Forget the reader on this topic, registration and cursors."""
+        await self._in_meta(self._catalog.unregister_reader, topic, reader)
+        cursors = list(self._catalog.cursors())
+        gone = [where for where in cursors if (where.reader, where.topic) == (reader, topic)]
+        await self._in_meta(self._catalog.delete_cursors, gone)
+
+    async def commit(self, commits: Commits) -> None:
+        """Make cursors durable, together with whatever else is being committed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append((commits, done))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.ensure_future(self._flush())
+        await done
+
+    async def _flush(self) -> None:
+        while self._pending:
+            waiting, self._pending = self._pending, []
+            merged = {where: at for commits, _ in waiting for where, at in commits.items()}
+            try:
+                await self._in_meta(self._catalog.commit_cursors, merged)
+            except CordwoodError:
+                await self._flush_singly(waiting)
+            else:
+                for _, done in waiting:
+                    _end(done, None)
+
+    async def _flush_singly(self, waiting: list[tuple[Commits, asyncio.Future[None]]]) -> None:
+        """One of them cannot be: find out which, so that its neighbours are not refused."""
+        for commits, done in waiting:
+            try:
+                await self._in_meta(self._catalog.commit_cursors, commits)
+            except CordwoodError as error:
+                _end(done, error)
+            else:
+                _end(done, None)
+
+    async def _in_meta(self, change: Any, *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._meta_thread, change, *arguments)
+
+
+def _end(future: asyncio.Future[None], error: CordwoodError | None) -> None:
+    if future.done():  # whoever waited has gone
+        return
+    if error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)

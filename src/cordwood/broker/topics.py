@@ -1,0 +1,125 @@
+"""The desk for topics: found, created on sight, changed and deleted.
+
+What touches partition directories runs on the writer thread; what only touches metadata, on the
+metadata thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from cordwood.config import BrokerConfig
+from cordwood.errors import InvalidTopic, TopicExists, UnknownTopic
+from cordwood.log.store import LiveTopic, Store
+from cordwood.log.writer import Writer
+from cordwood.meta.keys import LineProducer
+from cordwood.model import SegmentState, is_topic_name
+
+T = TypeVar("T")
+
+NODE_ID = 1  # the one broker there is
+
+
+class TopicDesk:
+    """Topics as requests see them."""
+
+    def __init__(
+        self, config: BrokerConfig, store: Store, writer: Writer, meta_thread: Executor
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._meta_thread = meta_thread
+        self._creating: dict[str, asyncio.Future[LiveTopic]] = {}
+
+    def get(self, name: str) -> LiveTopic:
+        """A topic that exists; raises ``UnknownTopic``."""
+        return self._store.topic(name)
+
+    def all(self) -> Mapping[str, LiveTopic]:
+        """Every topic by name."""
+        return self._store.topics
+
+    async def ensure(self, name: str, *, explicit: bool = False) -> LiveTopic:
+        """The topic, created if it is missing and creation was asked for or is automatic."""
+        topic = self._store.topics.get(name)
+        if topic is not None:
+            return topic
+        if not is_topic_name(name):
+            raise InvalidTopic(
+                f"{name!r} cannot name a topic; use 1 to 249 of A-Z a-z 0-9 . _ - (not . or ..)"
+            )
+        if not (explicit or self._config.auto_create_topics):
+            raise UnknownTopic(
+                f"there is no topic {name} and auto.create.topics is off; "
+                f"REGISTER {name} creates it"
+            )
+        return await self._create_once(name)
+
+    async def _create_once(self, name: str) -> LiveTopic:
+        """Several first writers create one topic."""
+        if name not in self._creating:
+            work = self.create(name, self._config.num_partitions, {})
+            self._creating[name] = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(self._creating[name])
+        except TopicExists:
+            return self._store.topic(name)
+        finally:
+            self._creating.pop(name, None)
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, object]) -> LiveTopic:
+        """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``."""
+        return await self.on_writer(lambda: self._store.create_topic(name, partitions, config))
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic, its records and everything known of it."""
+        await self.on_writer(lambda: self._store.delete_topic(name))
+
+    async def alter(self, name: str, changes: Mapping[str, object]) -> None:
+        """Change settings, all or none."""
+        await self.on_writer(lambda: self._store.alter_topic(name, changes))
+
+    async def add_partitions(self, name: str, count: int) -> None:
+        """Raise the partition count to ``count``."""
+        await self.on_writer(lambda: self._store.add_partitions(name, count))
+
+    async def line_producer(self, name: str, epoch: int | None) -> LineProducer:
+        """What a HELLO name stands for."""
+        loop = asyncio.get_running_loop()
+        catalog = self._store.catalog
+        return await loop.run_in_executor(self._meta_thread, catalog.line_producer, name, epoch)
+
+    async def on_writer(self, change: Callable[[], T]) -> T:
+        """Run a change of partitions on the one thread that may."""
+        return await asyncio.wrap_future(self._writer.call(change))
+
+    def state(self, name: str) -> dict[str, Any]:
+        """A topic as Walrus's ``STATE`` tells it, counting segments from 1."""
+        partition = self.get(name).partition(0)
+        *sealed, active = partition.segments()
+        current = len(self._store.catalog.segments(partition.tp).entries()) + 1
+        first = current - len(sealed)
+        counts = {str(first + i): segment.records for i, segment in enumerate(sealed)}
+        return {
+            "topic": name,
+            "current_segment": current,
+            "leader_node": NODE_ID,
+            "last_sealed_entry_offset": active.base_offset,
+            "sealed_segments": counts,
+            "segment_leaders": {str(number): NODE_ID for number in range(first, current + 1)},
+            "next_seq": partition.high_watermark + 1,
+            "log_start_seq": partition.log_start_offset + 1,
+            "segments": [
+                {
+                    "base_seq": segment.base_offset + 1,
+                    "records": segment.records,
+                    "bytes": segment.size_bytes,
+                    "state": SegmentState(segment.state).value,
+                }
+                for segment in (*sealed, active)
+            ],
+        }

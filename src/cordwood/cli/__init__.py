@@ -1,0 +1,30 @@
+"""The command line: one command, one function, and each imports what it needs when it runs.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found,
+4 conflict, 5 a check found problems, 6 unavailable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cordwood.errors import CordwoodError
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run one command; our errors become one sentence and an exit code."""
+    from cordwood.cli.app import app
+
+    try:
+        app(prog_name="cordwood")
+    except CordwoodError as error:
+        print(f"cordwood: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of our pipe had enough; quiet, as head(1) expects
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

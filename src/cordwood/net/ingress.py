@@ -1,0 +1,204 @@
+"""The ingress door: lines off a socket, in blocks, to the ingress desk.
+
+One buffer serves all connections of the door: a read lands in it and is handed on before the loop
+turns to the next. When the desk has no room, or the peer does not read its acknowledgements, the
+socket is simply not read: the peer's own TCP then blocks it, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from cordwood.broker.ingress import IngressDesk, IngressSession
+from cordwood.config import KIB
+from cordwood.errors import CordwoodError, ProtocolError
+from cordwood.net.server import Door, Link
+from cordwood.wire.line.framing import TooLong
+from cordwood.wire.line.ingress import Frames, HalfLine, Hello, IngressConnection, Lines
+
+logger = logging.getLogger("cordwood.net")
+
+READ_BYTES = 256 * KIB
+
+
+class IngressDoor:
+    """What the door's connections share."""
+
+    def __init__(self, door: Door, desk: IngressDesk, line_bytes_max: int) -> None:
+        self.door = door
+        self.desk = desk
+        self.line_bytes_max = line_bytes_max
+        self.buffer = memoryview(bytearray(READ_BYTES))
+
+    def __call__(self) -> IngressProtocol:
+        """A protocol for a new connection."""
+        return IngressProtocol(self)
+
+
+class IngressProtocol(asyncio.BufferedProtocol):
+    """One connection."""
+
+    def __init__(self, shared: IngressDoor) -> None:
+        self._shared = shared
+        self._desk = shared.desk
+        self._lines = IngressConnection(shared.line_bytes_max)
+        self._link: Link | None = None
+        self._session: IngressSession | None = None
+        self._waits: set[str] = set()  # why the socket is not read just now
+        self._ended = False
+        self._started = asyncio.Event()  # open, and introduced if the peer said HELLO
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- what asyncio calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place; nothing is read before the session is open."""
+        self._link = self._shared.door.admit(transport)
+        if self._link:
+            self._pause("opening")
+            self._start(self._open(self._link))
+
+    def get_buffer(self, _: int) -> memoryview:
+        """Where the next read lands."""
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes arrived."""
+        assert self._link
+        self._shared.door.touch(self._link)
+        self._receive(self._shared.buffer[:nbytes])
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it may still want to hear what became of its lines."""
+        self._ended = True
+        try:
+            self._lines.receive_eof()
+        except ProtocolError as error:
+            self._refuse(error)
+        self._pump()
+        self._start(self._finish())
+        return self._link is not None and not self._link.transport.get_extra_info("sslcontext")
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Give the place and the producer name back."""
+        if self._link:
+            self._shared.door.release(self._link)
+        if self._session:
+            self._desk.leave(self._session)
+        for task in self._tasks:
+            task.cancel()
+
+    def pause_writing(self) -> None:
+        """The peer does not read its acknowledgements: take no more lines from it."""
+        self._pause("unread replies")
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._resume("unread replies")
+
+    # --- the way of the bytes -------------------------------------------------------------
+
+    async def _open(self, link: Link) -> None:
+        try:
+            self._session = await self._desk.open(
+                link.peer, self._tell, link.transport.close, self._on_room
+            )
+        except CordwoodError as error:
+            self._refuse(error)
+        else:
+            link.is_busy = self._has_work
+            self._resume("opening")
+            self._pump()
+            if "hello" not in self._waits:
+                self._started.set()
+
+    def _has_work(self) -> bool:
+        return self._session is not None and self._session.under_way > 0
+
+    def _receive(self, data: memoryview) -> None:
+        try:
+            self._lines.receive(data)
+        except ProtocolError as error:
+            self._pump()  # what came before it is whole
+            self._refuse(error)
+        else:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Hand events on in order, until they end or one must be waited for."""
+        while self._session and not self._waits & {"hello", "opening"}:
+            event = self._lines.next_event()
+            if event is None:
+                break
+            self._handle(self._session, event)
+        if self._session and not self._desk.has_room() and self._desk.blocks:
+            self._pause("room")
+            self._desk.wait_for_room(self._session)
+
+    def _handle(
+        self, session: IngressSession, event: Hello | Lines | Frames | TooLong | HalfLine
+    ) -> None:
+        if isinstance(event, Lines):
+            self._desk.lines(session, event.block)
+        elif isinstance(event, Frames):
+            self._desk.frames(session, event.bodies)
+        elif isinstance(event, TooLong):
+            self._desk.reject(session, event.kept, f"too_long {event.total_bytes} bytes")
+        elif isinstance(event, HalfLine):
+            self._desk.reject(session, event.data, "half_line")
+        else:
+            self._pause("hello")
+            self._start(self._hello(session, event))
+
+    async def _hello(self, session: IngressSession, hello: Hello) -> None:
+        try:
+            epoch, last_n = await self._desk.hello(session, hello.producer, hello.epoch)
+        except CordwoodError as error:
+            self._refuse(error)
+            return
+        self._tell(f"OK {hello.producer} {epoch} {last_n}".encode())
+        self._resume("hello")
+        self._pump()
+        self._started.set()
+
+    def _tell(self, reply: bytes) -> None:
+        if self._link and not self._link.transport.is_closing():
+            self._link.transport.write(self._lines.encode(reply))
+
+    def _refuse(self, error: CordwoodError) -> None:
+        assert self._link
+        logger.info("connection.refused door=ingress peer=%s error=%s", self._link.peer, error)
+        self._tell(f"ERR {error.name} {error}".encode())
+        self._link.transport.close()
+
+    async def _finish(self) -> None:
+        """After the peer's last byte: wait for its lines to be durable, then close."""
+        assert self._link
+        await self._started.wait()
+        if self._session:
+            await self._session.drained.wait()
+        self._link.transport.close()
+
+    # --- reading or not -------------------------------------------------------------------
+
+    def _on_room(self) -> None:
+        self._resume("room")
+
+    def _pause(self, reason: str) -> None:
+        assert self._link
+        if not self._waits and not self._ended:
+            self._link.transport.pause_reading()
+        self._waits.add(reason)
+
+    def _resume(self, reason: str) -> None:
+        assert self._link
+        self._waits.discard(reason)
+        if not self._waits and not self._ended and not self._link.transport.is_closing():
+            self._link.transport.resume_reading()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,222 @@
+"""Opens the doors a config asks for, keeps them within their limits, and closes them in order.
+
+A door is a name, its listeners (plain and TLS) and a protocol factory. All connections of a door
+are in its ``Door.links``, so that limits, idle time-outs and the draining stop are one place's
+work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from cordwood.clock import Clock
+from cordwood.config import KEEP_ALL, BrokerConfig
+from cordwood.errors import ConfigError
+
+logger = logging.getLogger("cordwood.net")
+
+SWEEP_S = 1.0  # how often idle connections are looked for
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """What a door keeps of one connection."""
+
+    transport: asyncio.Transport
+    peer: str
+    active_at: float
+    is_busy: Callable[[], bool] = lambda: False  # amid a request: not idle, drained before a stop
+    is_listener: bool = False  # it waits for what we send, and is never idle
+    writable: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def abort(self) -> None:
+        """Close at once, without flushing."""
+        self.transport.abort()
+
+
+@dataclass(slots=True, eq=False)
+class Door:
+    """One protocol's connections, whatever listeners they came through."""
+
+    name: str
+    clock: Clock
+    connections_max: int
+    idle_timeout_s: float
+    links: set[Link] = field(default_factory=set)
+    accepted: int = 0
+    refused: int = 0
+    timed_out: int = 0
+
+    def admit(self, transport: asyncio.BaseTransport) -> Link | None:
+        """A place for a new connection, or None when the door is full (it is closed then)."""
+        stream = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
+        if len(self.links) >= self.connections_max:
+            self.refused += 1
+            logger.warning("connection.refused door=%s connections=%d", self.name, len(self.links))
+            stream.abort()
+            return None
+        self.accepted += 1
+        link = Link(stream, peer_name(stream), self.clock.monotonic())
+        link.writable.set()
+        self.links.add(link)
+        return link
+
+    def release(self, link: Link) -> None:
+        """The connection is gone; whoever waits to write to it finds out."""
+        self.links.discard(link)
+        link.writable.set()
+
+    def touch(self, link: Link) -> None:
+        """The peer sent something."""
+        link.active_at = self.clock.monotonic()
+
+    def sweep(self) -> None:
+        """Close what has been silent for too long."""
+        oldest = self.clock.monotonic() - self.idle_timeout_s
+        silent = [link for link in self.links if link.active_at < oldest and not link.is_listener]
+        for link in silent:
+            if link.is_busy():
+                continue
+            self.timed_out += 1
+            logger.info("connection.idle door=%s peer=%s", self.name, link.peer)
+            link.abort()
+
+
+class Server:
+    """All listeners of one broker."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._listeners: list[asyncio.Server] = []
+        self._sweeper: asyncio.Task[None] | None = None
+        self.doors: dict[str, Door] = {}
+        self.addresses: dict[str, list[str]] = {}
+
+    def door(self, name: str) -> Door:
+        """The named door, with the limits of the config."""
+        idle_ms = self._config.idle_timeout_ms
+        idle_s = float("inf") if idle_ms == KEEP_ALL else idle_ms / 1000
+        return self.doors.setdefault(
+            name, Door(name, self._clock, self._config.connections_max, idle_s)
+        )
+
+    async def listen(
+        self, name: str, addresses: str, factory: Callable[[], asyncio.BaseProtocol], *, tls: bool
+    ) -> None:
+        """Open a door's listeners; ``off`` opens none."""
+        if addresses == "off":
+            return
+        context = server_context(self._config) if tls else None
+        for address in addresses.split(","):
+            bound = await self._listen_one(name, address.strip(), factory, context)
+            self.addresses.setdefault(f"{name}_tls" if tls else name, []).append(bound)
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+
+    async def _listen_one(
+        self,
+        name: str,
+        address: str,
+        factory: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext | None,
+    ) -> str:
+        host, port = parse_address(name, address)
+        handshake_s = self._config.handshake_timeout_ms / 1000 if context else None
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(
+                factory,
+                host,
+                port,
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
+                backlog=1024,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {address} for {name}: {error.strerror or error}; "
+                f"choose another with --{name} HOST:PORT (port 0 takes any free one)"
+            ) from None
+        self._listeners.append(listener)
+        return format_address(listener.sockets[0].getsockname())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for door in self.doors.values():
+                door.sweep()
+
+    async def stop(self) -> None:
+        """Accept nobody new, let requests under way finish, then close what is left."""
+        if self._sweeper:
+            self._sweeper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        links = [link for door in self.doors.values() for link in door.links]
+        deadline = self._clock.monotonic() + self._config.shutdown_timeout_ms / 1000
+        while any(link.is_busy() and not link.transport.is_closing() for link in links):
+            if self._clock.monotonic() > deadline:
+                logger.warning(
+                    "connection.undrained count=%d", sum(link.is_busy() for link in links)
+                )
+                break
+            await asyncio.sleep(0.01)
+        for link in links:
+            link.transport.close()
+        await asyncio.sleep(0)
+        for link in links:
+            if any(link in door.links for door in self.doors.values()):
+                link.abort()
+
+
+def server_context(config: BrokerConfig) -> ssl.SSLContext:
+    """TLS as the config asks; mutual when it names a client CA."""
+    if not (config.tls_cert and config.tls_key):
+        raise ConfigError(
+            "a TLS listener needs tls.cert and tls.key; `cordwood certs init DIR` makes both"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+        if config.tls_client_ca:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"cannot load TLS files tls.cert={config.tls_cert} tls.key={config.tls_key} "
+            f"tls.client.ca={config.tls_client_ca or '-'}: {error}"
+        ) from None
+    return context
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """``HOST:PORT`` (``[::1]:PORT`` for IPv6) → its parts; raises ``ConfigError``."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535 or not host:
+        raise ConfigError(f"{name} is {text!r}; it takes HOST:PORT, such as 127.0.0.1:0, or off")
+    return host.strip("[]"), int(port)
+
+
+def format_address(address: tuple[object, ...]) -> str:
+    """A socket's address as ``parse_address`` reads it."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Whom a connection is with, for logs and dead letters."""
+    address = transport.get_extra_info("peername")
+    with contextlib.suppress(OSError):
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in {socket.AF_INET, socket.AF_INET6} and address:
+            return format_address(address)
+    return str(address or "unknown")

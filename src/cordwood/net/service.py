@@ -1,0 +1,94 @@
+"""A broker behind its doors: what ``cordwood serve`` runs and what tests embed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+
+from cordwood.broker.broker import Broker
+from cordwood.clock import Clock, SystemClock
+from cordwood.config import BrokerConfig
+from cordwood.log.files import Files
+from cordwood.net.api import http_routes
+from cordwood.net.control import ControlDoor
+from cordwood.net.http import HttpProtocol
+from cordwood.net.ingress import IngressDoor
+from cordwood.net.server import Server
+
+logger = logging.getLogger("cordwood.net")
+
+
+class Service:
+    """One broker and its listeners, on the running event loop."""
+
+    def __init__(
+        self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._files = files or Files()
+        self.server = Server(config, self._clock)
+        self.broker: Broker | None = None
+
+    @property
+    def addresses(self) -> dict[str, list[str]]:
+        """Door name → where it listens, for the doors that are on."""
+        return self.server.addresses
+
+    async def start(self) -> None:
+        """Open the data directory, then the doors; on failure nothing is left open."""
+        self.broker = Broker.open(self._config, self._clock, self._files)
+        try:
+            await self.broker.start()
+            await self._open_doors(self.broker)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _open_doors(self, broker: Broker) -> None:
+        config, server = self._config, self.server
+        broker.doors = server.doors
+        ingress = IngressDoor(server.door("ingress"), broker.ingress, config.line_bytes_max)
+        control = ControlDoor(server.door("control"), broker, config.line_bytes_max)
+        routes = http_routes(broker)
+        http = server.door("http")
+        await server.listen("ingress", config.ingress, ingress, tls=False)
+        await server.listen("ingress", config.ingress_tls, ingress, tls=True)
+        await server.listen("control", config.control, control, tls=False)
+        await server.listen("control", config.control_tls, control, tls=True)
+        await server.listen("http", config.http, lambda: HttpProtocol(http, routes), tls=False)
+        await server.listen("http", config.http_tls, lambda: HttpProtocol(http, routes), tls=True)
+
+    async def stop(self) -> None:
+        """Close the doors, write what waits, close the log."""
+        await self.server.stop()
+        if self.broker:
+            await self.broker.stop()
+
+
+def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    try:
+        import uvloop
+    except ImportError:  # not on this platform; the standard loop does the same, slower
+        asyncio.run(_serve(config, on_ready))
+    else:
+        uvloop.run(_serve(config, on_ready))
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
+    service = Service(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await service.start()
+    gc.freeze()  # what start-up made stays; later collections need not walk it
+    on_ready(service.addresses)
+    await stop.wait()
+    logger.info("broker.stopping")
+    await service.stop()
+    logger.info("broker.stopped")

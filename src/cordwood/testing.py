@@ -1,0 +1,140 @@
+"""A real broker for your tests: in this process, on free ports, in well under a second.
+
+    with cordwood.testing.Broker() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+
+The broker lives on a thread of its own, in a temporary directory unless you name one. ``stop`` and
+``start`` let a test see what its code does when the broker goes away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig, changed
+from cordwood.errors import ConfigError
+from cordwood.log.files import Files
+from cordwood.net.service import Service
+
+T = TypeVar("T")
+
+ANY_PORT = "127.0.0.1:0"
+
+
+class Broker:
+    """A broker on free ports; settings are those of ``cordwood serve``, with underscores."""
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        **settings: object,
+    ) -> None:
+        """Name a data directory to keep it; ``durability="os"`` is quicker where it may be."""
+        self._keep = data is not None
+        self.data = Path(data or tempfile.mkdtemp(prefix="cordwood-"))
+        doors = dict.fromkeys(("kafka", "ingress", "control", "http"), ANY_PORT)
+        said = {**doors, **{name.replace("_", "."): value for name, value in settings.items()}}
+        self._config = changed(BrokerConfig(), {**said, "data": str(self.data)})
+        self._clock = clock
+        self._files = files
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._service: Service | None = None
+
+    @property
+    def service(self) -> Service:
+        """The running service, for tests that look inside."""
+        if self._service is None:
+            raise ConfigError("the broker is not running; use it in a with block, or start() it")
+        return self._service
+
+    def address(self, door: str) -> str:
+        """Where a door listens, as HOST:PORT."""
+        return self.service.addresses[door][0]
+
+    @property
+    def kafka(self) -> str:
+        """The bootstrap server for Kafka clients."""
+        return self.address("kafka")
+
+    @property
+    def ingress(self) -> str:
+        """Where lines are pushed."""
+        return self.address("ingress")
+
+    @property
+    def control(self) -> str:
+        """Where line commands go."""
+        return self.address("control")
+
+    @property
+    def http(self) -> str:
+        """Where metrics and health are."""
+        return self.address("http")
+
+    def start(self) -> None:
+        """Start, and return when every door is open; raises what the start raised."""
+        assert self._thread is None, "already running"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="cordwood-broker", daemon=True
+        )
+        self._thread.start()
+        self._service = Service(self._config, clock=self._clock, files=self._files)
+        try:
+            self.run(self._service.start)
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """Drain and stop; the data stays."""
+        if self._thread is None:
+            return
+        self.run(self.service.stop)
+        self._end_loop()
+
+    def restart(self) -> None:
+        """Stop and start on the same data; ports change."""
+        self.stop()
+        self.start()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function on the broker's loop and wait for it."""
+        assert self._loop is not None, "not running"
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = self._service = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Stop; a temporary directory goes with it."""
+        self.stop()
+        if not self._keep:
+            shutil.rmtree(self.data, ignore_errors=True)
