@@ -100,7 +100,7 @@ class _QuietPush:
     off, which is its default; it tells by ``__func__``. Filters then simply stay with Spark.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, pushed: Pushed) -> None:
         self._pushed = pushed
