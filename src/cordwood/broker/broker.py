@@ -48,7 +48,9 @@ class Broker:
         self.clock = clock
         self.store = store
         self.doors: Mapping[str, DoorFacts] = {}
-        self.writer = Writer(config.durability, deliver=self._deliver)
+        self.writer = Writer(
+            config.durability, enough_records=config.ingress_buffer, deliver=self._deliver
+        )
         self.feed = Feed()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")

@@ -98,8 +98,9 @@ class IngressDesk:
         return session
 
     def _warm(self) -> None:
-        """Load the kernels beside the first connection: it does not wait, an idle broker does
-        not carry them, and lines go the plain way until they are there.
+        """Load the kernels beside the first connection.
+
+        It does not wait, an idle broker does not carry them, and lines go the plain way meanwhile.
         """
         if not self._is_warming:
             self._is_warming = True

@@ -83,13 +83,19 @@ class Writer:
     """The thread, its queue and its counters."""
 
     def __init__(
-        self, durability: str, *, deliver: Callable[[Commit], None] = Commit.settle
+        self,
+        durability: str,
+        *,
+        enough_records: int = 8192,
+        deliver: Callable[[Commit], None] = Commit.settle,
     ) -> None:
+        """``enough_records``: when so many wait, whoever sends more is blocked by then."""
         assert durability in {"fsync", "os"}
         self.stats = WriterStats()
         self.waiting_records = 0
         self.waiting_bytes = 0
         self._durability = durability
+        self._enough_records = enough_records
         self._deliver = deliver
         self._appends: deque[Append] = deque()
         self._calls: deque[tuple[Callable[[], object], Future[object]]] = deque()
@@ -174,7 +180,7 @@ class Writer:
                 self._wake.wait(max(0.0, self._retry_held_at - time.monotonic()))
             if self._loaded and not self._calls:
                 deadline = time.monotonic() + LINGER_S
-                while self.waiting_bytes < ENOUGH_BYTES and not self._closing:
+                while not (self._has_enough() or self._calls or self._closing):
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._wake.wait(left):
                         break
@@ -184,6 +190,9 @@ class Writer:
             calls = list(self._calls)
             self._calls.clear()
         return appends, calls
+
+    def _has_enough(self) -> bool:
+        return self.waiting_records >= self._enough_records or self.waiting_bytes >= ENOUGH_BYTES
 
     def _commit(self, appends: list[Append]) -> None:
         """Write all, sync each file once, publish, tell."""
@@ -259,7 +268,7 @@ class Writer:
     def _count(self, outcomes: list[tuple[Append, Outcome]]) -> None:
         stored = [append for append, outcome in outcomes if isinstance(outcome, Appended)]
         committed_bytes = sum(len(append.data) for append in stored)
-        self._loaded = committed_bytes >= LOADED_BYTES
+        self._loaded = committed_bytes >= LOADED_BYTES and self._durability == "fsync"
         self.stats.commits += 1
         self.stats.records += sum(append.records for append in stored)
         self.stats.bytes += committed_bytes
