@@ -1,0 +1,127 @@
+"""Two independent implementations read what we write, and we read what they write.
+
+aiokafka's compiled record classes and kafka-python's pure ones, all five codecs, headers, null and
+empty keys and values.
+"""
+
+import warnings
+
+import aiokafka.record.default_records as aiokafka_records
+import pytest
+
+from cordwood.batch.columns import decode_columns, encode_columns
+from cordwood.batch.header import check_batches
+from cordwood.batch.lines import LineProducer, encode_lines_plain
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.model import Codec, Header, Record
+from support.batches import records_of
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # its own, while it loads its schemas
+    import kafka.record.default_records as kafka_python_records
+    from kafka import codec as kafka_python_codec
+
+RECORDS = [
+    Record(0, 1_700_000_000_000, b"k", b"v" * 500),
+    Record(1, 1_700_000_000_005, None, b"no key"),
+    Record(2, 1_700_000_000_003, b"gone", None),
+    Record(3, 1_700_000_000_009, b"", b""),
+    Record(
+        4, 1_700_000_000_009, b"h", b"x", (Header("a", b"1"), Header("b", b""), Header("c", None))
+    ),
+]
+
+
+def can(library, codec: Codec) -> bool:
+    """Whether the library finds the codec's own library here; kafka-python looks for its own."""
+    if library is aiokafka_records or codec in {Codec.NONE, Codec.GZIP}:
+        return True
+    return bool(getattr(kafka_python_codec, f"has_{codec.name.lower()}")())
+
+
+CASES = [
+    pytest.param(library, codec, id=f"{name}-{codec.name.lower()}")
+    for name, library in [("aiokafka", aiokafka_records), ("kafka-python", kafka_python_records)]
+    for codec in Codec
+    if can(library, codec)
+]
+
+
+def test_all_five_codecs_are_among_the_cases():
+    """At least one independent implementation speaks each codec here."""
+    assert {case.values[1] for case in CASES} == set(Codec)
+    assert {case.values[0] for case in CASES} == {aiokafka_records, kafka_python_records}
+
+
+def built(library, codec: Codec) -> bytes:
+    """A batch by the other implementation."""
+    builder = library.DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec.value,
+        is_transactional=0,
+        producer_id=77,
+        producer_epoch=3,
+        base_sequence=9,
+        batch_size=1 << 20,
+    )
+    for record in RECORDS:
+        headers = [(header.key, header.value) for header in record.headers]
+        builder.append(record.offset, record.timestamp_ms, record.key, record.value, headers)
+    return bytes(builder.build())
+
+
+def read(library, data: bytes) -> list[Record]:
+    """Our batch, as the other implementation sees it."""
+    batch = library.DefaultRecordBatch(data)
+    assert batch.validate_crc()
+    return [
+        Record(
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            tuple(Header(key, value) for key, value in record.headers),
+        )
+        for record in batch
+    ]
+
+
+@pytest.mark.parametrize(("library", "codec"), CASES)
+def test_we_read_theirs(library, codec):
+    """Accepted as produced, decoded the same by both of our ways."""
+    data = built(library, codec)
+    (header,) = check_batches(data, 1 << 20)
+    assert (header.codec, header.producer_id, header.last_sequence) == (codec, 77, 13)
+    assert decode_batch(data) == RECORDS
+    assert records_of(decode_columns(data)) == RECORDS
+
+
+@pytest.mark.parametrize(("library", "codec"), CASES)
+def test_they_read_ours(library, codec):
+    """Batches of the plain encoder and of the kernel."""
+    data = encode_batch(RECORDS, codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
+    assert read(library, data) == RECORDS
+    columns = decode_columns(data)
+    assert read(library, bytes(encode_columns(columns, columns.batches))) == RECORDS
+
+
+@pytest.mark.parametrize("library", [aiokafka_records, kafka_python_records])
+def test_they_read_compacted_batches(library):
+    """Gaps, a span beyond the records, a delete horizon: the same offsets and times."""
+    kept = [RECORDS[1], RECORDS[3]]
+    data = encode_batch(
+        kept, base_offset=0, last_offset_delta=4, delete_horizon_ms=1_800_000_000_000
+    )
+    assert read(library, data) == kept
+
+
+@pytest.mark.parametrize("library", [aiokafka_records, kafka_python_records])
+def test_they_read_lines(library):
+    """What came in through the line door is an ordinary batch."""
+    lines = encode_lines_plain(
+        b"test.probe|1699|1|one\ntest.probe|1700|2|a|b\n", 55, producer=LineProducer(4, 0, None)
+    )
+    assert read(library, bytes(lines.data)) == [
+        Record(0, 55, b"test.probe", b"one", (Header("ts", b"1699"), Header("n", b"1"))),
+        Record(1, 55, b"test.probe", b"a|b", (Header("ts", b"1700"), Header("n", b"2"))),
+    ]

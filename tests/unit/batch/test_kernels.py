@@ -1,0 +1,84 @@
+"""The kernels as such: checksums, the cache, and that loading them needs no help."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cordwood.batch import kernels, line_kernels, machine, warmth
+from cordwood.batch.header import crc32c
+from cordwood.batch.table import readonly
+
+
+@pytest.mark.parametrize("size", [*range(20), 1000, 4097])
+def test_both_checksum_kernels_agree_with_the_library(size):
+    """By the machine's instruction and by tables, for any length and any start."""
+    data = np.random.default_rng(size).bytes(size + 3)
+    for start in range(3):
+        expected = crc32c(data[start : start + size])
+        assert kernels.crc32c(readonly(data), start, start + size) == expected
+        assert kernels.crc32c_portable(readonly(data), start, start + size) == expected
+
+
+@pytest.mark.parametrize("module", [kernels, line_kernels])
+def test_kernels_state_the_pieces_they_are_made_of(module):
+    """Numba's cache does not see a change in machine.py: write its new digest into the kernels."""
+    digest = hashlib.sha256(Path(machine.__file__).read_bytes()).hexdigest()[:16]
+    assert digest == module.MACHINE_DIGEST, "set MACHINE_DIGEST to this, so that caches are renewed"
+
+
+def test_every_kernel_is_compiled_for_its_one_signature():
+    """Nothing is left to compile on a request's time, and no other types slip in."""
+    names = [name for name in kernels.__all__ if name.islower()]
+    assert len(names) == 9
+    for name in names:
+        assert len(getattr(kernels, name).signatures) == 1, name
+
+
+def test_kernels_are_cold_until_asked_for_and_warm_after():
+    """A fresh process imports the line encoder without numba, and knows when it has it."""
+    program = (
+        "import sys, cordwood.batch.lines as lines\n"
+        "assert 'numba' not in sys.modules and not lines.is_warm()\n"
+        "before = lines.encode_lines(b'k|1|2|x\\n', 5)\n"
+        "assert 'numba' not in sys.modules\n"
+        "lines.warm()\n"
+        "assert lines.is_warm() and lines.encode_lines(b'k|1|2|x\\n', 5) == before\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_without_any_place_for_a_cache_kernels_still_compile(tmp_path):
+    """A read-only installation and a user without a writable home."""
+    locked = tmp_path / "file"
+    locked.write_text("not a directory")
+    program = (
+        "from numba.core import caching\n"
+        "caching.InTreeCacheLocator.from_function = classmethod(lambda *_: None)\n"
+        "from cordwood.batch import machine\n"
+        "@machine.kernel(machine.LONG)\n"
+        "def twice(n):\n"
+        "    return 2 * n\n"
+        "assert twice(21) == 42\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA")}
+    environment |= {"XDG_CACHE_HOME": str(locked), "HOME": str(locked)}
+    run = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_kernels_are_loaded_once():
+    """Whoever asks gets the same module."""
+    assert warmth.kernels() is kernels
+    assert warmth.is_warm()

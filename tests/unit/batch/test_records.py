@@ -1,0 +1,189 @@
+"""Records ↔ bytes in plain Python: the layout, the empty batch, markers, and lies in the bytes."""
+
+import struct
+
+import pytest
+
+from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.records import (
+    Marker,
+    decode_batch,
+    decode_batches,
+    encode_batch,
+    encode_marker,
+    parse_marker,
+)
+from cordwood.errors import CorruptBatch
+from cordwood.model import Codec, Header, Record, TimestampType
+from support.batches import sample_records
+
+
+def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
+    """A batch with a right checksum around any body."""
+    data = bytearray(encode_batch([], last_offset_delta=last_offset_delta) + body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 57, count)
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+def test_the_layout_is_byte_for_byte_kafkas():
+    """One record, written out: what docs/format.md explains."""
+    record = Record(0, 1000, b"k", b"v1", (Header("h", None),))
+    body = encode_batch([record])[HEADER_BYTES:]
+    assert body.hex(" ") == "18 00 00 00 02 6b 04 76 31 02 02 68 01"
+
+
+def test_null_and_empty_are_different():
+    """Null key, null value (a tombstone), empty both, and a header of each kind."""
+    records = [
+        Record(0, 5, None, None),
+        Record(1, 5, b"", b"", (Header("", b""), Header("x", None))),
+    ]
+    assert decode_batch(encode_batch(records)) == records
+
+
+def test_a_batch_may_cover_more_than_its_records():
+    """After compaction: gaps inside, and a span that starts and ends beyond them."""
+    records = [Record(12, 5, b"a", b"1"), Record(17, 4, b"b", b"2")]
+    data = encode_batch(records, base_offset=10, last_offset_delta=9)
+    header = parse_header(data)
+    assert (header.base_offset, header.last_offset, header.count) == (10, 19, 2)
+    assert header.max_timestamp_ms == 5
+    assert decode_batch(data) == records
+
+
+def test_an_emptied_batch_is_its_header_alone():
+    """61 bytes that keep a producer's last sequence and the span of offsets."""
+    data = encode_batch(
+        [],
+        codec=Codec.ZSTD,
+        base_offset=40,
+        last_offset_delta=3,
+        max_timestamp_ms=77,
+        producer_id=9,
+        producer_epoch=1,
+        base_sequence=5,
+    )
+    header = parse_header(data)
+    assert (len(data), header.count, header.codec) == (HEADER_BYTES, 0, Codec.NONE)
+    assert (header.last_offset, header.last_sequence, header.max_timestamp_ms) == (43, 8, 77)
+    assert decode_batch(data) == []
+
+
+def test_a_delete_horizon_does_not_change_what_readers_see():
+    """It takes the base timestamp's place; deltas count back from it."""
+    records = sample_records(3)
+    data = encode_batch(records, delete_horizon_ms=records[-1].timestamp_ms + 86_400_000)
+    assert parse_header(data).base_timestamp_ms == records[-1].timestamp_ms + 86_400_000
+    assert parse_header(data).max_timestamp_ms == records[-1].timestamp_ms
+    assert decode_batch(data) == records
+
+
+def test_with_append_time_the_batch_speaks_for_its_records():
+    """Every record has the largest timestamp."""
+    data = encode_batch(sample_records(3), timestamp_type=TimestampType.APPEND, max_timestamp_ms=9)
+    assert [record.timestamp_ms for record in decode_batch(data)] == [9, 9, 9]
+
+
+def test_a_header_name_that_is_not_utf8_survives():
+    """Bytes that are no text come back the same when the record is written again."""
+    data = batch_of(bytes.fromhex("14 00 00 00 01 01 02 04 ff fe 00"))
+    (record,) = decode_batch(data)
+    assert encode_batch([record], base_offset=0)[HEADER_BYTES:] == data[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_say_how_a_transaction_ended(commit):
+    """Producer, epoch and outcome; and readers of records never see them."""
+    data = encode_marker(
+        commit, producer_id=7, producer_epoch=3, coordinator_epoch=5, timestamp_ms=99
+    )
+    header = parse_header(data)
+    assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
+    assert parse_marker(b"##" + data, 2) == Marker(0, 7, 3, commit, 5)
+    assert decode_batches(encode_batch(sample_records(2)) + data) == sample_records(2)
+
+
+def test_other_control_records_end_no_transaction():
+    """A leader change (type 2) and an emptied control batch are no markers."""
+    leader_change = Record(0, 1, struct.pack(">hh", 0, 2), b"")
+    assert parse_marker(encode_batch([leader_change], is_control=True)) is None
+    assert parse_marker(encode_batch([], is_control=True)) is None
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"\0", b"\0" * 6), (b"\0\0\0\1", b"\0"), (None, None)])
+def test_a_marker_cut_short_is_corrupt(key, value):
+    """Whole by its checksum, but too short to say anything."""
+    with pytest.raises(CorruptBatch):
+        parse_marker(encode_batch([Record(0, 1, key, value)], is_control=True))
+
+
+LIES = {
+    "count above the bytes": batch_of(b"\0" * 10, count=2),
+    "count far above the bytes": batch_of(b"\0" * 10, count=2**31 - 1),
+    "negative count": batch_of(b"", count=-1),
+    "bytes left over": batch_of(bytes.fromhex("0c 00 00 00 01 01 00 ff")),
+    "bytes without records": batch_of(b"\0", count=0),
+    "record length past the end": batch_of(bytes.fromhex("7e 00 00 00 01 01 00")),
+    "negative record length": batch_of(bytes.fromhex("01 00 00 00 01 01 00")),
+    "record length without end": batch_of(b"\xff" * 12),
+    "key length past the record": batch_of(bytes.fromhex("0c 00 00 00 7e 01 00")),
+    "key length of -2": batch_of(bytes.fromhex("0c 00 00 00 03 01 00")),
+    "value length past the record": batch_of(bytes.fromhex("0c 00 00 00 01 7e 00")),
+    "header count past the record": batch_of(bytes.fromhex("0c 00 00 00 01 01 7e")),
+    "negative header count": batch_of(bytes.fromhex("0c 00 00 00 01 01 01")),
+    "header without name": batch_of(bytes.fromhex("10 00 00 00 01 01 02 01 01")),
+    "record longer than its fields": batch_of(bytes.fromhex("0e 00 00 00 01 01 00 00")),
+    "offset delta past the batch": batch_of(bytes.fromhex("0c 00 00 02 01 01 00")),
+    "negative offset delta": batch_of(bytes.fromhex("0c 00 00 01 01 01 00")),
+    "offsets that do not rise": batch_of(bytes.fromhex("0c 00 00 00 01 01 00") * 2, 2, 1),
+    "timestamp delta of eleven bytes": batch_of(
+        bytes.fromhex("20 00" + "80" * 10 + "00" + "00 01 01 00")
+    ),
+    "number above 32 bits": batch_of(bytes.fromhex("14 00 00 80 80 80 80 7f 01 01 00"), 1, 5),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_behind_a_right_checksum_are_corruption(lie):
+    """Lengths, counts and deltas that cannot be are found before they are followed."""
+    with pytest.raises(CorruptBatch):
+        decode_batch(LIES[lie])
+
+
+def test_the_smallest_record_is_seven_bytes():
+    """The true neighbour of the lies above: the checks refuse nothing that can be."""
+    assert decode_batch(batch_of(bytes.fromhex("0c 00 00 00 01 01 00"))) == [
+        Record(0, -1, None, None)
+    ]
+
+
+@pytest.mark.parametrize("position", [0, 7])
+def test_offsets_beyond_64_bits_are_corrupt(position):
+    """The base offset lies outside the checksum, so it is looked at."""
+    data = bytearray(encode_batch(sample_records(2)))
+    struct.pack_into(">q", data, 0, [-1, 2**63 - 1][position == 7])
+    with pytest.raises(CorruptBatch, match="offsets"):
+        decode_batch(data)
+
+
+def test_damage_is_told_where():
+    """A cut batch, a wrong checksum and another format each say so."""
+    data = encode_batch(sample_records(2))
+    with pytest.raises(CorruptBatch, match="announced"):
+        decode_batch(data[:-1])
+    with pytest.raises(CorruptBatch, match="checksum"):
+        decode_batch(data[:-1] + b"\1")
+    with pytest.raises(CorruptBatch, match="format v2"):
+        decode_batch(bytes(100))
+    with pytest.raises(CorruptBatch):
+        decode_batches(data + bytes(61))
+
+
+def test_a_bomb_stops_at_the_bound():
+    """A kilobyte that says it is a hundred megabytes."""
+    data = encode_batch([Record(0, 0, None, bytes(10_000_000))], codec=Codec.ZSTD)
+    assert len(data) < 2000
+    with pytest.raises(CorruptBatch, match="inflate"):
+        decode_batch(data, size_max=1_000_000)
