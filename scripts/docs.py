@@ -18,6 +18,7 @@ from typing import Final
 
 from cordwood import config, errors
 from cordwood.wire.kafka import schema
+from cordwood.wire.line import COMMANDS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
@@ -55,12 +56,22 @@ def kafka_apis() -> str:
     return _table(["API", "key", "versions"], lines)
 
 
+def line_commands() -> str:
+    """What the control door understands, as HELP says it."""
+    lines = (
+        [f"`{command.usage}`", f"`{command.reply}`", command.summary]
+        for command in COMMANDS.values()
+    )
+    return _table(["command", "reply", "meaning"], lines)
+
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "topic-settings": lambda: settings_table(config.TopicConfig),
     "broker-settings": lambda: settings_table(config.BrokerConfig),
     "error-families": error_families,
     "error-members": error_members,
     "kafka-apis": kafka_apis,
+    "line-commands": line_commands,
 }
 
 

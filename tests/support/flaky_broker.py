@@ -48,6 +48,7 @@ class Whims:
     half: float = 0.0  # inside a reply
     hold: float = 0.0  # no acknowledgement for this read; a later one covers it
     silent: bool = False  # never an acknowledgement
+    silent_connections: int = 0  # none on the first so many connections
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,11 +173,12 @@ class FlakyIngress(FlakyServer):
             error, self.refusal = self.refusal, None
             self._reply(peer, connection.encode(encode_error(error)))
             raise Cut
-        if not self.whims.silent:
+        is_silent = self.whims.silent or self.connections <= self.whims.silent_connections
+        if not is_silent:
             with self._lock:
                 self.durable_n[name] = self.last_n[name]
             self._reply(peer, connection.encode(encode_ack(self.durable_n[name])))
-        return self.whims.silent
+        return is_silent
 
     def _reply(self, peer: socket.socket, data: bytes) -> None:
         if self.whims.happens(self.whims.half):

@@ -198,13 +198,13 @@ class Producer:
         return self._flows.outbox.confirmed_n
 
     async def send(
-        self, routing_key: str | bytes, payload: str | bytes, timestamp: str | int | None = None
+        self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
     ) -> int:
         """Hand over one record; its ``n``."""
         if not self._is_opened:
             await self._wire.run(self._flows.open(self._timeout_s))
             self._is_opened = True
-        n = self._flows.add(Message(routing_key, payload, timestamp))
+        n = self._flows.add(Message(routing_key, payload, timestamp_ms))
         if self._flows.is_due():
             await self._wire.run(self._flows.relieve(self._timeout_s))
         return n

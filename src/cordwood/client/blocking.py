@@ -183,9 +183,9 @@ class Producer:
         return self._flows.outbox.confirmed_n
 
     def send(
-        self, routing_key: str | bytes, payload: str | bytes, timestamp: str | int | None = None
+        self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
     ) -> int:
-        """Hand over one record; its ``n``. The timestamp is now, in milliseconds, unless given.
+        """Hand over one record; its ``n``. The producer's time is now unless given.
 
         Raises ``UnavailableError`` if it had to wait too long for earlier records; this one is
         numbered and kept all the same, so ``flush`` again rather than send it again.
@@ -193,7 +193,7 @@ class Producer:
         if not self._is_opened:
             self._wire.run(self._flows.open(self._timeout_s))
             self._is_opened = True
-        n = self._flows.add(Message(routing_key, payload, timestamp))
+        n = self._flows.add(Message(routing_key, payload, timestamp_ms))
         if self._flows.is_due():
             self._wire.run(self._flows.relieve(self._timeout_s))
         return n

@@ -7,13 +7,16 @@ rest is sent again under the same numbers, and the broker drops what it has alre
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cordwood.errors import InvalidRecord, ProtocolError, StaleProducer
 from cordwood.wire.line.framing import Framing
 from cordwood.wire.line.replies import Welcome
 from cordwood.wire.line.serial import NOTHING_YET, is_after, next_n
+
+_ROUTING_KEY: Final = re.compile(rb"[^|\x00-\x1f\x7f]{1,249}")  # as batch.lines asks
 
 
 class Message(NamedTuple):
@@ -21,10 +24,10 @@ class Message(NamedTuple):
 
     routing_key: str | bytes
     payload: str | bytes
-    timestamp: str | int | None = None
+    timestamp_ms: int | None = None  # the producer's clock; None is now
 
 
-Sendable = Message | tuple[str | bytes, str | bytes] | tuple[str | bytes, str | bytes, str | int]
+Sendable = Message | tuple[str | bytes, str | bytes] | tuple[str | bytes, str | bytes, int]
 
 
 class Outbox:
@@ -95,14 +98,19 @@ class Outbox:
     def _encode(self, message: Message, n: int, now_ms: int) -> bytes:
         key = _bytes(message.routing_key)
         payload = _bytes(message.payload)
-        timestamp = str(now_ms if message.timestamp is None else message.timestamp).encode()
-        if not key or b"|" in key or b"\n" in key:
-            raise InvalidRecord(f"a routing key is not empty and has no '|' or newline: {key!r}")
-        if b"|" in timestamp or b"\n" in timestamp:
-            raise InvalidRecord(f"a timestamp has no '|' or newline: {timestamp!r}")
-        if self._framing is Framing.TEXT and b"\n" in payload:
-            raise InvalidRecord("the payload has a newline; open the producer with binary=True")
-        body = b"%b|%b|%d|%b" % (key, timestamp, n, payload)
+        timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
+        if not _ROUTING_KEY.fullmatch(key):
+            raise InvalidRecord(
+                f"a routing key has 1 to 249 bytes, no '|' and no control character: {key[:300]!r}"
+            )
+        if not 0 <= timestamp_ms < 2**63:
+            raise InvalidRecord(f"a timestamp is from 0 to 2**63 - 1: {timestamp_ms}")
+        if self._framing is Framing.TEXT and (b"\n" in payload or payload[-1:] == b"\r"):
+            raise InvalidRecord(
+                "the payload has a newline or ends with a carriage return, which a line cannot "
+                "carry; open the producer with binary=True"
+            )
+        body = b"%b|%d|%d|%b" % (key, timestamp_ms, n, payload)
         if len(body) > self._bytes_max:
             raise InvalidRecord(
                 f"the record takes {len(body)} bytes and the limit is {self._bytes_max}; "

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cordwood.batch.lines import encode_lines_plain
 from cordwood.client.effects import Address, parse_address
 from cordwood.client.outbox import Message, Outbox
 from cordwood.errors import InvalidRecord, ProtocolError, RequestError, StaleProducer
@@ -36,10 +37,10 @@ def test_a_chunk_is_about_as_long_as_asked_and_counts_as_sent():
     """Nothing is taken twice, and nothing sent is forgotten before it is confirmed."""
     outbox = opened()
     for _ in range(4):
-        outbox.add(Message("k", b"x", "t"), 5)
+        outbox.add(Message("k", b"x", 7), 5)
     first, second = outbox.take_unsent(9), outbox.take_unsent(100)
-    assert first == b"k|t|1|x\nk|t|2|x\n"
-    assert second == b"k|t|3|x\nk|t|4|x\n"
+    assert first == b"k|7|1|x\nk|7|2|x\n"
+    assert second == b"k|7|3|x\nk|7|4|x\n"
     assert outbox.take_unsent(100) == b""
     assert (outbox.unsent_bytes, outbox.pending_bytes) == (0, 32)
 
@@ -48,12 +49,12 @@ def test_after_a_lost_connection_only_what_the_broker_lacks_is_sent_again():
     """Its welcome confirms; the rest goes out under the same numbers."""
     outbox = opened()
     for _ in range(3):
-        outbox.add(Message("k", b"x", "t"), 5)
+        outbox.add(Message("k", b"x", 7), 5)
     outbox.take_unsent(100)
     outbox.resume(Welcome("p", 0, 2))
     assert outbox.confirmed_n == 2
     assert outbox.unsent_bytes == outbox.pending_bytes == 8
-    assert outbox.take_unsent(100) == b"k|t|3|x\n"
+    assert outbox.take_unsent(100) == b"k|7|3|x\n"
 
 
 def test_an_old_confirmation_changes_nothing():
@@ -84,8 +85,11 @@ def test_a_second_producer_under_the_same_name_is_found_out():
         Message("", b"x"),
         Message("a|b", b"x"),
         Message("a\nb", b"x"),
-        Message("k", b"x", "1|2"),
-        Message("k", b"x", "1\n2"),
+        Message("a\x7fb", b"x"),
+        Message("é" * 125, b"x"),
+        Message("k", b"x", -1),
+        Message("k", b"x", 2**63),
+        Message("k", b"ends with\r"),
         Message("k", b"two\nlines"),
         Message("k", b"x" * 100),
     ],
@@ -98,6 +102,19 @@ def test_what_would_not_parse_at_the_broker_is_refused_and_takes_no_number(messa
     assert outbox.add(Message("k", b"x"), 5) == 1
 
 
+@pytest.mark.parametrize(
+    "message",
+    [Message("k", b""), Message("é" * 124, b"a|b\r\0 "), Message(" ", b"\xff|", 2**63 - 1)],
+)
+def test_what_is_accepted_here_is_a_record_at_the_broker(message):
+    """The two sides agree on what a line is; the broker's side is the one it really uses."""
+    outbox = Outbox(Framing.TEXT, 1000)
+    outbox.resume(Welcome("p", 0, 0))
+    outbox.add(message, 5)
+    batch = encode_lines_plain(outbox.take_unsent(1000), 5, producer=None)
+    assert (batch.count, batch.rejected) == (1, [])
+
+
 def test_frames_carry_newlines():
     """In a frame the payload may hold any byte."""
     outbox = opened(framing=Framing.FRAMES)
@@ -105,7 +122,7 @@ def test_frames_carry_newlines():
     assert outbox.take_unsent(100) == b"\x0f\0\0\0k|5|1|two\nlines"
 
 
-def test_addresses():
+def test_addresses_are_read_as_users_write_them():
     """As users write them; anything else says how."""
     assert parse_address("127.0.0.1:5673") == Address("127.0.0.1", 5673)
     assert parse_address("[::1]:5673") == Address("::1", 5673)

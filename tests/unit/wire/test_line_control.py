@@ -28,6 +28,7 @@ from cordwood.wire.line.commands import (
     Reset,
     State,
     Subscribe,
+    encode_command,
     parse_command,
 )
 
@@ -70,9 +71,37 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("body", "request_"), EXAMPLES)
-def test_commands_parse(body, request_):
+def test_each_command_parses_in_each_of_its_forms(body, request_):
     """Each command in each of its forms; the word may be in any case."""
     assert parse_command(body) == request_
+
+
+@pytest.mark.parametrize("request_", [request for _, request in EXAMPLES])
+def test_what_a_client_encodes_is_what_a_broker_parses(request_):
+    """Every request survives the way, payload and all."""
+    assert parse_command(encode_command(request_)) == request_
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Get("t AS r"),
+        GetAck(""),
+        Register("t", ""),
+        Remove("t", "r s"),
+        GetStatus(0),
+        State("t\nu"),
+        Ack("t", "r", -1),
+        Reset("t", "r", Where.CURSOR),
+        Subscribe("t", Where.END),
+        Get("t", "\ud800"),
+        Put("a b", b"c"),
+    ],
+)
+def test_a_request_that_would_say_something_else_is_not_encoded(request_):
+    """Names cannot smuggle words in: what is sent reads back as what was meant, or is refused."""
+    with pytest.raises(RequestError):
+        encode_command(request_)
 
 
 def test_every_command_of_the_table_has_an_example_above():

@@ -196,7 +196,7 @@ def encode_command(request: Request) -> bytes:
     if isinstance(request, Put):
         body += b" " + request.payload
     if parse_command(body) != request:
-        raise RequestError(f"{request} cannot be said in the line protocol; check its names")
+        raise RequestError("a name in the request is not one word of UTF-8; check its names")
     return body
 
 

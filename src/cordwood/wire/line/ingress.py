@@ -105,7 +105,7 @@ class IngressConnection:
     def receive(self, data: bytes | bytearray | memoryview) -> None:
         """Take what arrived; raises ``ProtocolError`` when the peer cannot be understood at all.
 
-        ``data`` must stay as it is until the events it made have been handled.
+        ``bytes`` are not copied into the blocks handed out; a view of a reused buffer is.
         """
         if self.framing is None:
             data = self._head + bytes(data)
