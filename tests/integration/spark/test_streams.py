@@ -1,0 +1,120 @@
+"""``spark.readStream.format("cordwood")``: once each, in order, across restarts."""
+
+import pytest
+
+from cordwood.model import TopicPartition
+from cordwood.spark import topic_stream
+from support.datadir import HandMade, records
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def log(data):
+    made = HandMade(data, TopicPartition("t", 0))
+    made.append(*(records(start, start + 10) for start in range(0, 100, 10)))
+    made.cut()
+    made.publish()
+    yield made
+    made.close()
+
+
+def run(frame, checkpoint, out):
+    """One run over what is there; its progress reports."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .option("path", str(out))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return query.recentProgress
+
+
+def offsets(spark, out):
+    return sorted(row.offset for row in spark.read.parquet(str(out)).collect())
+
+
+def test_available_now_reads_in_limited_batches_and_goes_on_after_a_restart(
+    spark, data, log, tmp_path
+):
+    """Nothing twice, nothing missing, whatever was cut or reclaimed between the runs."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def stream():
+        return topic_stream(
+            spark,
+            "t",
+            path=str(data),
+            columns=["offset", "value"],
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=40,
+        )
+
+    progress = run(stream(), checkpoint, out)
+    assert [report["numInputRows"] for report in progress if report["numInputRows"]] == [40, 40, 20]
+    assert offsets(spark, out) == list(range(100))
+    log.append(records(100, 130))
+    log.cut()
+    log.reclaim(0)
+    log.append(records(130, 150))
+    log.publish()
+    progress = run(stream(), checkpoint, out)
+    assert offsets(spark, out) == list(range(150))
+    (source,) = progress[0]["sources"]
+    assert "150" in str(source["latestOffset"])
+
+
+def test_a_stream_from_latest_begins_where_it_was_started(spark, data, log, tmp_path):
+    """Its first, empty batch writes the beginning down; the next run goes on from there."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def stream():
+        return topic_stream(spark, "t", path=str(data), columns=["offset"])
+
+    run(stream(), checkpoint, out)
+    log.append(records(100, 120))
+    log.publish()
+    run(stream(), checkpoint, out)
+    assert offsets(spark, out) == list(range(100, 120))
+
+
+def test_a_running_query_follows_appends_and_shows_its_lag(spark, data, log):
+    """``processingTime`` triggers; progress has the log's end as last seen."""
+    query = (
+        topic_stream(spark, "t", path=str(data), columns=["offset"], startingOffsets="earliest")
+        .writeStream.format("memory")
+        .queryName("followed")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        log.append(records(100, 105))
+        log.publish()
+        query.processAllAvailable()
+        followed = spark.sql("select offset from followed order by offset").collect()
+        assert [row.offset for row in followed] == list(range(105))
+        assert "105" in str(query.lastProgress["sources"][0]["latestOffset"])
+    finally:
+        query.stop()
+
+
+def test_lost_records_fail_the_query_by_name(spark, data, log, tmp_path):
+    """A reclaimed segment that was not read is never skipped in silence."""
+    from pyspark.errors import StreamingQueryException
+
+    log.append(records(100, 110))
+    log.publish()
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    frame = topic_stream(spark, "t", path=str(data), columns=["offset"], startingOffsets="earliest")
+    run(frame, checkpoint, out)
+    log.append(records(110, 120))
+    log.cut()
+    log.append(records(120, 130))
+    log.publish()
+    log.reclaim(0, purge=True)
+    log.reclaim(100, purge=True)
+    with pytest.raises(StreamingQueryException, match="offsets 110 to 120 were reclaimed"):
+        run(frame, checkpoint, out)
