@@ -224,6 +224,27 @@ def test_the_first_rebalance_ends_although_members_keep_coming():
     assert token in desk.answers
 
 
+def test_a_member_that_was_just_given_an_id_prolongs_the_first_rebalance():
+    """It will be back in a moment; beginning without it would only mean beginning twice."""
+    desk = GroupDesk(GroupSettings(initial_rebalance_delay_ms=100))
+    token = desk.enter()[1]
+    desk.advance(90)
+    late = desk.answers[desk.join()].member_id
+    desk.advance(50)
+    assert token not in desk.answers
+    joined = desk.join(late)
+    desk.advance(200)
+    assert desk.answers[token].generation == desk.answers[joined].generation == 1
+
+
+def test_what_is_read_is_unknown_until_the_first_generation():
+    """So offsets are safe from deletion while the first members gather."""
+    desk = GroupDesk(GroupSettings(initial_rebalance_delay_ms=100))
+    desk.commit()
+    desk.enter()
+    assert desk.delete_offsets(T0).codes == ((T0, Code.GROUP_SUBSCRIBED_TO_TOPIC),)
+
+
 # --- rebalances -----------------------------------------------------------------------------
 
 
@@ -325,6 +346,30 @@ def test_an_old_generation_or_unknown_member_is_refused(desk):
     assert desk.answers[desk.sync("nobody", 9)].code == Code.UNKNOWN_MEMBER_ID
 
 
+def test_a_static_leader_that_is_away_passes_the_lead_to_one_who_is_here(desk):
+    """It keeps its place, but somebody must make the assignment."""
+    short = {"rebalance_timeout_ms": 1_000}
+    ids, generation = desk.stable({**STATIC, **short}, short)
+    token = desk.join(ids[1], protocols=[("range", subscription("u"))], **short)
+    desk.advance(1_000)
+    answer = desk.answers[token]
+    assert (answer.generation, answer.leader) == (generation + 1, ids[1])
+    assert [each.member_id for each in answer.members] == ids
+
+
+def test_a_newcomer_is_not_waited_for_for_ever(desk):
+    """Its parked join cannot heartbeat; after five minutes it must show itself again."""
+    slow = {"rebalance_timeout_ms": 3_600_000}
+    ids, generation = desk.stable(slow)
+    _, token = desk.enter(**slow)
+    for _ in range(60):
+        assert token not in desk.answers
+        assert desk.beat(ids[0], generation) == Code.REBALANCE_IN_PROGRESS
+        desk.advance(5_000)
+    assert desk.answers[token].code == Code.UNKNOWN_MEMBER_ID
+    assert desk.members() == ids
+
+
 # --- sessions and leaving -------------------------------------------------------------------
 
 
@@ -346,6 +391,14 @@ def test_heartbeats_and_commits_keep_a_session_alive(desk):
         assert desk.beat(ids[0], generation) == Code.NONE
         assert desk.commit(ids[1], generation) == Code.NONE
     assert desk.state == "Stable"
+
+
+def test_a_stable_group_stays_stable_for_as_long_as_it_is_heard_of(desk):
+    """No deadline of the last rebalance is left behind."""
+    ids, generation = desk.stable({}, {})
+    for _ in range(60):
+        desk.advance(6_000)
+        assert [desk.beat(each, generation) for each in ids] == [Code.NONE, Code.NONE]
 
 
 def test_members_that_vanish_together_cost_one_rebalance(desk):
@@ -482,6 +535,20 @@ def test_a_static_member_that_comes_back_before_the_sync_starts_over(desk):
     assert desk.answers[token].generation == 2
     desk.join(**STATIC)
     assert desk.state == "PreparingRebalance"
+
+
+def test_a_static_member_that_comes_back_before_its_own_sync_must_still_sync(desk):
+    """The wait for its sync goes over to its new id, and ends when that one syncs."""
+    desk.join(version=0)
+    desk.join(**STATIC)
+    desk.join("m1")
+    desk.sync("m1", 2, {})
+    new_id = desk.answers[desk.join(**STATIC)].member_id
+    assert desk.state == "Stable"
+    desk.sync(new_id, 2, instance_id="i1")
+    for _ in range(2 * REBALANCE_MS // 6_000):
+        assert [desk.beat("m1", 2), desk.beat(new_id, 2)] == [Code.NONE, Code.NONE]
+        desk.advance(6_000)
 
 
 def test_a_static_member_keeps_its_place_while_it_is_away(desk):

@@ -22,7 +22,8 @@ After a restart groups are restored Empty; members of the time before get ``UNKN
 the first thing they send, and join again.
 """
 
-from cordwood.decide.groups.directory import Groups
+from cordwood.decide.groups.directory import Groups, refusal
+from cordwood.decide.groups.expiry import is_expired
 from cordwood.decide.groups.group import Group
 from cordwood.decide.groups.messages import (
     Commit,
@@ -93,5 +94,7 @@ __all__ = [
     "Sync",
     "SyncReply",
     "Tick",
+    "is_expired",
     "parse_subscription",
+    "refusal",
 ]

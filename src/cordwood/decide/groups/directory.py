@@ -48,6 +48,10 @@ class Groups:
         self._settings = settings or GroupSettings()
         self._groups: dict[str, Group] = {}
 
+    def __contains__(self, group_id: str) -> bool:
+        """Whether the group is known."""
+        return group_id in self._groups
+
     def restore(
         self, group_id: str, *, protocol_type: str, has_offsets: bool, now_ms: int
     ) -> list[Instruction]:
@@ -65,7 +69,7 @@ class Groups:
     def handle(self, group_id: str, event: Event, now_ms: int) -> list[Instruction]:
         """Take one event for one group; the instructions are to be carried out in their order."""
         if isinstance(event, Join | Sync | Heartbeat | Leave) and not group_id:
-            return [Reply(event.token, _refusal(event, Code.INVALID_GROUP_ID))]
+            return [Reply(event.token, refusal(event, Code.INVALID_GROUP_ID))]
         group = self._groups.get(group_id)
         if group is None and _makes_group(event):
             group = self._groups[group_id] = Group(group_id, self._settings, now_ms=now_ms)
@@ -125,12 +129,13 @@ def _answer_for_absent(event: Event) -> list[Instruction]:
             code = Code.GROUP_ID_NOT_FOUND
         case _:
             code = Code.UNKNOWN_MEMBER_ID
-    return [Reply(event.token, _refusal(event, code))]
+    return [Reply(event.token, refusal(event, code))]
 
 
-def _refusal(
+def refusal(
     event: Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup, code: Code
 ) -> Answer:
+    """The answer that says no to all of a request, for whatever reason the code gives."""
     match event:
         case Join():
             return JoinReply(code=code, member_id=event.member_id)
@@ -139,7 +144,7 @@ def _refusal(
         case Heartbeat():
             return HeartbeatReply(code)
         case Leave():
-            if code is Code.INVALID_GROUP_ID:
+            if code is not Code.UNKNOWN_MEMBER_ID:  # that one is said of each leaver
                 return LeaveReply(code)
             return LeaveReply(members=tuple(Left(*leaver, code) for leaver in event.leavers))
         case Commit():

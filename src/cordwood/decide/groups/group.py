@@ -95,6 +95,7 @@ class Group:
             protocol_type=membership.roster.protocol_type,
             protocol=protocol,
             generation=membership.generation,
+            empty_since_ms=(membership.empty_since_ms if self.state is GroupState.EMPTY else None),
             members=tuple(
                 MemberDescription(
                     member.member_id,

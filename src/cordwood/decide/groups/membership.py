@@ -216,7 +216,6 @@ class Membership:
             self._pending_sync.add(member.member_id)
         member.client_id, member.client_host = join.client_id, join.client_host
         self._update(member, join)
-        member.is_new = False  # it has a session, unlike one that never was told its id
         _keep_alive(member, now_ms)
         if self.state is GroupState.STABLE and self._is_assignment_good(member, old_protocols):
             leads = self.roster.leader_id == member.member_id

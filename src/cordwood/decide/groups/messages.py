@@ -322,3 +322,4 @@ class GroupDescription:
     protocol: str = ""
     generation: int = 0
     members: tuple[MemberDescription, ...] = ()
+    empty_since_ms: int | None = None  # None while it has members
