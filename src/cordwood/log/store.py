@@ -1,0 +1,589 @@
+"""Topics → partitions: opened, created, changed and deleted; one process per data directory.
+
+The catalog is the truth about which topics there are. So that a crash between the catalog and the
+files leaves nothing half done, every change has one commit point, a catalog transaction, and the
+files follow it:
+
+* *create*: topic recorded, then directories. A start-up makes directories that never came to be;
+  one that had been there before and is gone means lost records, and its partition stays offline.
+* *delete*: topic and all that is known of it removed and the deletion noted, directories renamed
+  away, the note removed, files removed. A start-up goes on wherever it stopped.
+* *reclaim*: segments marked reclaimed and the log start moved, then files dropped.
+* *swap*: noted, files swapped (``swap``), then the segment index.
+
+What changes partitions runs on the writer thread; lookups and ``hash_sealed`` run on any. Damage
+takes one partition offline, with its reason; all others serve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig, TopicConfig, changed, overrides, rows
+from cordwood.decide.retention import RetentionPlan
+from cordwood.decide.roll import RollReason
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    InvalidConfig,
+    InvalidManifest,
+    InvalidPartitions,
+    InvalidTopic,
+    OffsetOutOfRange,
+    PartitionOffline,
+    TopicExists,
+    UnavailableError,
+    UnknownTopic,
+)
+from cordwood.log.descriptors import Descriptors
+from cordwood.log.directory import (
+    META,
+    doomed_directories,
+    doomed_name,
+    foreign_names,
+    open_directory,
+)
+from cordwood.log.files import Files, OpenFile
+from cordwood.log.layout import Kind, file_path
+from cordwood.log.manifest import STAGING_NAME, StagedSegment, is_job_name
+from cordwood.log.partition import Partition
+from cordwood.log.swap import Verified, apply_swap, read_manifest, verify_staged
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import SegmentEntry, Topic, entry_of, parse_segment
+from cordwood.meta.sqlite import SqliteStore
+from cordwood.model import SegmentInfo, SegmentState, TopicPartition, is_topic_name
+
+PARTITIONS_MAX = 10_000
+
+logger = logging.getLogger("cordwood.log")
+
+
+class LiveTopic:
+    """A topic and its partitions, open or offline."""
+
+    def __init__(self, topic: Topic, config: TopicConfig) -> None:
+        """Without partitions yet; the store opens them."""
+        self.name = topic.name
+        self.id = topic.id
+        self.config = config
+        self.slots: list[Partition | PartitionOffline] = []
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has, offline ones included."""
+        return len(self.slots)
+
+    def partition(self, number: int) -> Partition:
+        """One partition; raises ``UnknownTopic`` or ``PartitionOffline``."""
+        if not 0 <= number < len(self.slots):
+            raise UnknownTopic(
+                f"topic {self.name} has no partition {number}, only 0 to {len(self.slots) - 1}"
+            )
+        slot = self.slots[number]
+        if isinstance(slot, PartitionOffline):
+            raise PartitionOffline(*slot.args)
+        return slot
+
+    def online(self) -> list[Partition]:
+        """The partitions that serve."""
+        return [slot for slot in self.slots if isinstance(slot, Partition)]
+
+
+class Store:
+    """One data directory, held by this process from ``open`` to ``close``."""
+
+    def __init__(
+        self, data: Path, catalog: Catalog, clock: Clock, files: Files, lock: OpenFile
+    ) -> None:
+        """From an open directory; use ``open``."""
+        self.data = data
+        self.catalog = catalog
+        self.topics: dict[str, LiveTopic] = {}
+        self._clock = clock
+        self._files = files
+        self._lock = lock
+        self._closed = False
+        self._descriptors = Descriptors()
+        self._indexing = threading.Lock()  # the segment index follows the files it was read from
+
+    @classmethod
+    def open(cls, data: Path, config: BrokerConfig, clock: Clock, files: Files) -> Store:
+        """Lock, check and recover the directory; raises ``ConfigError``s that name the remedy."""
+        del config  # nothing of it concerns the files yet; the broker's defaults are its own
+        lock = open_directory(data, files)
+        try:
+            catalog = Catalog(SqliteStore(data / META, clock))
+        except BaseException:
+            files.close(lock)
+            raise
+        store = cls(data, catalog, clock, files, lock)
+        try:
+            store._start()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close every partition, the catalog, and give the lock back; twice is as good as once."""
+        if self._closed:
+            return
+        self._closed = True
+        for topic in self.topics.values():
+            for partition in topic.online():
+                try:
+                    partition.close()
+                except CordwoodError as error:  # the next start scans what could not be written
+                    logger.warning("partition.unclean partition=%s error=%s", partition.tp, error)
+        self.topics.clear()
+        self.catalog.close()
+        self._files.close(self._lock)
+
+    # --- lookups: any thread ----------------------------------------------------------------
+
+    def topic(self, name: str) -> LiveTopic:
+        """A topic; raises ``UnknownTopic``."""
+        try:
+            return self.topics[name]
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {name}; create it first") from None
+
+    def partition(self, tp: TopicPartition) -> Partition:
+        """A partition; raises ``UnknownTopic`` or ``PartitionOffline``."""
+        return self.topic(tp.topic).partition(tp.partition)
+
+    def partitions(self, name: str) -> list[Partition]:
+        """The partitions of a topic that serve; none when there is no such topic."""
+        topic = self.topics.get(name)
+        return topic.online() if topic else []
+
+    @property
+    def offline(self) -> dict[TopicPartition, PartitionOffline]:
+        """Every partition that does not serve, and why."""
+        return {
+            TopicPartition(topic.name, number): slot
+            for topic in list(self.topics.values())
+            for number, slot in enumerate(topic.slots)
+            if isinstance(slot, PartitionOffline)
+        }
+
+    # --- topics: writer thread --------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, object] | None = None
+    ) -> LiveTopic:
+        """Create a topic, checked whole first; settings are dotted names."""
+        topic_config = changed(TopicConfig(), config or {})
+        if name in self.catalog.deleting:
+            self._finish_delete(self.catalog.deleting[name])
+        self.check_new_topic(name, partitions)
+        topic = Topic(
+            name, str(uuid.uuid4()), partitions, overrides(topic_config), self._clock.now_ms()
+        )
+        self.catalog.create_topic(topic)
+        try:
+            self._make_directories(topic, 0)
+            live = LiveTopic(topic, topic_config)
+            live.slots = [
+                self._recover(tp, topic.id, topic_config) for tp in topic.partition_list()
+            ]
+        except CordwoodError:
+            self._delete(topic)
+            raise
+        self.topics[name] = live
+        return live
+
+    def check_new_topic(self, name: str, partitions: int) -> None:
+        """Raise what ``create_topic`` would; changes nothing."""
+        if not is_topic_name(name):
+            raise InvalidTopic(
+                f"{name!r} cannot name a topic; use 1 to 249 of A-Z a-z 0-9 . _ - (not . or ..)"
+            )
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitions(f"{partitions} partitions; use 1 to {PARTITIONS_MAX}")
+        if name in self.topics:
+            raise TopicExists(f"topic {name} exists already")
+        self._check_free(name, range(partitions))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its records and everything known of it."""
+        live = self.topic(name)
+        with self._indexing:
+            topic = self.catalog.begin_delete(name)
+            del self.topics[name]
+        for partition in live.online():
+            partition.abandon("its topic was deleted")
+        self._finish_delete(topic)
+
+    def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
+        """Change settings, all or none; None gives one its default back. Takes effect at once."""
+        live = self.topic(name)
+        defaults = rows(TopicConfig)
+        unset = {n: v for n, v in changes.items() if v is None and n in defaults}
+        kept = {n: v for n, v in overrides(live.config).items() if n not in unset}
+        config = changed(TopicConfig(), kept | {n: v for n, v in changes.items() if n not in unset})
+        self.catalog.alter_topic(replace(self.catalog.topic(name), config=overrides(config)))
+        live.config = config
+        for partition in live.online():
+            partition.config = config
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Raise the partition count to ``count``; raises ``InvalidPartitions``.
+
+        One that cannot be opened now, on a full disk, is offline until the next start.
+        """
+        live = self.topic(name)
+        before = live.partition_count
+        if not before < count <= PARTITIONS_MAX:
+            raise InvalidPartitions(
+                f"topic {name} has {before} partitions; ask for {before + 1} to {PARTITIONS_MAX}"
+            )
+        self._check_free(name, range(before, count))
+        topic = replace(self.catalog.topic(name), partitions=count)
+        self.catalog.alter_topic(topic)
+        self._make_directories(topic, before)
+        for tp in topic.partition_list()[before:]:
+            live.slots.append(self._open_partition(tp, live.id, live.config))
+
+    # --- segments: writer thread ------------------------------------------------------------
+
+    def roll(self, partition: Partition, reason: RollReason) -> SegmentInfo | None:
+        """Seal the active segment and index it; None when it is empty."""
+        sealed = partition.roll(reason)
+        if sealed is not None:
+            with self._indexing:
+                try:
+                    self.catalog.put_segments(partition.tp, [entry_of(sealed)])
+                except UnavailableError as error:  # hash_sealed will do it
+                    logger.warning("segment.unindexed partition=%s error=%s", partition.tp, error)
+        return sealed
+
+    def reclaim(self, partition: Partition, plan: RetentionPlan) -> None:
+        """Drop what a plan says, as far as the segments are still those it was made for."""
+        current = partition.segments()[:-1]
+        drops = []
+        for segment, drop in zip(current, plan.drops, strict=False):
+            if segment != drop.segment:
+                break
+            drops.append(segment)
+        if not drops:
+            return
+        with self._indexing:
+            index = self.catalog.segments(partition.tp)
+            entries = [index.get(segment.base_offset) or entry_of(segment) for segment in drops]
+            self.catalog.reclaim_segments(partition.tp, entries, drops[-1].end_offset)
+        partition.drop([segment.base_offset for segment in drops])
+
+    def advance_start(self, tp: TopicPartition, offset: int) -> int:
+        """Delete the records below an offset (DeleteRecords); the log start after it."""
+        partition = self.partition(tp)
+        if offset > partition.high_watermark:
+            raise OffsetOutOfRange(
+                f"{tp}: cannot delete up to {offset}, the log ends at {partition.high_watermark}"
+            )
+        if offset > partition.log_start_offset:
+            self.catalog.set_log_start(tp, offset)
+            partition.advance_start(offset)
+        return partition.log_start_offset
+
+    # --- jobs: the gate ---------------------------------------------------------------------
+
+    def verify_job(self, job: str) -> Verified:
+        """Read a finished job's manifest and every staged byte; on any thread."""
+        staging = self._staging(job)
+        manifest = read_manifest(staging)
+        return verify_staged(
+            staging,
+            manifest,
+            self._files,
+            interval_bytes=self.topic(manifest.topic).config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def apply_job(self, job: Verified) -> None:
+        """Swap a verified job in and forget its staging; on the writer thread."""
+        tp = job.manifest.topic_partition
+        partition, live = self.partition(tp), self.topic(tp.topic)
+        staging = self._staging(job.manifest.job)
+        with self._indexing:
+            self._settle_swap(partition)
+            entries = self.catalog.segments(tp).entries()
+            hashes = {entry.base_offset: entry.sha256 for entry in entries if entry.sha256}
+            self.catalog.begin_swap(tp, _swap_record(job))
+            try:
+                apply_swap(
+                    partition,
+                    staging,
+                    job,
+                    files=self._files,
+                    topic_id=live.id,
+                    hashes=hashes,
+                )
+            except PartitionOffline as error:
+                self.take_offline(partition, error)
+                raise
+            except CordwoodError:
+                self.catalog.cancel_swap(tp)
+                raise
+            self._settle_swap(partition)
+        self._files.rmtree(staging)
+
+    def take_offline(self, partition: Partition, error: PartitionOffline) -> None:
+        """Stop serving a partition until the next start."""
+        logger.error("partition.offline partition=%s error=%s", partition.tp, error)
+        self.topic(partition.tp.topic).slots[partition.tp.partition] = error
+        partition.abandon(str(error))
+
+    # --- the segment index: any thread ------------------------------------------------------
+
+    def hash_sealed(self, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Index what was sealed since, and learn the sha256 of what has none; how many it hashed.
+
+        Reads whole files, so it belongs to a background thread.
+        """
+        hashed = 0
+        for topic in list(self.topics.values()):
+            for partition in topic.online():
+                self._index_sealed(partition)
+                for entry in self._unhashed(partition):
+                    if should_stop():
+                        return hashed
+                    hashed += self._hash(partition, entry)
+        return hashed
+
+    def _index_sealed(self, partition: Partition) -> None:
+        with self._indexing:
+            if self._is_live(partition):
+                self._settle_swap(partition)
+                index = self.catalog.segments(partition.tp)
+                sealed = partition.segments()[:-1]
+                new = [entry_of(info) for info in sealed if index.get(info.base_offset) is None]
+                self.catalog.put_segments(partition.tp, new)
+
+    def _unhashed(self, partition: Partition) -> Iterator[SegmentEntry]:
+        for entry in self.catalog.segments(partition.tp).entries():
+            if entry.sha256 is None and entry.state is SegmentState.SEALED:
+                yield entry
+
+    def _hash(self, partition: Partition, entry: SegmentEntry) -> bool:
+        """Hash one segment's file, unless it is replaced or dropped meanwhile."""
+        path = file_path(partition.directory, entry.base_offset, Kind.LOG)
+        try:
+            with path.open("rb") as reading:
+                sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
+        except OSError:
+            return False
+        with self._indexing:
+            index = self.catalog.segments(partition.tp)
+            if not self._is_live(partition) or index.get(entry.base_offset) is not entry:
+                return False
+            self.catalog.put_segments(partition.tp, [replace(entry, sha256=sha256)])
+        return True
+
+    def _is_live(self, partition: Partition) -> bool:
+        topic = self.topics.get(partition.tp.topic)
+        return topic is not None and partition in topic.slots
+
+    # --- start-up ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        for topic in list(self.catalog.deleting.values()):
+            self._finish_delete(topic)
+        for doomed in doomed_directories(self.data):
+            self._files.rmtree(doomed)
+        topics = list(self.catalog.topics.values())
+        for name in foreign_names(self.data, topics):
+            logger.warning("directory.foreign name=%s: not ours; left alone", name)
+        for topic in topics:
+            self._make_directories(topic, 0)
+        self.catalog.begin_terms()
+        for topic in topics:
+            self.topics[topic.name] = self._open_topic(topic)
+
+    def _make_directories(self, topic: Topic, start: int) -> None:
+        """Directories of partitions in their first term; later ones have been there before."""
+        made = False
+        for tp in topic.partition_list()[start:]:
+            path = self.data / str(tp)
+            if self.catalog.leader_epoch(tp) == 0 and not path.is_dir():
+                self._files.mkdir(path)
+                made = True
+        if made:
+            self._files.sync_dir(self.data)
+
+    def _open_topic(self, topic: Topic) -> LiveTopic:
+        """A topic at start-up; what cannot be opened is offline, and the rest serves."""
+        try:
+            config = changed(TopicConfig(), topic.config)
+        except InvalidConfig as error:
+            live = LiveTopic(topic, TopicConfig())
+            reason = f"its settings are not this program's: {error}"
+            live.slots = [_offline(tp, reason) for tp in topic.partition_list()]
+            return live
+        live = LiveTopic(topic, config)
+        live.slots = [self._open_partition(tp, topic.id, config) for tp in topic.partition_list()]
+        return live
+
+    def _open_partition(
+        self, tp: TopicPartition, topic_id: str, config: TopicConfig
+    ) -> Partition | PartitionOffline:
+        try:
+            return self._recover(tp, topic_id, config)
+        except (CordwoodError, OSError) as error:
+            return _offline(tp, str(error))
+
+    def _recover(self, tp: TopicPartition, topic_id: str, config: TopicConfig) -> Partition:
+        path = self.data / str(tp)
+        if not path.is_dir():
+            raise CorruptionError(
+                f"its directory {path} is gone; restore it from a copy, or delete the topic"
+            )
+        partition = Partition.open(
+            path,
+            tp,
+            config,
+            files=self._files,
+            clock=self._clock,
+            leader_epoch=self.catalog.leader_epoch(tp),
+            log_start_offset=self.catalog.log_start(tp),
+            topic_id=uuid.UUID(topic_id),
+            descriptors=self._descriptors,
+        )
+        try:
+            self._settle_swap(partition)
+            self._reconcile(partition)
+        except BaseException:
+            partition.close()
+            raise
+        _report(partition)
+        return partition
+
+    def _settle_swap(self, partition: Partition) -> None:
+        """Let the index say what became of a swap: the files show whether it was made."""
+        record = self.catalog.swaps.get(partition.tp)
+        if record is None:
+            return
+        new = [parse_segment(found) for found in record["segments"]]
+        sizes = {info.base_offset: info.size_bytes for info in partition.segments()[:-1]}
+        left = set(record["replaces"]) & set(sizes) - {entry.base_offset for entry in new}
+        if not left and all(sizes.get(entry.base_offset) == entry.size_bytes for entry in new):
+            self.catalog.finish_swap(partition.tp, record["job"], record["replaces"], new)
+        else:
+            self.catalog.cancel_swap(partition.tp)
+
+    def _reconcile(self, partition: Partition) -> None:
+        """Drop what was reclaimed, index what is not, and notice sealed files that are gone."""
+        *sealed, active = partition.segments()
+        live = {info.base_offset: info for info in sealed}
+        entries = self.catalog.segments(partition.tp).entries()
+        reclaimed = {e.base_offset for e in entries if e.state is SegmentState.RECLAIMED}
+        if dropped := [base for base in live if base in reclaimed]:
+            partition.drop(dropped)
+        for entry in entries:
+            if entry.state is SegmentState.SEALED:
+                _check_sealed(partition, entry, live.get(entry.base_offset), active)
+        indexed = {entry.base_offset for entry in entries}
+        new = [entry_of(info) for base, info in live.items() if base not in indexed]
+        self.catalog.put_segments(partition.tp, new)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _delete(self, topic: Topic) -> None:
+        """Undo a creation that could not be finished."""
+        try:
+            self.catalog.begin_delete(topic.name)
+            self._finish_delete(topic)
+        except CordwoodError as error:
+            logger.error("topic.undeleted topic=%s error=%s", topic.name, error)  # noqa: TRY400
+
+    def _finish_delete(self, topic: Topic) -> None:
+        """Move the directories out of the way, free the name, then remove them."""
+        doomed = []
+        for tp in topic.partition_list():
+            path = self.data / str(tp)
+            if path.is_dir():
+                target = self.data / doomed_name(tp, topic.id)
+                self._files.rename(path, target)
+                doomed.append(target)
+        self._files.sync_dir(self.data)
+        self.catalog.finish_delete(topic.name)
+        for path in doomed:
+            self._files.rmtree(path)
+
+    def _check_free(self, name: str, numbers: range) -> None:
+        """Refuse a name under which somebody else's files lie: a new topic starts empty."""
+        for number in numbers:
+            path = self.data / f"{name}-{number}"
+            if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+                raise TopicExists(f"{path} is there and belongs to no topic; move it away first")
+
+    def _staging(self, job: str) -> Path:
+        if not is_job_name(job):
+            raise InvalidManifest(f"{job!r} is no job name")
+        return self.data / STAGING_NAME / job
+
+
+def _offline(tp: TopicPartition, reason: str) -> PartitionOffline:
+    logger.error("partition.offline partition=%s error=%s", tp, reason)
+    return PartitionOffline(f"partition {tp} is offline: {reason}")
+
+
+def _check_sealed(
+    partition: Partition, entry: SegmentEntry, live: SegmentInfo | None, active: SegmentInfo
+) -> None:
+    """Raise ``CorruptionError`` where the index remembers a file that is gone or not whole."""
+    path = file_path(partition.directory, entry.base_offset, Kind.LOG)
+    if entry.base_offset == active.base_offset:
+        path = file_path(partition.directory, entry.end_offset, Kind.LOG)  # what came after it
+        raise CorruptionError(f"{path} is gone; restore it from a copy")
+    if live is None:
+        raise CorruptionError(f"{path} is gone; restore it from a copy")
+    if live.size_bytes != entry.size_bytes:
+        raise CorruptionError(
+            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed; "
+            "restore it from a copy"
+        )
+
+
+def _report(partition: Partition) -> None:
+    recovery = partition.recovery
+    logger.info(
+        "partition.opened partition=%s seq_resume=%d end=%s cut_bytes=%d scanned_bytes=%d",
+        partition.tp,
+        recovery.next_offset,
+        recovery.end.value,
+        recovery.cut_bytes,
+        recovery.scanned_bytes,
+    )
+    for note in recovery.notes:
+        logger.warning("partition.note partition=%s %s", partition.tp, note)
+
+
+def _swap_record(job: Verified) -> dict[str, object]:
+    """What ``_settle_swap`` needs to know of a job, also after a restart."""
+    return {
+        "job": job.manifest.job,
+        "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
+        "segments": [asdict(_entry_of_staged(s, job)) for s in job.manifest.segments],
+    }
+
+
+def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
+    facts = job.surveys[segment.base_offset].facts
+    return SegmentEntry(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=facts.size_bytes,
+        records=facts.records,
+        first_ms=facts.first_ms,
+        newest_ms=facts.newest_ms,
+        state=SegmentState.SEALED,
+        sha256=segment.log.sha256,
+    )

@@ -1,0 +1,131 @@
+"""Small stores with known records, jobs for the gate, and what a reader finds in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cordwood.batch.header import check_batches, parse_header
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.clock import ManualClock
+from cordwood.config import BrokerConfig
+from cordwood.decide.roll import RollReason
+from cordwood.log.files import Files
+from cordwood.log.layout import Kind, file_name
+from cordwood.log.manifest import (
+    MANIFEST_NAME,
+    STAGING_NAME,
+    Manifest,
+    Replaced,
+    StagedFile,
+    StagedSegment,
+    encode_manifest,
+)
+from cordwood.log.partition import Partition
+from cordwood.log.store import Store
+from cordwood.model import Record, TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def open_store(path: Path, files: Files | None = None, clock: ManualClock | None = None) -> Store:
+    return Store.open(path, BrokerConfig(), clock or ManualClock(), files or Files())
+
+
+def append(partition: Partition, *values: str) -> None:
+    """One batch with these values, keyed by their first letter; durable and published."""
+    records = [Record(i, 1000 + i, v[:1].encode(), v.encode()) for i, v in enumerate(values)]
+    data = bytearray(encode_batch(records))
+    partition.append(data, check_batches(data, 1 << 20))
+    partition.sync()
+    partition.publish()
+
+
+def append_sealed(store: Store, *groups: str, tp: TopicPartition = TP) -> None:
+    """Each group of letters becomes one sealed segment, one batch per letter."""
+    partition = store.partition(tp)
+    for group in groups:
+        for letter in group:
+            append(partition, letter)
+        store.roll(partition, RollReason.DEMAND)
+
+
+def records_in(partition: Partition) -> list[Record]:
+    """Everything a reader finds from the log start on."""
+    found: list[Record] = []
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        part = partition.read(offset, 1 << 20)
+        position = 0
+        for header in headers_of(part.data):
+            found += [r for r in decode_batch(part.data, position) if r.offset >= offset]
+            position += header.size_bytes
+        assert part.next_offset > offset
+        offset = part.next_offset
+    return found
+
+
+def headers_of(data: bytes):
+    """Headers of stored batches; compaction may have left gaps in them."""
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        yield header
+        position += header.size_bytes
+
+
+def values_in(partition: Partition) -> dict[int, str]:
+    """Offset → value of everything a reader finds."""
+    return {record.offset: record.value.decode() for record in records_in(partition)}
+
+
+def a_batch(offsets: dict[int, str], last_offset: int | None = None) -> bytes:
+    """One batch with gaps: these values at these offsets, ending at ``last_offset``."""
+    base = min(offsets)
+    records = [Record(o, 1000 + o, v[:1].encode(), v.encode()) for o, v in offsets.items()]
+    last = max(offsets) if last_offset is None else last_offset
+    return encode_batch(records, base_offset=base, last_offset_delta=last - base)
+
+
+def stage(
+    store: Store,
+    job: str,
+    replaces: list[int],
+    segments: dict[int, list[bytes]],
+    tp: TopicPartition = TP,
+    **changes,
+) -> Path:
+    """Write a job's results and manifest as a pipeline does; the files carry batches."""
+    staging = store.data / STAGING_NAME / job
+    staging.mkdir(parents=True)
+    live = {info.base_offset: info for info in store.partition(tp).segments()}
+    staged = []
+    bases = sorted(segments)
+    last = live[replaces[-1]].end_offset
+    for base, end in zip(bases, [*bases[1:], last], strict=True):
+        data = b"".join(segments[base])
+        name = file_name(base, Kind.LOG)
+        (staging / name).write_bytes(data)
+        log = StagedFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        count = sum(header.count for header in headers_of(data))
+        staged.append(StagedSegment(base_offset=base, end_offset=end, records=count, files=(log,)))
+    manifest = Manifest(
+        job=job,
+        topic=tp.topic,
+        topic_id=store.topic(tp.topic).id,
+        partition=tp.partition,
+        replaces=tuple(
+            Replaced(
+                base_offset=base,
+                end_offset=live[base].end_offset,
+                size_bytes=live[base].size_bytes,
+            )
+            for base in replaces
+        ),
+        segments=tuple(staged),
+        verified={"newest_per_key": True},
+    )
+    text = json.loads(encode_manifest(manifest)) | changes
+    (staging / MANIFEST_NAME).write_text(json.dumps(text))
+    return staging
