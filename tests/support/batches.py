@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import strategies as st
 
 from cordwood.batch.columns import Columns
-from cordwood.model import Codec, Header, Record, TimestampType
+from cordwood.batch.header import seal
+from cordwood.batch.records import encode_batch
+from cordwood.model import Codec, Header, Record
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 small_bytes = st.one_of(st.none(), st.binary(max_size=40), st.just(b"x" * 300))
@@ -78,15 +82,37 @@ def sample_records(count: int, *, start: int = 0) -> list[Record]:
     ]
 
 
-__all__ = [
-    "INT64",
-    "Codec",
-    "TimestampType",
-    "batch_options",
-    "headers",
-    "record_lists",
-    "records_of",
-    "sample_records",
-    "small_bytes",
-    "timestamps",
-]
+def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
+    """A batch with a right checksum around any body."""
+    data = bytearray(encode_batch([], last_offset_delta=last_offset_delta) + body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 57, count)
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+# What a checksum does not tell: lengths, counts and deltas that cannot be.
+LIES = {
+    "count above the bytes": batch_of(b"\0" * 10, count=2),
+    "count far above the bytes": batch_of(b"\0" * 10, count=2**31 - 1),
+    "negative count": batch_of(b"", count=-1),
+    "bytes left over": batch_of(bytes.fromhex("0c 00 00 00 01 01 00 ff")),
+    "bytes without records": batch_of(b"\0", count=0),
+    "record length past the end": batch_of(bytes.fromhex("7e 00 00 00 01 01 00")),
+    "negative record length": batch_of(bytes.fromhex("01 00 00 00 01 01 00")),
+    "record length without end": batch_of(b"\xff" * 12),
+    "key length past the record": batch_of(bytes.fromhex("0c 00 00 00 7e 01 00")),
+    "key length of -2": batch_of(bytes.fromhex("0c 00 00 00 03 01 00")),
+    "value length past the record": batch_of(bytes.fromhex("0c 00 00 00 01 7e 00")),
+    "header count past the record": batch_of(bytes.fromhex("0c 00 00 00 01 01 7e")),
+    "negative header count": batch_of(bytes.fromhex("0c 00 00 00 01 01 01")),
+    "header without name": batch_of(bytes.fromhex("10 00 00 00 01 01 02 01 01")),
+    "record longer than its fields": batch_of(bytes.fromhex("0e 00 00 00 01 01 00 00")),
+    "offset delta past the batch": batch_of(bytes.fromhex("0c 00 00 02 01 01 00")),
+    "negative offset delta": batch_of(bytes.fromhex("0c 00 00 01 01 01 00")),
+    "offsets that do not rise": batch_of(bytes.fromhex("0c 00 00 00 01 01 00") * 2, 2, 1),
+    "timestamp delta of eleven bytes": batch_of(
+        bytes.fromhex("20 00" + "80" * 10 + "00" + "00 01 01 00")
+    ),
+    "number above 32 bits": batch_of(bytes.fromhex("14 00 00 80 80 80 80 7f 01 01 00"), 1, 5),
+}

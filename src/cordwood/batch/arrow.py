@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans
-from cordwood.batch.table import Batches, Bytes, Longs, readonly
+from cordwood.batch.table import Bytes, Longs, readonly
 from cordwood.batch.warmth import kernels
 
 SPARK_COLUMNS: Final = (
@@ -108,11 +108,9 @@ def columns_from_arrow(
 
     The arrays' own buffers are pointed into, not copied. A null list of headers is no headers.
     """
-    return Columns(
-        batches=Batches.blank(0),
-        batch_rows=np.zeros(0, np.int32),
-        offsets=offsets,
-        timestamps_ms=timestamps_ms,
+    return Columns.of(
+        offsets,
+        timestamps_ms,
         keys=None if keys is None else spans_from_arrow(keys),
         values=None if values is None else spans_from_arrow(values),
         headers=None if headers is None else _headers_from_arrow(headers),

@@ -126,6 +126,20 @@ class Columns:
     size_bytes: int = 0  # how much of the bytes was whole batches; a cut last one is left
     next_offset: int = -1  # one past the last offset any of them covers, control batches too
 
+    @classmethod
+    def of(
+        cls,
+        offsets: Longs,
+        timestamps_ms: Longs,
+        *,
+        keys: Spans | None = None,
+        values: Spans | None = None,
+        headers: HeaderSpans | None = None,
+    ) -> Columns:
+        """Rows that come from no batch yet, to be encoded."""
+        rows = np.zeros(len(offsets), np.int32)
+        return cls(Batches.blank(1), rows, offsets, timestamps_ms, keys, values, headers)
+
     def __len__(self) -> int:
         """How many records."""
         return len(self.offsets)

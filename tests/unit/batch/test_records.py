@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.header import HEADER_BYTES, parse_header
 from cordwood.batch.records import (
     Marker,
     decode_batch,
@@ -15,16 +15,7 @@ from cordwood.batch.records import (
 )
 from cordwood.errors import CorruptBatch
 from cordwood.model import Codec, Header, Record, TimestampType
-from support.batches import sample_records
-
-
-def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
-    """A batch with a right checksum around any body."""
-    data = bytearray(encode_batch([], last_offset_delta=last_offset_delta) + body)
-    struct.pack_into(">i", data, 8, len(data) - 12)
-    struct.pack_into(">i", data, 57, count)
-    seal(data, 0, len(data))
-    return bytes(data)
+from support.batches import LIES, batch_of, sample_records
 
 
 def test_the_layout_is_byte_for_byte_kafkas():
@@ -117,32 +108,6 @@ def test_a_marker_cut_short_is_corrupt(key, value):
     """Whole by its checksum, but too short to say anything."""
     with pytest.raises(CorruptBatch):
         parse_marker(encode_batch([Record(0, 1, key, value)], is_control=True))
-
-
-LIES = {
-    "count above the bytes": batch_of(b"\0" * 10, count=2),
-    "count far above the bytes": batch_of(b"\0" * 10, count=2**31 - 1),
-    "negative count": batch_of(b"", count=-1),
-    "bytes left over": batch_of(bytes.fromhex("0c 00 00 00 01 01 00 ff")),
-    "bytes without records": batch_of(b"\0", count=0),
-    "record length past the end": batch_of(bytes.fromhex("7e 00 00 00 01 01 00")),
-    "negative record length": batch_of(bytes.fromhex("01 00 00 00 01 01 00")),
-    "record length without end": batch_of(b"\xff" * 12),
-    "key length past the record": batch_of(bytes.fromhex("0c 00 00 00 7e 01 00")),
-    "key length of -2": batch_of(bytes.fromhex("0c 00 00 00 03 01 00")),
-    "value length past the record": batch_of(bytes.fromhex("0c 00 00 00 01 7e 00")),
-    "header count past the record": batch_of(bytes.fromhex("0c 00 00 00 01 01 7e")),
-    "negative header count": batch_of(bytes.fromhex("0c 00 00 00 01 01 01")),
-    "header without name": batch_of(bytes.fromhex("10 00 00 00 01 01 02 01 01")),
-    "record longer than its fields": batch_of(bytes.fromhex("0e 00 00 00 01 01 00 00")),
-    "offset delta past the batch": batch_of(bytes.fromhex("0c 00 00 02 01 01 00")),
-    "negative offset delta": batch_of(bytes.fromhex("0c 00 00 01 01 01 00")),
-    "offsets that do not rise": batch_of(bytes.fromhex("0c 00 00 00 01 01 00") * 2, 2, 1),
-    "timestamp delta of eleven bytes": batch_of(
-        bytes.fromhex("20 00" + "80" * 10 + "00" + "00 01 01 00")
-    ),
-    "number above 32 bits": batch_of(bytes.fromhex("14 00 00 80 80 80 80 7f 01 01 00"), 1, 5),
-}
 
 
 @pytest.mark.parametrize("lie", LIES)
