@@ -55,13 +55,14 @@ class KafkaConnection:
         """Where the next bytes are to be written; never empty."""
         if self._large is not None:
             return self._large[self._filled :]
+        assert self._end < INBOX_BYTES
         return self._inbox[self._end :]
 
     def buffer_updated(self, count: int) -> None:
         """Take note that so many bytes were written where ``get_buffer`` said."""
         if self._fault is not None:
-            self._end = 0  # nothing after a broken length can be understood
-        elif self._large is not None:
+            return  # nothing after a broken length can be understood
+        if self._large is not None:
             self._filled += count
             assert self._filled <= len(self._large)
             self._grow_large(self._large)

@@ -23,7 +23,7 @@ def parse_subscription(data: Buffer) -> tuple[str, ...]:
     try:
         version, count = _HEAD.unpack_from(view)
         position = _HEAD.size
-        if version < 0 or count < 0 or count * _LENGTH.size > len(view) - position:
+        if version < 0 or count < 0:
             raise ValueError(f"version {version} with {count} topics")
         for _ in range(count):
             (size,) = _LENGTH.unpack_from(view, position)

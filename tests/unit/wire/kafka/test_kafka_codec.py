@@ -117,6 +117,16 @@ def test_unknown_tags_are_passed_over():
         assert decode(ApiVersionsRequest, 3, data) == ApiVersionsRequest("librdkafka", "2.16")
 
 
+def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
+    """Each topic may carry tags of its own; the next topic is read from where they end."""
+    first, second = ProduceTopic("first", ()), ProduceTopic("second", ())
+    body = b"".join(encode(ProduceRequest(None, -1, 7, (first, second)), 9))
+    plain = b"\x06first\x01\x00"
+    assert plain in body
+    odd = body.replace(plain, plain[:-1] + b"\x02\x00\x03abc\x63\x00")
+    assert decode(ProduceRequest, 9, odd).topics == (first, second)
+
+
 def test_unknown_tags_stand_beside_known_ones():
     """A known tag is read although an unknown one comes with it."""
     partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
@@ -152,6 +162,15 @@ def test_negative_lengths_are_refused_where_null_is_not_allowed(length):
     data = b"".join(encode(HeartbeatRequest("g", 1, "m"), 0))
     with pytest.raises(BadMessage):
         decode(HeartbeatRequest, 0, length + data[2:])
+
+
+def test_no_negative_length_but_minus_one_means_null():
+    """Where null is allowed, -2 is still no length."""
+    data = b"".join(encode(ProduceRequest(None, -1, 1000, ()), 3))
+    assert data.startswith(b"\xff\xff")
+    assert decode(ProduceRequest, 3, data).transactional_id is None
+    with pytest.raises(BadMessage, match="-2"):
+        decode(ProduceRequest, 3, b"\xff\xfe" + data[2:])
 
 
 def test_endless_varints_are_refused():

@@ -98,11 +98,12 @@ def _empty(message_type):
 def test_lengths_no_request_can_have_are_refused(length):
     """The stream cannot be read on; the setting is named, and the fault stays."""
     connection = KafkaConnection(FRAME_MAX)
-    connection.receive(length.to_bytes(4, signed=True) + b"GET / HTTP/1.1\r\n" * 5000)
+    connection.receive(length.to_bytes(4, signed=True))
     for _ in range(2):
         with pytest.raises(BadFrame, match=r"socket\.request\.max\.bytes"):
             connection.next_request()
-    connection.receive(b"more")
+    connection.receive(produce_bytes(b"too late"))
+    connection.receive(b"GET / HTTP/1.1\r\n" * 5000)
     with pytest.raises(BadFrame):
         connection.next_request()
 
@@ -140,6 +141,20 @@ def test_large_frames_land_in_a_buffer_of_their_own(size):
         assert len(memoryview(got.obj)) < size + 100
     assert connection.next_request().correlation_id == 2
     assert connection.next_request() is NEED_DATA
+
+
+@pytest.mark.parametrize("packet", [1, 7, 1000, INBOX_BYTES, 10 * INBOX_BYTES])
+def test_small_requests_across_the_end_of_the_inbox_are_whole(packet):
+    """The inbox makes room for a request that begins near its end."""
+    sent = [bytes([n]) * (3000 + n) for n in range(20)]
+    data = b"".join(produce_bytes(records) for records in sent)
+    connection = KafkaConnection(FRAME_MAX)
+    got = []
+    for position in range(0, len(data), packet):
+        connection.receive(data[position : position + packet])
+        while (request := connection.next_request()) is not NEED_DATA:
+            got.append(decode(ProduceRequest, 9, request.body).topics[0].partitions[0].records)
+    assert got == sent
 
 
 def test_a_request_keeps_its_bytes_while_others_arrive():
