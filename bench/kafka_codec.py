@@ -1,7 +1,6 @@
 """Microseconds per Kafka message, decoded or encoded; beside kio's where it is installed.
 
-The cases are those of the measured table that led to a codec of our own: see
-``docs/decisions`` and ``wire/kafka/codec.py``.
+Small and large, classic and flexible versions of what a broker does all day.
 """
 
 from __future__ import annotations
