@@ -60,6 +60,7 @@ class CommandDesk:
             c.Readers: self._list_readers,
             c.Reset: self._reset,
             c.Remove: self._remove,
+            c.Configure: self._configure,
             c.Cut: self._cut,
             c.Reclaim: self._reclaim,
             c.Help: self._help,
@@ -184,6 +185,10 @@ class CommandDesk:
 
     async def _remove(self, request: c.Remove, _: Framing) -> bytes:
         await self._readers.remove(request.topic, request.reader)
+        return replies.OK
+
+    async def _configure(self, request: c.Configure, _: Framing) -> bytes:
+        await self._topics.alter(request.topic, dict(request.settings))
         return replies.OK
 
     async def _cut(self, request: c.Cut, _: Framing) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cordwood import __version__
-from cordwood.cli import certs, serve
+from cordwood.cli import certs, scenario, serve
 
 app = typer.Typer(
     name="cordwood",
@@ -35,4 +35,5 @@ def _root(
 
 
 app.command("serve")(serve.serve)
+app.command("scenario")(scenario.scenario)
 app.add_typer(certs.app, name="certs")

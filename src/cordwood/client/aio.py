@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack, cast
 
@@ -320,6 +320,10 @@ class Client:
     async def remove(self, topic: str, reader: str) -> None:
         """Forget a reader; it no longer holds records back."""
         await self._ask(asking.ask_done(c.Remove(topic, reader)))
+
+    async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Change a topic's settings, all or none; names and values are Kafka's."""
+        await self._ask(asking.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     async def cut(self, topic: str) -> int:
         """Seal the active segment now; how many segments that sealed."""

@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -315,6 +315,10 @@ class Client:
     def remove(self, topic: str, reader: str) -> None:
         """Forget a reader; it no longer holds records back."""
         self._ask(asking.ask_done(c.Remove(topic, reader)))
+
+    def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Change a topic's settings, all or none; names and values are Kafka's."""
+        self._ask(asking.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     def cut(self, topic: str) -> int:
         """Seal the active segment now; how many segments that sealed."""

@@ -122,6 +122,14 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Configure:
+    """Change settings of a topic, all or none; values as Kafka's tools write them."""
+
+    topic: str
+    settings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Seal the topic's active segment now."""
 
@@ -158,6 +166,7 @@ Request = (
     | Readers
     | Reset
     | Remove
+    | Configure
     | Cut
     | Reclaim
     | Help
@@ -229,6 +238,8 @@ def _encode_words(request: Request) -> bytes:
             words = ["RESET", topic, reader, to.value if isinstance(to, Where) else to]
         case Remove(topic, reader):
             words = ["REMOVE", topic, reader]
+        case Configure(topic, settings):
+            words = ["CONFIGURE", topic, *(f"{name}={value}" for name, value in settings)]
         case Put(topic) | State(topic) | Readers(topic) | Cut(topic) | Reclaim(topic):
             words = [type(request).__name__.upper(), topic]
         case Metrics() | Help() | Quit():
@@ -362,6 +373,19 @@ def _parse_remove(words: Sequence[str]) -> Remove:
     return Remove(_topic(words[0]), _reader(words[1]))
 
 
+def _parse_configure(words: Sequence[str]) -> Configure:
+    """``<topic>``, then ``<name>=<value>`` once or more."""
+    if len(words) < 2:
+        raise _Misuse("a topic and at least one setting must follow")
+    settings = []
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise _Misuse(f"'{_shown(word)}' is not a setting, <name>=<value>")
+        settings.append((name, value))
+    return Configure(_topic(words[0]), tuple(settings))
+
+
 def _alone(request: Request) -> Callable[[Sequence[str]], Request]:
     def parse(words: Sequence[str]) -> Request:
         _count(words, 0, 0)
@@ -433,6 +457,12 @@ COMMANDS: Final[dict[str, Command]] = {
         _by_words(_parse_reset),
     ),
     "REMOVE": Command("REMOVE <topic> <reader>", "OK", "forget a reader", _by_words(_parse_remove)),
+    "CONFIGURE": Command(
+        "CONFIGURE <topic> <name>=<value> …",
+        "OK",
+        "change a topic's settings, all or none",
+        _by_words(_parse_configure),
+    ),
     "CUT": Command(
         "CUT <topic>",
         "OK <segments sealed>",

@@ -1,0 +1,5 @@
+"""``python -m cordwood`` is the command line."""
+
+from cordwood.cli import main
+
+main()

@@ -1,0 +1,29 @@
+"""Scenarios: stories a person can run against a real broker, with a verdict.
+
+    cordwood scenario resume
+
+Each prints logfmt lines and ends with ``outcome=PASS`` or raises ``Failed``. The same functions are
+run by the tests. Scenarios use only what a user has: child processes, sockets and the client; where
+one needs a disk that stalls, it puts that at the ``Files`` seam of an embedded broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cordwood.scenario import delivery, pressure, segments
+from cordwood.scenario.stage import Failed, Stage
+
+__all__ = ["SCENARIOS", "Failed", "Stage"]
+
+SCENARIOS: dict[str, Callable[[Stage], None]] = {
+    "resume": delivery.resume,
+    "ack-retry": delivery.ack_retry,
+    "routing": delivery.routing,
+    "backpressure-block": pressure.block,
+    "backpressure-drop": pressure.drop,
+    "rotation": segments.rotation,
+    "retention": segments.retention,
+    "smpte": segments.smpte,
+    "walrus-rollover": segments.walrus_rollover,
+}
