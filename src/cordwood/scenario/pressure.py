@@ -15,7 +15,7 @@ from cordwood.scenario.stage import Stage, read_all, wait_until
 from cordwood.testing import Broker
 
 PAYLOAD_BYTES = 500
-BLOCKED_S = 0.3  # a socket that takes nothing for this long is blocked
+BLOCKED_S = 1.0  # a socket that takes nothing for this long is blocked
 
 
 class StallingFiles(Files):
@@ -48,6 +48,7 @@ def block(stage: Stage) -> None:
     for count in (10_000, 20_000):
         files = StallingFiles()
         with Broker(stage.directory / f"block-{count}", files=files) as broker:
+            _make_topics(broker)
             sender = Sender(broker.ingress, count)
             files.stall()
             sender.start()
@@ -69,6 +70,7 @@ def drop(stage: Stage) -> None:
     count = 20_000
     files = StallingFiles()
     with Broker(stage.directory / "drop", files=files, ingress_overflow="drop_oldest") as broker:
+        _make_topics(broker)
         sender = Sender(broker.ingress, count)
         files.stall()
         sender.start()
@@ -83,6 +85,13 @@ def drop(stage: Stage) -> None:
         lines = read_all(broker.control, "append", count - dropped)
         stage.check(len({line.n for line in lines}) == count - dropped, "stored + dropped = sent")
         stage.say("loss", percent=round(100 * dropped / count, 1))
+
+
+def _make_topics(broker: Broker) -> None:
+    """Before the disk stalls: a topic's birth needs it too."""
+    with Client(broker.control) as client:
+        client.register("append")
+        client.register("dead_letter")
 
 
 def _metric(client: Client, name: str) -> int:
