@@ -88,6 +88,18 @@ class InvalidPartitions(RequestError):
     code, name = 37, "INVALID_PARTITIONS"
 
 
+class InvalidReplication(RequestError):
+    """A replication factor other than one, where there is one broker."""
+
+    code, name = 38, "INVALID_REPLICATION_FACTOR"
+
+
+class InvalidAssignment(RequestError):
+    """A manual assignment that leaves out a partition or names a broker that is not there."""
+
+    code, name = 39, "INVALID_REPLICA_ASSIGNMENT"
+
+
 class InvalidConfig(RequestError):
     """A topic setting that does not exist or does not hold; nothing was changed."""
 

@@ -111,6 +111,10 @@ class Producers:
             return None
         return producer.last_sequence()
 
+    def active(self) -> list[tuple[int, Producer, int | None]]:
+        """Every producer known, by id, and where its open transaction begins."""
+        return [(key, self._by_id[key], self._open.get(key)) for key in sorted(self._by_id)]
+
     def check(self, headers: Sequence[BatchHeader], *, strict: bool = True) -> Duplicate | None:
         """Whether these batches may be appended; a ``Duplicate`` if all of them are stored.
 

@@ -7,8 +7,10 @@ order in which a topic's records and its directories come and go is ``log.store`
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import threading
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.meta.keys import (
+    CLUSTER_ID,
     NOW,
     PRODUCER_IDS,
     Cursor,
@@ -63,6 +66,14 @@ class Catalog:
         self._writing = threading.RLock()  # one change at a time, in the order the mirror shows
         self._reserved_producer_ids = range(0)
         self._mirror = self._read()
+
+    def cluster_id(self) -> str:
+        """What Kafka clients know this store by, in Kafka's form; made once, kept for good."""
+        with self._writing:
+            if not self._mirror.cluster_id:
+                made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+                self._put({CLUSTER_ID: encode(made)})
+            return self._mirror.cluster_id[""]
 
     # --- topics -----------------------------------------------------------------------------
 

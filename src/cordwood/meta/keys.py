@@ -12,11 +12,13 @@
 ``now/reader/<topic>/<reader>``                       a registered reader, and since when
 ``now/cursor/<topic>/<partition>/<reader>``           how far it has come
 ``now/group/<group>``                                 protocol type of a consumer group
+``now/cluster-id``                                    what Kafka clients know this store by
 ``now/producer-ids``                                  the first producer id not yet handed out
 ``now/line-producer/<name>``                          producer id and epoch of a HELLO name
 ``now/transaction/<id>``                              the coordinator's own JSON
 ``now/route/<exact|prefix>/<key>``                    topic
 ``now/replay/<id>``                                   the replay's own JSON
+``now/sink/<query>``                                  the last batch a Spark query delivered
 ``past/segment/<topic>/<partition>/<job>/<base>``     an entry that a swap replaced
 ====================================================  =========================================
 
@@ -34,6 +36,7 @@ from cordwood.errors import CorruptionError
 from cordwood.model import SegmentInfo, SegmentState, TopicPartition
 
 NOW: Final = "now/"
+CLUSTER_ID: Final = "now/cluster-id"
 PRODUCER_IDS: Final = "now/producer-ids"
 
 

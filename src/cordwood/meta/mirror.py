@@ -48,11 +48,13 @@ class Mirror:
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
         self.groups: dict[str, str] = {}  # consumer group → what it is for
+        self.cluster_id: dict[str, str] = {}  # one row, named ""
         self.next_producer_id: dict[str, int] = {}  # one row, named ""
         self.line_producers: dict[str, LineProducer] = {}
         self.transactions: dict[str, Any] = {}
         self.routes: dict[tuple[str, str], str] = {}  # (exact or prefix, key) → topic
         self.replays: dict[str, Any] = {}
+        self.sinks: dict[str, Any] = {}
         self._tables = {
             "topic": _Table(self.topics, _first, lambda names, found: parse_topic(names[0], found)),
             "deleting": _Table(
@@ -63,6 +65,7 @@ class Mirror:
             "swap": _Table(self.swaps, _partition, lambda _, found: found),
             "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found)),
             "group": _Table(self.groups, _first, lambda _, found: str(found)),
+            "cluster-id": _Table(self.cluster_id, _only, lambda _, found: str(found)),
             "producer-ids": _Table(self.next_producer_id, _only, lambda _, found: int(found)),
             "line-producer": _Table(
                 self.line_producers, _first, lambda _, found: LineProducer(**found)
@@ -70,6 +73,7 @@ class Mirror:
             "transaction": _Table(self.transactions, _first, lambda _, found: found),
             "route": _Table(self.routes, tuple, lambda _, found: str(found)),
             "replay": _Table(self.replays, _first, lambda _, found: found),
+            "sink": _Table(self.sinks, _first, lambda _, found: found),
         }
 
     def put(self, key: str, value: bytes, mod: int) -> None:

@@ -319,6 +319,14 @@ def test_archived_end_stops_at_the_first_segment_without_a_bundle(catalog):
     assert catalog.segments(TP).archived_end() == 20
 
 
+def test_the_cluster_keeps_its_id(opened):
+    """Clients compare it to tell one cluster from another; it has Kafka's 22 characters."""
+    first = opened.catalog.cluster_id()
+    assert len(first) == 22
+    assert opened.catalog.cluster_id() == opened.again().cluster_id() == first
+    assert_survives(opened)
+
+
 def test_producer_ids_are_never_given_twice(opened):
     """Not after a restart either: the rest of a reserved block is skipped."""
     ids = [opened.catalog.new_producer_id() for _ in range(PRODUCER_ID_BLOCK + 5)]

@@ -1,0 +1,277 @@
+"""Topics as an administrator changes them: create, delete, grow, trim; and where they lie."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.configs import described_topic
+from cordwood.broker.topics import NODE_ID, TopicDesk
+from cordwood.config import BrokerConfig, TopicConfig, changed
+from cordwood.decide.codes import Code
+from cordwood.errors import (
+    CordwoodError,
+    InvalidAssignment,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplication,
+    OffsetOutOfRange,
+    PolicyViolation,
+    RequestError,
+)
+from cordwood.log.partition import Partition
+from cordwood.log.store import LiveTopic, Store
+from cordwood.wire.kafka.messages.topics import (
+    CreatedTopic,
+    CreatedTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedRecordsPartition,
+    DeletedRecordsTopic,
+    DeletedTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    GrownTopic,
+    GrowTopic,
+    LogDir,
+    LogDirPartition,
+    LogDirTopic,
+)
+from cordwood.wire.kafka.primitives import NO_ID
+
+_DEFAULT: Final = -1  # as a partition count or replication factor: the broker's
+_UP_TO_END: Final = -1  # as an offset: the high watermark
+_NO_OFFSET: Final = -1
+_DELETE_BY_ID: Final = 6  # from this DeleteTopics on a topic may be named by its id
+
+
+class KafkaAdmin:
+    """The handlers of five APIs."""
+
+    def __init__(self, config: BrokerConfig, store: Store, topics: TopicDesk) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+
+    # --- create -----------------------------------------------------------------------------
+
+    async def create_topics(
+        self, request: CreateTopicsRequest, _version: int, _caller: Caller
+    ) -> CreateTopicsResponse:
+        """Create topics, each whole or not at all, or only say whether they could be."""
+        counts = Counter(topic.name for topic in request.topics)
+        created = [
+            await self._create(
+                topic, is_repeated=counts[topic.name] > 1, validate_only=request.validate_only
+            )
+            for topic in request.topics
+        ]
+        return CreateTopicsResponse(topics=created)
+
+    async def _create(
+        self, wanted: CreateTopic, *, is_repeated: bool, validate_only: bool
+    ) -> CreatedTopic:
+        try:
+            if is_repeated:
+                raise RequestError(f"topic {wanted.name} is named twice; name it once")
+            partitions = self._partition_count(wanted)
+            config = _config_of(wanted)
+            topic_id = NO_ID
+            if validate_only:
+                self._store.check_new_topic(wanted.name, partitions)
+            else:
+                said = {each.name: each.value for each in wanted.configs}
+                topic_id = (await self._topics.create(wanted.name, partitions, said)).id
+        except CordwoodError as error:
+            return CreatedTopic(wanted.name, error_code=error.code, error_message=str(error))
+        return CreatedTopic(
+            wanted.name,
+            topic_id,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[
+                CreatedTopicConfig(each.name, each.value, config_source=each.config_source)
+                for each in described_topic(config)
+            ],
+        )
+
+    def _partition_count(self, wanted: CreateTopic) -> int:
+        if wanted.assignments:
+            if (wanted.num_partitions, wanted.replication_factor) != (_DEFAULT, _DEFAULT):
+                raise RequestError(
+                    "a manual assignment says how many partitions and replicas there are; send -1 "
+                    "for both beside it"
+                )
+            numbers = sorted(each.partition for each in wanted.assignments)
+            if numbers != list(range(len(numbers))):
+                raise InvalidAssignment(f"partitions {numbers} are assigned; number them from 0 up")
+            _check_brokers([each.broker_ids for each in wanted.assignments])
+            return len(numbers)
+        if wanted.replication_factor not in (_DEFAULT, 1):
+            raise InvalidReplication(
+                f"{wanted.replication_factor} replicas are asked for and there is one broker; "
+                "ask for 1, or -1 for the default"
+            )
+        if wanted.num_partitions == _DEFAULT:
+            return self._config.num_partitions
+        return wanted.num_partitions
+
+    # --- delete -----------------------------------------------------------------------------
+
+    async def delete_topics(
+        self, request: DeleteTopicsRequest, version: int, _caller: Caller
+    ) -> DeleteTopicsResponse:
+        """Delete topics with their records, cursors and settings."""
+        topics: Sequence[DeleteTopic] = request.topics
+        if version < _DELETE_BY_ID:
+            topics = [DeleteTopic(name) for name in request.topic_names]
+        return DeleteTopicsResponse(topics=[await self._delete(wanted) for wanted in topics])
+
+    async def _delete(self, wanted: DeleteTopic) -> DeletedTopic:
+        name, topic_id = wanted
+        try:
+            if name is None:
+                found = self._find(topic_id)
+                if found is None:
+                    text = f"there is no topic with id {topic_id}"
+                    return DeletedTopic(None, topic_id, Code.UNKNOWN_TOPIC_ID, text)
+                name = found.name
+            topic_id = self._topics.get(name).id
+            await self._topics.delete(name)
+        except CordwoodError as error:
+            return DeletedTopic(name, topic_id, error.code, str(error))
+        return DeletedTopic(name, topic_id)
+
+    def _find(self, topic_id: UUID) -> LiveTopic | None:
+        return next((each for each in self._topics.all().values() if each.id == topic_id), None)
+
+    # --- grow -------------------------------------------------------------------------------
+
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, _version: int, _caller: Caller
+    ) -> CreatePartitionsResponse:
+        """Give topics more partitions, or only say whether they could have them."""
+        counts = Counter(topic.name for topic in request.topics)
+        results = []
+        for wanted in request.topics:
+            try:
+                if counts[wanted.name] > 1:
+                    raise RequestError(f"topic {wanted.name} is named twice; name it once")
+                self._check_growth(wanted)
+                if not request.validate_only:
+                    await self._topics.add_partitions(wanted.name, wanted.partition_count)
+            except CordwoodError as error:
+                results.append(GrownTopic(wanted.name, error.code, str(error)))
+            else:
+                results.append(GrownTopic(wanted.name, Code.NONE))
+        return CreatePartitionsResponse(results=results)
+
+    def _check_growth(self, wanted: GrowTopic) -> None:
+        before = self._topics.get(wanted.name).partition_count
+        if wanted.partition_count <= before:
+            raise InvalidPartitions(
+                f"topic {wanted.name} has {before} partitions; {wanted.partition_count} is not more"
+            )
+        if wanted.assignments is not None:
+            added = wanted.partition_count - before
+            if len(wanted.assignments) != added:
+                raise InvalidAssignment(
+                    f"{added} partitions are added and {len(wanted.assignments)} are assigned"
+                )
+            _check_brokers([each.broker_ids for each in wanted.assignments])
+
+    # --- trim -------------------------------------------------------------------------------
+
+    async def delete_records(
+        self, request: DeleteRecordsRequest, _version: int, _caller: Caller
+    ) -> DeleteRecordsResponse:
+        """Move the starts of logs forward; durable before the reply."""
+        return DeleteRecordsResponse(
+            topics=[
+                DeletedRecordsTopic(
+                    topic.name, [await self._trim(topic.name, part) for part in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _trim(self, topic: str, wanted: DeleteRecordsPartition) -> DeletedRecordsPartition:
+        try:
+            partition = self._topics.get(topic).partition(wanted.partition)
+            offset = _trim_offset(partition, wanted.offset)
+            start = await self._topics.on_writer(
+                lambda: self._store.advance_start(partition.tp, offset)
+            )
+        except CordwoodError as error:
+            return DeletedRecordsPartition(wanted.partition, _NO_OFFSET, error.code)
+        return DeletedRecordsPartition(wanted.partition, start, Code.NONE)
+
+    # --- where they lie ---------------------------------------------------------------------
+
+    async def describe_log_dirs(
+        self, request: DescribeLogDirsRequest, _version: int, _caller: Caller
+    ) -> DescribeLogDirsResponse:
+        """The data directory, what lies in it and how full its disk is."""
+        asked = request.topics and {topic.name: topic.partitions for topic in request.topics}
+        names = sorted(self._topics.all()) if asked is None else list(dict(asked or {}))
+        topics = []
+        for name in names:
+            sizes = [
+                LogDirPartition(partition.tp.partition, partition.size_bytes)
+                for partition in self._store.partitions(name)
+                if not asked or partition.tp.partition in asked[name]
+            ]
+            if sizes:
+                topics.append(LogDirTopic(name, sizes))
+        loop = asyncio.get_running_loop()
+        disk = await loop.run_in_executor(None, shutil.disk_usage, self._store.data)
+        path = str(self._store.data.absolute())
+        return DescribeLogDirsResponse(
+            results=[LogDir(Code.NONE, path, topics, disk.total, disk.free)]
+        )
+
+
+def _config_of(wanted: CreateTopic) -> TopicConfig:
+    """The settings a new topic is to have; raises ``InvalidConfig``."""
+    for each in wanted.configs:
+        if each.value is None:
+            raise InvalidConfig(f"{each.name} has no value; leave it out to take the default")
+    return changed(TopicConfig(), {each.name: each.value for each in wanted.configs})
+
+
+def _check_brokers(assigned: Sequence[Sequence[int]]) -> None:
+    for brokers in assigned:
+        if list(brokers) != [NODE_ID]:
+            raise InvalidAssignment(
+                f"a partition is assigned to brokers {list(brokers)}; the only one is {NODE_ID}"
+            )
+
+
+def _trim_offset(partition: Partition, wanted: int) -> int:
+    """Where the log is to start; what lies before the start now changes nothing."""
+    if partition.config.cleanup_policy == {"compact"}:
+        raise PolicyViolation(
+            f"topic {partition.tp.topic} is compacted only, so the newest record of a key stays; "
+            "write tombstones, or add delete to its cleanup.policy"
+        )
+    end = partition.high_watermark
+    offset = end if wanted == _UP_TO_END else wanted
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRange(
+            f"{partition.tp}: records before {wanted} are to go; it ends at {end}"
+        )
+    return max(offset, partition.log_start_offset)

@@ -1,0 +1,259 @@
+"""Settings as Kafka's tools see them: the same table as everywhere, with where each value is from.
+
+A topic's settings can be changed, all of a request's or none. A broker's are read at its start;
+asked for them, it also tells where its doors really listen, so that a client of this door can find
+the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.topics import NODE_ID, TopicDesk
+from cordwood.config import (
+    BrokerConfig,
+    Row,
+    TopicConfig,
+    changed,
+    format_value,
+    overrides,
+    rows,
+)
+from cordwood.decide.codes import Code
+from cordwood.errors import CordwoodError, InvalidConfig, RequestError
+from cordwood.wire.kafka.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlteredResource,
+    ConfigChange,
+    ConfigSynonym,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    DescribedResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4  # kinds of resources
+_TOPIC_SOURCE, _STATIC_SOURCE, _DEFAULT_SOURCE = 1, 4, 5
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_INT_MAX: Final = 2**31 - 1
+_TYPES: Final = {"bool": 1, "str": 2, "int": 5, "float": 6, "frozenset[str]": 7}
+_TYPE_INT: Final = 3  # of a whole number that fits 32 bits
+
+Addresses = Callable[[], Mapping[str, Sequence[str]]]
+Changes = dict[str, str | None]  # dotted name → text; None: back to the default
+
+
+class KafkaConfigs:
+    """The handlers of three APIs."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicDesk, addresses: Addresses) -> None:
+        """``addresses`` tells where each door listens, by the name of its setting."""
+        self._config = config
+        self._topics = topics
+        self._addresses = addresses
+        self._altering = asyncio.Lock()  # what a change appends to is what it was looked up in
+
+    # --- describe ---------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, request: DescribeConfigsRequest, _version: int, _caller: Caller
+    ) -> DescribeConfigsResponse:
+        """Every setting, or those asked for."""
+        return DescribeConfigsResponse(
+            results=[self._describe(resource, request) for resource in request.resources]
+        )
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribedResource:
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            found = self._settings(kind, name)
+        except CordwoodError as error:
+            return DescribedResource(error.code, str(error), kind, name)
+        wanted = resource.configuration_keys
+        configs = [
+            _trimmed(each, request) for each in found if wanted is None or each.name in wanted
+        ]
+        return DescribedResource(Code.NONE, None, kind, name, configs)
+
+    def _settings(self, kind: int, name: str) -> Iterator[DescribedConfig]:
+        if kind == TOPIC:
+            return described_topic(self._topics.get(name).config)
+        _check_broker(kind, name)
+        # The empty name asks for what is set for all brokers while they run: nothing can be.
+        return self._described_broker() if name else iter(())
+
+    def _described_broker(self) -> Iterator[DescribedConfig]:
+        bound = {name.replace("_", "."): found for name, found in self._addresses().items()}
+        for each in _described(self._config, _STATIC_SOURCE, read_only=True):
+            yield each._replace(value=",".join(bound[each.name])) if each.name in bound else each
+
+    # --- change -----------------------------------------------------------------------------
+
+    async def alter_configs(
+        self, request: AlterConfigsRequest, _version: int, _caller: Caller
+    ) -> AlterConfigsResponse:
+        """Replace a topic's settings: what is not named goes back to its default."""
+        results = []
+        repeated = _repeated(request.resources)
+        for resource in request.resources:
+            kind, name = where = resource[:2]
+            named: Changes = {each.name: each.value for each in resource.configs}
+            code, text = await self._alter(
+                where,
+                partial(plan_replacement, named),
+                is_repeated=where in repeated or len(named) < len(resource.configs),
+                validate_only=request.validate_only,
+            )
+            results.append(AlteredResource(code, text, kind, name))
+        return AlterConfigsResponse(results=results)
+
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest, _version: int, _caller: Caller
+    ) -> IncrementalAlterConfigsResponse:
+        """Change the settings named and no others."""
+        results = []
+        repeated = _repeated(request.resources)
+        for resource in request.resources:
+            kind, name = where = resource[:2]
+            names = {each.name for each in resource.configs}
+            code, text = await self._alter(
+                where,
+                partial(plan_changes, resource.configs),
+                is_repeated=where in repeated or len(names) < len(resource.configs),
+                validate_only=request.validate_only,
+            )
+            results.append(AlteredResource(code, text, kind, name))
+        return IncrementalAlterConfigsResponse(results=results)
+
+    async def _alter(
+        self,
+        where: tuple[int, str],
+        plan: Callable[[TopicConfig], Changes],
+        *,
+        is_repeated: bool,
+        validate_only: bool,
+    ) -> tuple[int, str | None]:
+        """Apply what ``plan`` makes of a topic's settings, or only check it; code and message."""
+        kind, name = where
+        try:
+            if is_repeated:
+                raise RequestError("a resource or setting is named twice; name it once")
+            if kind != TOPIC:
+                _check_broker(kind, name)
+                raise RequestError(
+                    "a broker's settings are read when it starts; change the config file, the "
+                    "environment or the flags, and restart it"
+                )
+            async with self._altering:
+                config = self._topics.get(name).config
+                changes = plan(config)
+                _check_changes(config, changes)
+                if not validate_only:
+                    await self._topics.alter(name, changes)
+        except CordwoodError as error:
+            return error.code, str(error)
+        return Code.NONE, None
+
+
+def plan_replacement(named: Changes, config: TopicConfig) -> Changes:
+    """What it takes to have these settings and no others."""
+    return dict.fromkeys(overrides(config)) | named
+
+
+def plan_changes(asked: Sequence[ConfigChange], config: TopicConfig) -> Changes:
+    """What incremental changes come to; raises ``InvalidConfig`` or ``RequestError``."""
+    return {each.name: _plan_change(config, each) for each in asked}
+
+
+def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
+    name, operation, value = change
+    if operation == _DELETE:
+        return None
+    if value is None:
+        raise RequestError(f"{name}: only a deletion (operation {_DELETE}) goes without a value")
+    if operation == _SET:
+        return value
+    if operation not in (_APPEND, _SUBTRACT):
+        raise RequestError(f"{name}: there is no operation {operation}; use 0 to 3")
+    field_name, kind, _ = rows(TopicConfig).get(name, ("", "", None))
+    if kind != "frozenset[str]":
+        raise InvalidConfig(f"{name} is no list: it can be set, not appended to or subtracted from")
+    now: frozenset[str] = getattr(config, field_name)
+    words = {word.strip() for word in value.split(",")}
+    return ",".join(sorted(now | words if operation == _APPEND else now - words))
+
+
+def _check_changes(config: TopicConfig, changes: Changes) -> None:
+    """Raise what applying them would; None is a default, which always holds."""
+    table = rows(TopicConfig)
+    said = {
+        name: format_value(table[name][2], table[name][2].default)
+        if value is None and name in table
+        else value
+        for name, value in changes.items()
+    }
+    changed(config, said)
+
+
+def _check_broker(kind: int, name: str) -> None:
+    if kind != BROKER:
+        raise RequestError(
+            f"resources of type {kind} have no settings here; ask for topic or broker"
+        )
+    if name not in ("", str(NODE_ID)):
+        raise RequestError(f"there is no broker {name}; the only one is {NODE_ID}")
+
+
+def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, str]]:
+    counts = Counter((kind, name) for kind, name, _ in resources)
+    return {where for where, count in counts.items() if count > 1}
+
+
+# --- one setting ----------------------------------------------------------------------------
+
+
+def described_topic(config: TopicConfig) -> Iterator[DescribedConfig]:
+    """A topic's settings as Kafka shows them."""
+    return _described(config, _TOPIC_SOURCE, read_only=False)
+
+
+def _described(
+    config: TopicConfig | BrokerConfig, source: int, *, read_only: bool
+) -> Iterator[DescribedConfig]:
+    for name, (field_name, kind, row) in rows(type(config)).items():
+        value, default = getattr(config, field_name), format_value(row, row.default)
+        synonyms = [ConfigSynonym(name, default, _DEFAULT_SOURCE)]
+        if value != row.default:
+            synonyms.insert(0, ConfigSynonym(name, format_value(row, value), source))
+        yield DescribedConfig(
+            name=name,
+            value=format_value(row, value),
+            read_only=read_only,
+            config_source=synonyms[0].source,
+            synonyms=synonyms,
+            config_type=_type_of(kind, row),
+            documentation=row.doc,
+        )
+
+
+def _type_of(kind: str, row: Row) -> int:
+    fits = kind == "int" and row.high is not None and row.high <= _INT_MAX
+    return _TYPE_INT if fits else _TYPES[kind]
+
+
+def _trimmed(config: DescribedConfig, request: DescribeConfigsRequest) -> DescribedConfig:
+    return config._replace(
+        synonyms=config.synonyms if request.include_synonyms else (),
+        documentation=config.documentation if request.include_documentation else None,
+    )

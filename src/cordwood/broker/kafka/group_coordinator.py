@@ -1,0 +1,274 @@
+"""The coordinator of consumer groups: carries out what ``decide.groups`` says, durably.
+
+Committed offsets are the catalog's cursors, the same that line readers move; a group that commits
+on a topic whose policy says ``consume`` is registered there, so RECLAIM waits for it. After a
+restart the groups that were remembered or have cursors are there again, Empty.
+
+Time here is monotonic: setting the machine's clock expels nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from cordwood.broker.kafka.lanes import Lanes, Timers
+from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.decide.codes import Code
+from cordwood.decide.groups import (
+    DeleteGroup,
+    DeleteReply,
+    EraseGroup,
+    EraseOffsets,
+    Event,
+    Forget,
+    Groups,
+    GroupSettings,
+    Instruction,
+    PersistGroup,
+    PersistOffsets,
+    Reply,
+    SetTimer,
+    Tick,
+    is_expired,
+    refusal,
+)
+from cordwood.decide.groups.messages import Answer
+from cordwood.decide.offsets import PartitionOffset
+from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import Cursor, ReaderPartition
+
+logger = logging.getLogger("cordwood.broker")
+
+EXPIRY_CHECK_S: Final = 600.0
+AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE  # every client tries again after this one
+
+Token = asyncio.Future[Any]  # resolved with the event's own kind of ``Answer``
+
+
+class GroupCoordinator:
+    """Every group of this broker. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        catalog: Catalog,
+        topics: TopicDesk,
+        readers: ReaderDesk,
+        meta_thread: Executor,
+    ) -> None:
+        self.groups = Groups(GroupSettings.from_config(config))
+        self._retention_ms = config.offsets_retention_ms
+        self._clock = clock
+        self._catalog = catalog
+        self._topics = topics
+        self._readers = readers
+        self._meta_thread = meta_thread
+        self._lanes = Lanes(self._carry_out)
+        self.timers = Timers(self._now_ms, self._tick)
+        self._asked: dict[Token, Event] = {}
+        self._stopping = False
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Bring back the groups of an earlier life and begin to look after idle ones."""
+        self.adopt_all()
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    def drain(self) -> None:
+        """Send every waiting member away to come back later; none is taken from now on."""
+        self._stopping = True
+        self.timers.cancel_all()
+        for token in list(self._asked):
+            self._refuse(token)
+
+    async def stop(self) -> None:
+        """Finish what has been begun."""
+        self.drain()
+        if self._sweeper:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self._lanes.idle()
+
+    # --- events -----------------------------------------------------------------------------
+
+    async def ask(self, group_id: str, event: Callable[[Token], Event]) -> Any:
+        """Hand in the event made with a token; its answer, once what it tells of is durable."""
+        token: Token = asyncio.get_running_loop().create_future()
+        asked = event(token)
+        self._asked[token] = asked
+        if self._stopping:
+            self._refuse(token)
+        else:
+            self.adopt(group_id)
+            self._handle(group_id, asked)
+        return await token
+
+    def _handle(self, group_id: str, event: Event) -> None:
+        self._lanes.put(group_id, self.groups.handle(group_id, event, self._now_ms()))
+
+    def _tick(self, group_id: str) -> None:
+        self._handle(group_id, Tick())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # --- groups that are known by their cursors ---------------------------------------------
+
+    def adopt(self, group_id: str) -> None:
+        """Know a group that has cursors: of an earlier life, or moved by the line protocol."""
+        if group_id in self.groups or group_id in self._lanes:
+            return
+        has_offsets = any(where.reader == group_id for where in list(self._catalog.cursors()))
+        if has_offsets or group_id in self._catalog.groups:
+            self._restore(group_id, has_offsets=has_offsets)
+
+    def adopt_all(self) -> None:
+        """Know every such group."""
+        with_offsets = {where.reader for where in list(self._catalog.cursors())}
+        for group_id in sorted(with_offsets | set(self._catalog.groups)):
+            if group_id not in self.groups and group_id not in self._lanes:
+                self._restore(group_id, has_offsets=group_id in with_offsets)
+
+    def _restore(self, group_id: str, *, has_offsets: bool) -> None:
+        instructions = self.groups.restore(
+            group_id,
+            protocol_type=self._catalog.groups.get(group_id, ""),
+            has_offsets=has_offsets,
+            now_ms=self._now_ms(),
+        )
+        self._lanes.put(group_id, instructions)
+
+    # --- instructions -----------------------------------------------------------------------
+
+    async def _carry_out(self, group_id: str, instructions: Sequence[Instruction]) -> None:
+        """In order; after a failure timers still run, and replies become refusals."""
+        asked_for = any(
+            isinstance(each, Reply) and isinstance(each.answer, DeleteReply)
+            for each in instructions
+        )
+        failed = False
+        for instruction in instructions:
+            match instruction:
+                case Reply():
+                    self._reply(instruction, failed=failed)
+                case SetTimer():
+                    if not self._stopping:
+                        self.timers.set(group_id, instruction.at_ms)
+                case Forget():
+                    self.timers.cancel(group_id)
+                case _ if not failed:
+                    try:
+                        await self._persist(group_id, instruction, erase_cursors=asked_for)
+                    except CordwoodError as error:
+                        logger.warning("group.unsaved group=%s error=%s", group_id, error)
+                        failed = True
+
+    async def _persist(
+        self, group_id: str, instruction: Instruction, *, erase_cursors: bool
+    ) -> None:
+        match instruction:
+            case PersistOffsets():
+                await self.register(group_id, instruction.offsets)
+                await self._readers.commit(cursors_of(group_id, instruction.offsets, self._clock))
+            case PersistGroup():
+                await self._in_meta(self._catalog.put_group, group_id, instruction.protocol_type)
+            case EraseOffsets():
+                partitions = instruction.partitions
+                await self._in_meta(self._catalog.release_cursors, group_id, partitions)
+            case EraseGroup():
+                # A group that is only forgotten had committed nothing. If there are cursors of
+                # its name all the same, they are a line reader's, and stay.
+                erase = self._catalog.erase_group if erase_cursors else self._catalog.forget_group
+                await self._in_meta(erase, group_id)
+
+    def _reply(self, reply: Reply, *, failed: bool) -> None:
+        assert isinstance(reply.token, asyncio.Future)
+        if failed:
+            self._refuse(reply.token)
+        else:
+            self._end(reply.token, reply.answer)
+
+    def _refuse(self, token: Token) -> None:
+        asked = self._asked.get(token)
+        if asked is not None and not isinstance(asked, Tick):
+            self._end(token, refusal(asked, AWAY))
+
+    def _end(self, token: Token, answer: Answer) -> None:
+        """Answer a token; one refused by ``drain`` may have been answered before."""
+        if self._asked.pop(token, None) is not None and not token.done():
+            token.set_result(answer)
+
+    async def register(self, group_id: str, offsets: Sequence[PartitionOffset]) -> None:
+        """Let RECLAIM wait for the group on the topics among these whose policy says so."""
+        for topic in {each.partition.topic for each in offsets}:
+            with contextlib.suppress(UnknownTopic):  # deleted meanwhile: nothing to wait for
+                if "consume" in self._topics.get(topic).config.cleanup_policy:
+                    await self._readers.register(topic, group_id)
+
+    async def _in_meta(self, change: Callable[..., None], *arguments: Any) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._meta_thread, change, *arguments)
+
+    # --- offsets nobody uses any more -------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_S)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Delete the groups whose offsets are no longer kept."""
+        self.adopt_all()
+        for group_id in self.expired():
+            answer = await self.ask(group_id, DeleteGroup)
+            logger.info("group.expired group=%s code=%s", group_id, answer.code.name)
+
+    def expired(self) -> list[str]:
+        """The groups ``expire`` would delete now. Those RECLAIM waits for are an operator's."""
+        newest_ms = self._newest_commits()
+        held = {
+            reader for topic in self._topics.all() for reader in self._catalog.registered(topic)
+        }
+        return [
+            group.group_id
+            for group in self.groups.listing()
+            if group.group_id in newest_ms
+            and group.group_id not in held
+            and is_expired(
+                group,
+                now_ms=self._now_ms(),
+                commit_age_ms=self._clock.now_ms() - newest_ms[group.group_id],
+                retention_ms=self._retention_ms,
+            )
+        ]
+
+    def _newest_commits(self) -> Mapping[str, int]:
+        newest_ms: dict[str, int] = {}
+        for where, cursor in list(self._catalog.cursors().items()):
+            newest_ms[where.reader] = max(cursor.commit_ms, newest_ms.get(where.reader, 0))
+        return newest_ms
+
+
+def cursors_of(
+    group_id: str, offsets: Sequence[PartitionOffset], clock: Clock
+) -> dict[ReaderPartition, Cursor]:
+    """A group's offsets as the catalog keeps them."""
+    now_ms = clock.now_ms()
+    return {
+        ReaderPartition(group_id, *each.partition): Cursor(
+            each.offset, each.metadata, each.leader_epoch, now_ms
+        )
+        for each in offsets
+    }

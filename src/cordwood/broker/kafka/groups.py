@@ -1,0 +1,231 @@
+"""Consumer groups as requests see them: the coordinator, membership, and who is in.
+
+Requests become events of ``decide.groups`` and its answers become replies; the quirks of old
+versions end here. One broker coordinates every group and every transactional id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import uuid4
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.topics import NODE_ID
+from cordwood.decide.codes import Code
+from cordwood.decide.groups import (
+    DeleteGroup,
+    DeleteReply,
+    GroupState,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    Leaver,
+    LeaveReply,
+    Sync,
+    SyncReply,
+)
+from cordwood.wire.kafka.messages.groups import (
+    Coordinator,
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_GROUP, _TRANSACTION = 0, 1  # what a coordinator can be asked for
+_BATCHED_FIND: Final = 4  # from this FindCoordinator on there are several keys
+_BATCHED_LEAVE: Final = 3
+_NULL_PROTOCOL: Final = 7  # before this JoinGroup a protocol cannot be null
+
+
+class KafkaGroups:
+    """The handlers of eight APIs."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def find_coordinator(
+        self, request: FindCoordinatorRequest, version: int, caller: Caller
+    ) -> FindCoordinatorResponse:
+        """This broker, whatever is to be coordinated."""
+        code, text = Code.NONE, None
+        node_id, host, port = NODE_ID, caller.host, caller.port
+        if request.key_type not in (_GROUP, _TRANSACTION):
+            code, text = Code.INVALID_REQUEST, f"nobody coordinates keys of type {request.key_type}"
+            node_id, host, port = -1, "", -1
+        if version < _BATCHED_FIND:
+            return FindCoordinatorResponse(0, code, text, node_id, host, port)
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key, node_id, host, port, code, text)
+                for key in request.coordinator_keys
+            ]
+        )
+
+    # --- membership -------------------------------------------------------------------------
+
+    async def join_group(
+        self, request: JoinGroupRequest, version: int, caller: Caller
+    ) -> JoinGroupResponse:
+        """A place in the next generation; answered when the generation begins."""
+        client_id = caller.client_id or ""
+        named = request.group_instance_id or client_id or "member"
+        rebalance_ms = request.rebalance_timeout_ms if version else request.session_timeout_ms
+        answer: JoinReply = await self._coordinator.ask(
+            request.group_id,
+            lambda token: Join(
+                token=token,
+                version=version,
+                member_id=request.member_id,
+                new_member_id=f"{named}-{uuid4()}",
+                instance_id=request.group_instance_id,
+                client_id=client_id,
+                client_host=f"/{caller.peer.rpartition(':')[0]}",  # as Kafka writes it
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocol_type=request.protocol_type,
+                protocols=tuple((each.name, each.metadata) for each in request.protocols),
+            ),
+        )
+        is_nullable = version >= _NULL_PROTOCOL
+        return JoinGroupResponse(
+            error_code=answer.code,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol if is_nullable else answer.protocol or "",
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=[JoinGroupMember(*member) for member in answer.members],
+        )
+
+    async def sync_group(
+        self, request: SyncGroupRequest, _version: int, _caller: Caller
+    ) -> SyncGroupResponse:
+        """The member's assignment, once the leader has handed it in."""
+        answer: SyncReply = await self._coordinator.ask(
+            request.group_id,
+            lambda token: Sync(
+                token=token,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol_name,
+                assignments=tuple(
+                    (each.member_id, each.assignment) for each in request.assignments
+                ),
+            ),
+        )
+        return SyncGroupResponse(
+            error_code=answer.code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol,
+            assignment=answer.assignment,
+        )
+
+    async def heartbeat(
+        self, request: HeartbeatRequest, _version: int, _caller: Caller
+    ) -> HeartbeatResponse:
+        """Whether the member still is one."""
+        answer: HeartbeatReply = await self._coordinator.ask(
+            request.group_id,
+            lambda token: Heartbeat(
+                token=token,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                instance_id=request.group_instance_id,
+            ),
+        )
+        return HeartbeatResponse(error_code=answer.code)
+
+    async def leave_group(
+        self, request: LeaveGroupRequest, version: int, _caller: Caller
+    ) -> LeaveGroupResponse:
+        """Members go; before version 3 the one member's code is the reply's."""
+        is_batched = version >= _BATCHED_LEAVE
+        leavers = tuple(Leaver(each.member_id, each.group_instance_id) for each in request.members)
+        if not is_batched:
+            leavers = (Leaver(request.member_id),)
+        answer: LeaveReply = await self._coordinator.ask(
+            request.group_id, lambda token: Leave(token, leavers)
+        )
+        if is_batched:
+            return LeaveGroupResponse(
+                error_code=answer.code, members=[LeftMember(*left) for left in answer.members]
+            )
+        code = answer.code or (answer.members[0].code if answer.members else Code.NONE)
+        return LeaveGroupResponse(error_code=code)
+
+    # --- what an operator asks --------------------------------------------------------------
+
+    async def describe_groups(
+        self, request: DescribeGroupsRequest, _version: int, _caller: Caller
+    ) -> DescribeGroupsResponse:
+        """Groups and their members; one that is not there is Dead, as these versions have it."""
+        return DescribeGroupsResponse(groups=[self._describe(name) for name in request.groups])
+
+    def _describe(self, group_id: str) -> DescribedGroup:
+        self._coordinator.adopt(group_id)
+        group = self._coordinator.groups.describe(group_id)
+        if group is None:
+            return DescribedGroup(Code.NONE, group_id, GroupState.DEAD.value)
+        members = [
+            DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata,
+                assignment=member.assignment,
+            )
+            for member in group.members
+        ]
+        state = group.state.value
+        return DescribedGroup(
+            Code.NONE, group_id, state, group.protocol_type, group.protocol, members
+        )
+
+    async def list_groups(
+        self, request: ListGroupsRequest, _version: int, _caller: Caller
+    ) -> ListGroupsResponse:
+        """Every group there is, or those in the states asked for."""
+        self._coordinator.adopt_all()
+        found = self._coordinator.groups.listing(request.states_filter)
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(group.group_id, group.protocol_type, group.state.value)
+                for group in found
+            ]
+        )
+
+    async def delete_groups(
+        self, request: DeleteGroupsRequest, _version: int, _caller: Caller
+    ) -> DeleteGroupsResponse:
+        """Forget groups nobody is in, with their cursors and registrations."""
+        results = []
+        for group_id in request.group_ids:
+            answer: DeleteReply = await self._coordinator.ask(group_id, DeleteGroup)
+            results.append(DeletedGroup(group_id, answer.code))
+        return DeleteGroupsResponse(results=results)

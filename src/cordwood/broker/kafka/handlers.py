@@ -1,0 +1,135 @@
+"""Every API's handler, built from the desks; and the coordinators' start and stop."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from cordwood.broker.feed import Feed
+from cordwood.broker.kafka.admin import KafkaAdmin
+from cordwood.broker.kafka.commits import KafkaCommits
+from cordwood.broker.kafka.configs import Addresses, KafkaConfigs
+from cordwood.broker.kafka.desk import Handler
+from cordwood.broker.kafka.fetch import KafkaFetch
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.groups import KafkaGroups
+from cordwood.broker.kafka.metadata import KafkaMetadata
+from cordwood.broker.kafka.offsets import KafkaOffsets
+from cordwood.broker.kafka.produce import KafkaProduce
+from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
+from cordwood.broker.kafka.transactions import KafkaTransactions
+from cordwood.broker.kafka.verify import VerifiedProduce
+from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.log.store import Store
+
+
+class Coordinators:
+    """The groups and the transactions: what has timers and must be started and stopped."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        store: Store,
+        topics: TopicDesk,
+        readers: ReaderDesk,
+        produce: ProduceDesk,
+        meta_thread: Executor,
+    ) -> None:
+        self.groups = GroupCoordinator(
+            config=config,
+            clock=clock,
+            catalog=store.catalog,
+            topics=topics,
+            readers=readers,
+            meta_thread=meta_thread,
+        )
+        self.transactions = TransactionCoordinator(
+            config=config,
+            clock=clock,
+            catalog=store.catalog,
+            topics=topics,
+            produce=produce,
+            groups=self.groups,
+            meta_thread=meta_thread,
+        )
+
+    def start(self) -> None:
+        """On the running loop, once the writer runs: transactions in doubt are finished."""
+        self.groups.start()
+        self.transactions.start()
+
+    def drain(self) -> None:
+        """Before doors wait for requests under way: members parked in a rebalance go now."""
+        self.groups.drain()
+        self.transactions.drain()
+
+    async def stop(self) -> None:
+        """Before the writer and the metadata thread end."""
+        await self.transactions.stop()
+        await self.groups.stop()
+
+
+def kafka_handlers(
+    coordinators: Coordinators,
+    *,
+    config: BrokerConfig,
+    clock: Clock,
+    store: Store,
+    topics: TopicDesk,
+    produce: ProduceDesk,
+    feed: Feed,
+    addresses: Addresses,
+) -> dict[str, Handler]:
+    """The table for ``KafkaDesk``: one handler for each API that is served."""
+    groups, transactions = coordinators.groups, coordinators.transactions
+    metadata = KafkaMetadata(topics, store.catalog.cluster_id())
+    offsets = KafkaOffsets(topics)
+    admin = KafkaAdmin(config, store, topics)
+    configs = KafkaConfigs(config, topics, addresses)
+    members = KafkaGroups(groups)
+    commits = KafkaCommits(groups, store.catalog, topics, transactions.unstable)
+    txn = KafkaTransactions(
+        config=config, clock=clock, topics=topics, coordinator=transactions, groups=groups
+    )
+    return {
+        "Produce": VerifiedProduce(KafkaProduce(topics, produce), transactions).produce,
+        "Fetch": KafkaFetch(topics, feed, clock).fetch,
+        "ListOffsets": offsets.list_offsets,
+        "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
+        "ApiVersions": metadata.api_versions,
+        "Metadata": metadata.metadata,
+        "DescribeCluster": metadata.describe_cluster,
+        "DescribeTopicPartitions": metadata.describe_topic_partitions,
+        "FindCoordinator": members.find_coordinator,
+        "JoinGroup": members.join_group,
+        "SyncGroup": members.sync_group,
+        "Heartbeat": members.heartbeat,
+        "LeaveGroup": members.leave_group,
+        "DescribeGroups": members.describe_groups,
+        "ListGroups": members.list_groups,
+        "DeleteGroups": members.delete_groups,
+        "OffsetCommit": commits.offset_commit,
+        "OffsetFetch": commits.offset_fetch,
+        "OffsetDelete": commits.offset_delete,
+        "InitProducerId": txn.init_producer_id,
+        "AddPartitionsToTxn": txn.add_partitions_to_txn,
+        "AddOffsetsToTxn": txn.add_offsets_to_txn,
+        "TxnOffsetCommit": txn.txn_offset_commit,
+        "EndTxn": txn.end_txn,
+        "DescribeProducers": txn.describe_producers,
+        "DescribeTransactions": txn.describe_transactions,
+        "ListTransactions": txn.list_transactions,
+        "CreateTopics": admin.create_topics,
+        "DeleteTopics": admin.delete_topics,
+        "CreatePartitions": admin.create_partitions,
+        "DeleteRecords": admin.delete_records,
+        "DescribeLogDirs": admin.describe_log_dirs,
+        "DescribeConfigs": configs.describe_configs,
+        "AlterConfigs": configs.alter_configs,
+        "IncrementalAlterConfigs": configs.incremental_alter_configs,
+    }

@@ -1,0 +1,233 @@
+"""The coordinator of transactions: carries out what ``decide.transactions`` says, durably.
+
+A ledger is durable before anybody hears of it, and with the ledger that ends a committed
+transaction the cursors it moves: one write. Markers go through the writer like any batch, so they
+lie behind every record of their transaction. A start finishes what an earlier life had decided.
+
+Time here is the wall clock's, as ledgers outlive the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from cordwood.batch.header import parse_headers
+from cordwood.batch.records import encode_marker
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token, cursors_of
+from cordwood.broker.kafka.lanes import Lanes, Timers
+from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.decide.codes import Code
+from cordwood.decide.transactions import (
+    Erase,
+    Event,
+    Forget,
+    InitProducer,
+    InitReply,
+    Instruction,
+    MarkersFailed,
+    MarkersWritten,
+    Persist,
+    Reply,
+    SetTimer,
+    Tick,
+    Transactions,
+    TransactionSettings,
+    TxnReply,
+    WriteMarkers,
+)
+from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.model import TopicPartition
+
+logger = logging.getLogger("cordwood.broker")
+
+COORDINATOR_EPOCH: Final = 0  # markers carry the coordinator's term; one broker has one
+AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE
+
+
+class TransactionCoordinator:
+    """Every transactional id of this broker. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        catalog: Catalog,
+        topics: TopicDesk,
+        produce: ProduceDesk,
+        groups: GroupCoordinator,
+        meta_thread: Executor,
+    ) -> None:
+        self.transactions = Transactions(TransactionSettings.from_config(config))
+        self._clock = clock
+        self._catalog = catalog
+        self._topics = topics
+        self._produce = produce
+        self._groups = groups
+        self._meta_thread = meta_thread
+        self._lanes = Lanes(self._carry_out)
+        self.timers = Timers(clock.now_ms, self._tick)
+        self._asked: dict[Token, tuple[str, Event]] = {}
+        self._marking: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def start(self) -> None:
+        """Bring back every id; transactions whose fate was sealed are carried to their end."""
+        for transactional_id, ledger in list(self._catalog.transactions.items()):
+            self._lanes.put(transactional_id, self.transactions.restore(transactional_id, ledger))
+
+    def drain(self) -> None:
+        """Send those who wait away to ask again later; nobody is taken from now on."""
+        self._stopping = True
+        self.timers.cancel_all()
+        for token in list(self._asked):
+            self._refuse(token)
+
+    async def stop(self) -> None:
+        """Finish what has been begun; markers not yet written are written at the next start."""
+        self.drain()
+        for task in self._marking:
+            task.cancel()
+        if self._marking:
+            await asyncio.wait(self._marking)
+        await self._lanes.idle()
+
+    # --- events -----------------------------------------------------------------------------
+
+    async def ask(self, transactional_id: str, event: Callable[[Token], Event]) -> Any:
+        """Hand in the event made with a token; its answer, once what it tells of is durable."""
+        token: Token = asyncio.get_running_loop().create_future()
+        asked = event(token)
+        self._asked[token] = transactional_id, asked
+        if self._stopping:
+            self._refuse(token)
+        else:
+            self._handle(transactional_id, asked)
+        return await token
+
+    async def new_producer_id(self) -> int:
+        """An id nobody has had; durable before it is given."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._meta_thread, self._catalog.new_producer_id)
+
+    def _handle(self, transactional_id: str, event: Event) -> None:
+        instructions = self.transactions.handle(transactional_id, event, self._clock.now_ms())
+        self._lanes.put(transactional_id, instructions)
+
+    def _tick(self, transactional_id: str) -> None:
+        self._handle(transactional_id, Tick())
+
+    # --- instructions -----------------------------------------------------------------------
+
+    async def _carry_out(self, transactional_id: str, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            try:
+                await self._do(transactional_id, instruction)
+            except CordwoodError as error:
+                logger.warning("transaction.unsaved id=%s error=%s", transactional_id, error)
+                self._fall_back(transactional_id)
+                return
+
+    async def _do(self, transactional_id: str, instruction: Instruction) -> None:
+        match instruction:
+            case Reply():
+                assert isinstance(instruction.token, asyncio.Future)
+                self._end(instruction.token, instruction.answer)
+            case Persist():
+                await self._persist(transactional_id, instruction)
+            case WriteMarkers():
+                self._begin(self._mark(transactional_id, instruction))
+            case SetTimer():
+                if not self._stopping:
+                    self.timers.set(transactional_id, instruction.at_ms)
+            case Erase():
+                await self._in_meta(self._catalog.delete_transaction, transactional_id)
+            case Forget():
+                self.timers.cancel(transactional_id)
+
+    async def _persist(self, transactional_id: str, persist: Persist) -> None:
+        cursors: dict[ReaderPartition, Cursor] = {}
+        for group_id, offsets in persist.cursors:
+            await self._groups.register(group_id, offsets)
+            cursors |= cursors_of(group_id, offsets, self._clock)
+        put = self._catalog.put_transaction
+        await self._in_meta(put, transactional_id, persist.ledger, cursors)
+
+    def _fall_back(self, transactional_id: str) -> None:
+        """Memory is ahead of the disk: refuse all who wait and go on from the last ledger."""
+        self._lanes.drop_waiting(transactional_id)
+        self.timers.cancel(transactional_id)
+        for token, (asked_id, _) in list(self._asked.items()):
+            if asked_id == transactional_id:
+                self._refuse(token)
+        ledger = self._catalog.transactions.get(transactional_id)
+        if ledger is None:
+            self.transactions.drop(transactional_id)
+        else:
+            instructions = self.transactions.restore(transactional_id, ledger)
+            if any(isinstance(each, WriteMarkers) for each in instructions):
+                self._handle(transactional_id, MarkersFailed())  # later: the disk needs a rest
+            else:
+                self._lanes.put(transactional_id, instructions)
+
+    def _refuse(self, token: Token) -> None:
+        _, asked = self._asked[token]
+        self._end(token, InitReply(AWAY) if isinstance(asked, InitProducer) else TxnReply(AWAY))
+
+    def _end(self, token: Token, answer: InitReply | TxnReply) -> None:
+        """Answer a token; one refused before may be answered by the machine once more."""
+        if self._asked.pop(token, None) is not None and not token.done():
+            token.set_result(answer)
+
+    async def _in_meta(self, change: Callable[..., None], *arguments: Any) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._meta_thread, change, *arguments)
+
+    # --- markers ----------------------------------------------------------------------------
+
+    def _begin(self, marking: Coroutine[Any, Any, None]) -> None:
+        """Beside the lane: who asks meanwhile is told that the transaction is being ended."""
+        task = asyncio.create_task(marking)
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
+
+    async def _mark(self, transactional_id: str, wanted: WriteMarkers) -> None:
+        marker = encode_marker(
+            wanted.commit,
+            producer_id=wanted.producer_id,
+            producer_epoch=wanted.producer_epoch,
+            coordinator_epoch=COORDINATOR_EPOCH,
+            timestamp_ms=self._clock.now_ms(),
+        )
+        written = await asyncio.gather(*(self._append(tp, marker) for tp in wanted.partitions))
+        self._handle(transactional_id, MarkersWritten() if all(written) else MarkersFailed())
+
+    async def _append(self, tp: TopicPartition, marker: bytes) -> bool:
+        """Whether the marker is durable; a partition that is gone needs none."""
+        data = bytearray(marker)
+        try:
+            partition = self._topics.get(tp.topic).partition(tp.partition)
+            await self._produce.submit(partition, data, parse_headers(data))
+        except UnknownTopic:
+            return True
+        except CordwoodError as error:
+            logger.warning("transaction.unmarked partition=%s error=%s", tp, error)
+            return False
+        return True
+
+    # --- lookups ----------------------------------------------------------------------------
+
+    def unstable(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Those of a group's partitions whose offset hangs on an open transaction."""
+        return self.transactions.unstable(group_id, partitions)

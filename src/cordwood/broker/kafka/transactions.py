@@ -1,0 +1,321 @@
+"""Producer ids and transactions as requests see them.
+
+Requests become events of ``decide.transactions`` and its answers become replies. What a transaction
+may touch is checked here: partitions that exist, groups that agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.commits import committed, has_partition, offsets_of
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
+from cordwood.broker.topics import TopicDesk
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.decide.codes import Code
+from cordwood.decide.offsets import PartitionOffset
+from cordwood.decide.transactions import (
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    InitReply,
+    Ledger,
+    StageOffsets,
+    TransactionState,
+    TxnReply,
+)
+from cordwood.errors import CordwoodError
+from cordwood.log.partition import Partition
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
+from cordwood.wire.kafka.messages.commits import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from cordwood.wire.kafka.messages.transactions import (
+    ActiveProducer,
+    AddedPartition,
+    AddedTopic,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducersPartition,
+    ProducersTopic,
+    TxnTopic,
+)
+
+_NO_OFFSET = -1
+
+
+class KafkaTransactions:
+    """The handlers of eight APIs."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: TopicDesk,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._coordinator = coordinator
+        self._groups = groups
+
+    async def init_producer_id(
+        self, request: InitProducerIdRequest, version: int, _caller: Caller
+    ) -> InitProducerIdResponse:
+        """A producer id; with a transactional id the one that belongs to it, in a new epoch."""
+        try:
+            fresh_id = await self._coordinator.new_producer_id()
+        except CordwoodError:
+            return InitProducerIdResponse(error_code=Code.COORDINATOR_NOT_AVAILABLE)
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=fresh_id)
+        answer: InitReply = await self._coordinator.ask(
+            request.transactional_id,
+            lambda token: InitProducer(
+                token=token,
+                version=version,
+                timeout_ms=request.transaction_timeout_ms,
+                fresh_producer_id=fresh_id,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+            ),
+        )
+        return InitProducerIdResponse(
+            error_code=answer.code,
+            producer_id=answer.producer_id,
+            producer_epoch=answer.producer_epoch,
+        )
+
+    # --- what a transaction touches ---------------------------------------------------------
+
+    async def add_partitions_to_txn(
+        self, request: AddPartitionsToTxnRequest, version: int, _caller: Caller
+    ) -> AddPartitionsToTxnResponse:
+        """Partitions join the transaction, all or none."""
+        asked = [
+            TopicPartition(topic.name, number)
+            for topic in request.topics
+            for number in topic.partitions
+        ]
+        unknown = {each for each in asked if not has_partition(self._topics, each)}
+        if unknown:
+            codes = {
+                each: Code.UNKNOWN_TOPIC_OR_PARTITION
+                if each in unknown
+                else Code.OPERATION_NOT_ATTEMPTED
+                for each in asked
+            }
+        else:
+            answer: TxnReply = await self._coordinator.ask(
+                request.transactional_id,
+                lambda token: AddPartitions(
+                    token=token,
+                    version=version,
+                    producer_id=request.producer_id,
+                    producer_epoch=request.producer_epoch,
+                    partitions=frozenset(asked),
+                ),
+            )
+            codes = dict.fromkeys(asked, answer.code)
+        return AddPartitionsToTxnResponse(
+            topics=[
+                AddedTopic(
+                    topic.name,
+                    [
+                        AddedPartition(number, codes[TopicPartition(topic.name, number)])
+                        for number in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def add_offsets_to_txn(
+        self, request: AddOffsetsToTxnRequest, version: int, _caller: Caller
+    ) -> AddOffsetsToTxnResponse:
+        """The offsets of a group join the transaction."""
+        answer: TxnReply = await self._coordinator.ask(
+            request.transactional_id,
+            lambda token: AddOffsets(
+                token=token,
+                version=version,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                group_id=request.group_id,
+            ),
+        )
+        return AddOffsetsToTxnResponse(error_code=answer.code)
+
+    async def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, version: int, _caller: Caller
+    ) -> TxnOffsetCommitResponse:
+        """Offsets that count if the transaction commits; the group must agree now."""
+        offsets = offsets_of(request.topics)
+        codes = {each.partition: self._check_offset(each) for each in offsets}
+        kept = tuple(each for each in offsets if not codes[each.partition])
+        if kept:
+            code = await self._stage(request, version, kept)
+            codes |= dict.fromkeys((each.partition for each in kept), code)
+        return TxnOffsetCommitResponse(topics=committed(request.topics, codes))
+
+    def _check_offset(self, offset: PartitionOffset) -> Code:
+        if not has_partition(self._topics, offset.partition):
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if offset.is_metadata_larger(self._config.offset_metadata_max_bytes):
+            return Code.OFFSET_METADATA_TOO_LARGE
+        return Code.NONE
+
+    async def _stage(
+        self, request: TxnOffsetCommitRequest, version: int, offsets: tuple[PartitionOffset, ...]
+    ) -> Code:
+        if not request.group_id:
+            return Code.INVALID_GROUP_ID
+        self._groups.adopt(request.group_id)
+        code = self._groups.groups.check_txn_commit(
+            request.group_id, request.member_id, request.generation_id, request.group_instance_id
+        )
+        if code:
+            return code
+        answer: TxnReply = await self._coordinator.ask(
+            request.transactional_id,
+            lambda token: StageOffsets(
+                token=token,
+                version=version,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                group_id=request.group_id,
+                offsets=offsets,
+            ),
+        )
+        return answer.code
+
+    async def end_txn(
+        self, request: EndTxnRequest, version: int, _caller: Caller
+    ) -> EndTxnResponse:
+        """Commit or abort; answered when readers see it so."""
+        answer: TxnReply = await self._coordinator.ask(
+            request.transactional_id,
+            lambda token: EndTransaction(
+                token=token,
+                version=version,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                commit=request.committed,
+            ),
+        )
+        return EndTxnResponse(error_code=answer.code)
+
+    # --- what an operator asks --------------------------------------------------------------
+
+    async def describe_producers(
+        self, request: DescribeProducersRequest, _version: int, _caller: Caller
+    ) -> DescribeProducersResponse:
+        """What partitions remember of their producers."""
+        return DescribeProducersResponse(
+            topics=[
+                ProducersTopic(
+                    topic.name,
+                    [await self._producers(topic.name, number) for number in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _producers(self, topic: str, number: int) -> ProducersPartition:
+        try:
+            partition = self._topics.get(topic).partition(number)
+            active = await self._topics.on_writer(lambda: _active_producers(partition))
+        except CordwoodError as error:
+            return ProducersPartition(number, error.code, str(error))
+        return ProducersPartition(number, Code.NONE, None, active)
+
+    async def describe_transactions(
+        self, request: DescribeTransactionsRequest, _version: int, _caller: Caller
+    ) -> DescribeTransactionsResponse:
+        """How transactional ids stand."""
+        return DescribeTransactionsResponse(
+            transactions=[
+                _described(each, self._coordinator.transactions.describe(each))
+                for each in request.transactional_ids
+            ]
+        )
+
+    async def list_transactions(
+        self, request: ListTransactionsRequest, _version: int, _caller: Caller
+    ) -> ListTransactionsResponse:
+        """The transactional ids that pass the filters; a duration only running ones can pass."""
+        known = {state.value for state in TransactionState}
+        unknown = [name for name in request.state_filters if name not in known]
+        found = self._coordinator.transactions.listing(
+            request.state_filters, request.producer_id_filters
+        )
+        now_ms = self._clock.now_ms()
+        listed = [
+            ListedTransaction(name, ledger.producer_id, ledger.state.value)
+            for name, ledger in found
+            if _has_run_for(ledger, request.duration_filter_ms, now_ms)
+        ]
+        return ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
+
+
+def _active_producers(partition: Partition) -> list[ActiveProducer]:
+    """On the writer thread, whose these are."""
+    return [
+        ActiveProducer(
+            producer_id=producer_id,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.last_sequence(),
+            last_timestamp_ms=producer.seen_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            current_txn_start_offset=_NO_OFFSET if begun is None else begun,
+        )
+        for producer_id, producer, begun in partition.producers.active()
+    ]
+
+
+def _has_run_for(ledger: Ledger, duration_ms: int, now_ms: int) -> bool:
+    if duration_ms < 0:
+        return True
+    return ledger.started_ms != NO_TIMESTAMP and now_ms - ledger.started_ms > duration_ms
+
+
+def _described(transactional_id: str, ledger: Ledger | None) -> DescribedTransaction:
+    if ledger is None or ledger.producer_id == NO_PRODUCER:
+        return DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
+    return DescribedTransaction(
+        Code.NONE,
+        transactional_id,
+        ledger.state.value,
+        ledger.timeout_ms,
+        ledger.started_ms,
+        ledger.producer_id,
+        ledger.producer_epoch,
+        _by_topic(ledger.partitions),
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[TxnTopic]:
+    return [
+        TxnTopic(name, [tp.partition for tp in found])
+        for name, found in groupby(sorted(partitions), key=lambda tp: tp.topic)
+    ]
