@@ -47,24 +47,20 @@ from cordwood.errors import (
     UnavailableError,
 )
 from cordwood.log.descriptors import Descriptors
-from cordwood.log.facts import encode_facts
 from cordwood.log.files import Files
+from cordwood.log.graveyard import Graveyard
 from cordwood.log.index import MemoryIndex
 from cordwood.log.layout import (
-    DELETED,
-    LEADER_EPOCHS,
     PARTITION_METADATA,
-    SEGMENT_FACTS,
     SEGMENT_KINDS,
     SWAP,
     EpochStart,
     Kind,
-    encode_epochs,
     encode_metadata,
     file_path,
 )
 from cordwood.log.marks import Marks, Published
-from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, encode_aborted
+from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers
 from cordwood.log.recovery import (
     Loaded,
     Loader,
@@ -74,11 +70,10 @@ from cordwood.log.recovery import (
     without_epochs_from,
 )
 from cordwood.log.segment import Retired, Segment, Survey, survey
+from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
 from cordwood.log.swap import recover_swaps
 from cordwood.log.view import Slice, TimedOffset, View
 from cordwood.model import NO_TIMESTAMP, SegmentInfo, TopicPartition
-
-_ALL_KINDS = tuple(Kind)
 
 logger = logging.getLogger("cordwood.log")
 
@@ -91,14 +86,6 @@ class Appended(NamedTuple):
     append_ms: int  # the broker's clock on LogAppendTime topics, otherwise NO_TIMESTAMP
     log_start_offset: int
     is_duplicate: bool = False
-
-
-class _Doomed(NamedTuple):
-    """Files without a live name, kept a while for readers."""
-
-    since_ms: int
-    paths: tuple[Path, ...]
-    segments: tuple[Segment, ...]
 
 
 class Partition:
@@ -125,8 +112,9 @@ class Partition:
         self._clock = clock
         self._descriptors = descriptors
         self._replacing = threading.Lock()  # held while names change under readers
-        self._doomed: list[_Doomed] = []
+        self._graveyard = Graveyard(files)
         self._offline = ""  # why, once it is
+        self._is_closed = False
         self._log_start_offset = log_start_offset
         loaded = self._load()
         self._marks = Marks(directory, files)
@@ -362,7 +350,7 @@ class Partition:
         """Write down the term before its first batch."""
         epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
         if epochs is not self._epochs:
-            self._files.write_whole(self.directory / LEADER_EPOCHS, encode_epochs(epochs))
+            write_epochs(self._files, self.directory, epochs)
             self._epochs = epochs
 
     def _write(self, data: bytearray) -> None:
@@ -493,25 +481,11 @@ class Partition:
         """Index files of the active segment and the producers as they are at its end."""
         assert isinstance(segment.index, MemoryIndex)
         segment.index.seal()
-        self._write_index(segment)
-        snapshot = file_path(self.directory, self.next_offset, Kind.SNAPSHOT)
-        self._files.write_whole(snapshot, self.producers.encode_snapshot(), sync_dir=False)
-
-    def _write_index(self, segment: Segment) -> None:
-        """Both index files, and the aborted transactions if they are not in a file yet."""
-        assert isinstance(segment.index, MemoryIndex)
-        contents = {
-            Kind.INDEX: segment.index.encode_offsets(),
-            Kind.TIMEINDEX: segment.index.encode_times(),
-        }
-        if segment.aborted:
-            contents[Kind.TXNINDEX] = encode_aborted(segment.aborted)
-        for kind, data in contents.items():
-            self._files.write_whole(segment.path(kind), data, sync_dir=False)
+        write_index(self._files, segment)
+        write_snapshot(self._files, self.directory, self.next_offset, self.producers)
 
     def _write_facts(self, segments: Iterable[Segment]) -> None:
-        facts = encode_facts(segment.facts() for segment in segments)
-        self._files.write_whole(self.directory / SEGMENT_FACTS, facts, sync_dir=False)
+        write_facts(self._files, self.directory, segments)
 
     def _sync_names(self, what: str) -> None:
         try:
@@ -527,7 +501,7 @@ class Partition:
             return
         try:
             for segment in wrong:
-                self._write_index(segment)
+                write_index(self._files, segment)
             self._write_facts(self._segments)
             self._files.sync_dir(self.directory)
         except CordwoodError as error:
@@ -540,15 +514,27 @@ class Partition:
 
     def close(self) -> None:
         """Stop cleanly: all synced, indexes and producers in files. An offline one just stops."""
-        if not self._offline:
-            self._repair_indexes()
-            self.sync()
-            self._write_sidecars(self._active)
-            self._write_facts(self._segments)
-            self._files.sync_dir(self.directory)
-        self._release()
-        self._marks.close()
-        self._go_offline("it was closed")
+        if self._is_closed:
+            return
+        try:
+            if not self._offline:
+                self._repair_indexes()
+                self.sync()
+                self._write_sidecars(self._active)
+                self._write_facts(self._segments)
+                self._files.sync_dir(self.directory)
+        finally:
+            self._is_closed = True
+            self._go_offline("it was closed")
+            for segment in self._segments:
+                segment.retire()
+            self._release()
+            self._marks.close()
+
+    def abandon(self, reason: str) -> None:
+        """Stop without writing anything: its files are on their way out, or not to be trusted."""
+        self._go_offline(reason)
+        self.close()
 
     def _release(self) -> None:
         self._files.close(self._file)
@@ -585,36 +571,16 @@ class Partition:
         self._log_start_offset = max(self._log_start_offset, left[0].base_offset)
         self._set_segments(left)
         self._refresh()
-        self._doom(dropped)
+        self._bury(dropped)
         return tuple(segment.info() for segment in dropped)
 
-    def _doom(self, segments: Iterable[Segment]) -> None:
-        """Take the names away, in the given order; of each segment the log's first."""
-        paths: list[Path] = []
-        doomed = tuple(segments)
-        for segment in doomed:
-            segment.retire()
-        for segment in doomed:
-            for kind in _ALL_KINDS:
-                path = segment.path(kind)
-                if path.exists():
-                    deleted = path.with_name(path.name + DELETED)
-                    self._files.rename(path, deleted)
-                    paths.append(deleted)
-        self._doomed.append(_Doomed(self._clock.now_ms(), tuple(paths), doomed))
-        self._sync_names("dropped segments")
+    def _bury(self, segments: Iterable[Segment]) -> None:
+        self._graveyard.bury(segments, self._clock.now_ms())
+        self._sync_names("the removal of segments")
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove ``.deleted`` files whose delay is over; how many."""
-        delay_ms = self.config.file_delete_delay_ms
-        due = [doomed for doomed in self._doomed if now_ms - doomed.since_ms >= delay_ms]
-        self._doomed = [doomed for doomed in self._doomed if doomed not in due]
-        for doomed in due:
-            for path in doomed.paths:
-                self._files.unlink(path)
-            for segment in doomed.segments:
-                segment.forget()
-        return sum(len(doomed.paths) for doomed in due)
+        return self._graveyard.purge(now_ms, self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Remove every record from ``offset`` on, and the batch that holds it.
@@ -643,9 +609,10 @@ class Partition:
         kept = tuple(s for s in self._segments if s.base_offset < target.base_offset)
         self._write_facts(kept)  # first: a stale line would call the cut file damaged
         self._sync_names("the truncation")
-        self._doom(reversed(later))
+        self._bury(reversed(later))
         epochs = without_epochs_from(self._epochs, target.base_offset)
-        self._files.write_whole(self.directory / LEADER_EPOCHS, encode_epochs(epochs))
+        write_epochs(self._files, self.directory, epochs)
+        self._sync_names("the truncation")
         file = self._files.open_existing(target.path())
         try:
             self._files.truncate(file, size_bytes)
@@ -697,7 +664,7 @@ class Partition:
         # First: a line about an old file must not be believed of the new one.
         self._write_facts((*self._segments[:start], *self._segments[end:]))
         self._sync_names("the swap")
-        self._doom(replaced)
+        self._bury(replaced)
         for survey_ in found:
             for kind in SEGMENT_KINDS:
                 path = file_path(self.directory, survey_.facts.base_offset, kind, SWAP)

@@ -1,0 +1,55 @@
+"""Where dropped and replaced files wait: without a live name, for readers still in them.
+
+A segment is buried by renaming its files to ``.deleted``, the ``.log`` first: whatever a crash
+leaves behind is then without a log, and start-up removes it. ``purge`` removes the files for good
+once ``file.delete.delay.ms`` has passed; start-up removes them in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from cordwood.log.files import Files
+from cordwood.log.layout import DELETED, Kind
+from cordwood.log.segment import Segment
+
+
+class _Grave(NamedTuple):
+    since_ms: int
+    paths: tuple[Path, ...]
+    segments: tuple[Segment, ...]
+
+
+class Graveyard:
+    """The buried segments of one partition; writer thread only."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._graves: list[_Grave] = []
+
+    def bury(self, segments: Iterable[Segment], now_ms: int) -> None:
+        """Take the names away, in the given order; the caller syncs the directory."""
+        buried = tuple(segments)
+        for segment in buried:
+            segment.retire()
+        paths: list[Path] = []
+        for segment in buried:
+            for kind in Kind:
+                path = segment.path(kind)
+                if path.exists():
+                    paths.append(path.with_name(path.name + DELETED))
+                    self._files.rename(path, paths[-1])
+        self._graves.append(_Grave(now_ms, tuple(paths), buried))
+
+    def purge(self, now_ms: int, delay_ms: int) -> int:
+        """Remove what has lain for ``delay_ms``; how many files."""
+        due = [grave for grave in self._graves if now_ms - grave.since_ms >= delay_ms]
+        self._graves = [grave for grave in self._graves if now_ms - grave.since_ms < delay_ms]
+        for grave in due:
+            for path in grave.paths:
+                self._files.unlink(path)
+            for segment in grave.segments:
+                segment.forget()
+        return sum(len(grave.paths) for grave in due)

@@ -1,0 +1,48 @@
+"""The files beside a ``.log``, written whole. None of them is needed: each can be made again.
+
+So they are written without much ado, and a crash between two of them is no accident. The caller
+syncs the directory once after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cordwood.log.facts import encode_facts
+from cordwood.log.files import Files
+from cordwood.log.index import MemoryIndex
+from cordwood.log.layout import LEADER_EPOCHS, SEGMENT_FACTS, EpochStart, Kind, encode_epochs
+from cordwood.log.layout import file_path as segment_path
+from cordwood.log.producers import Producers, encode_aborted
+from cordwood.log.segment import Segment
+
+
+def write_index(files: Files, segment: Segment) -> None:
+    """Both index files, and the aborted transactions if they are not in a file yet."""
+    assert isinstance(segment.index, MemoryIndex)
+    contents = {
+        Kind.INDEX: segment.index.encode_offsets(),
+        Kind.TIMEINDEX: segment.index.encode_times(),
+    }
+    if segment.aborted:
+        contents[Kind.TXNINDEX] = encode_aborted(segment.aborted)
+    for kind, data in contents.items():
+        files.write_whole(segment.path(kind), data, sync_dir=False)
+
+
+def write_snapshot(files: Files, directory: Path, offset: int, producers: Producers) -> None:
+    """The producers as they are at ``offset``."""
+    path = segment_path(directory, offset, Kind.SNAPSHOT)
+    files.write_whole(path, producers.encode_snapshot(), sync_dir=False)
+
+
+def write_facts(files: Files, directory: Path, segments: Iterable[Segment]) -> None:
+    """What is known of these segments; of any other nothing, from now on."""
+    data = encode_facts(segment.facts() for segment in segments)
+    files.write_whole(directory / SEGMENT_FACTS, data, sync_dir=False)
+
+
+def write_epochs(files: Files, directory: Path, epochs: tuple[EpochStart, ...]) -> None:
+    """The leadership terms."""
+    files.write_whole(directory / LEADER_EPOCHS, encode_epochs(epochs), sync_dir=False)

@@ -1,0 +1,220 @@
+"""Stop after every file effect of the log, lose power in every way, open again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from cordwood.batch.records import encode_marker
+from cordwood.clock import ManualClock
+from cordwood.config import TopicConfig
+from cordwood.decide.roll import RollReason
+from cordwood.log.partition import Partition
+from support.crash import Crash, CrashFiles, Power
+from support.logs import NOW_MS, append, append_data, open_partition, values_of
+
+CONFIG = TopicConfig(index_interval_bytes=64, file_delete_delay_ms=0)
+POWER = [None, *Power]
+
+
+class Ledger:
+    """What a client knows: what it sent, and what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, bytes] = {}  # the offset it would get → value
+        self.acked: dict[int, bytes] = {}
+
+    def append(self, partition: Partition, *values: bytes) -> None:
+        base = partition.next_offset
+        batch = dict(enumerate(values, base))
+        self.sent |= batch
+        append(partition, *values)
+        self.acked |= batch
+
+    def forget_from(self, offset: int) -> None:
+        """A truncation has been asked for: what is at or past ``offset`` may go at any moment."""
+        self.acked = {o: value for o, value in self.acked.items() if o < offset}
+
+    def forget_below(self, offset: int) -> None:
+        self.acked = {o: value for o, value in self.acked.items() if o >= offset}
+
+
+Story = Callable[[Path, CrashFiles, Ledger], None]
+
+
+def create(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    open_partition(root, CONFIG, files=files)
+
+
+def appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    partition = open_partition(root, CONFIG, files=files)
+    for i in range(4):
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+
+
+def rolls(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    partition = open_partition(root, CONFIG, files=files)
+    for i in range(3):
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        ledger.append(partition, b"c%d" % i)
+        partition.roll(RollReason.DEMAND)
+    ledger.append(partition, b"last")
+
+
+def a_roll_with_unpublished_appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    partition = open_partition(root, CONFIG, files=files)
+    ledger.append(partition, b"a")
+    ledger.sent |= {1: b"b", 2: b"c"}
+    append(partition, b"b", publish=False)
+    partition.roll(RollReason.DEMAND)
+    append(partition, b"c", publish=False)
+    partition.sync()
+    partition.publish()
+    ledger.acked |= {1: b"b", 2: b"c"}
+
+
+def drops(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    clock = ManualClock(NOW_MS)
+    partition = open_partition(root, CONFIG, files=files, clock=clock)
+    for i in range(4):
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        partition.roll(RollReason.DEMAND)
+    ledger.forget_below(4)
+    partition.drop([0, 2])
+    ledger.append(partition, b"after the drop")
+    partition.purge_deleted(clock.now_ms())
+    ledger.append(partition, b"after the purge")
+
+
+def truncations(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    partition = open_partition(root, CONFIG, files=files)
+    for i in range(3):
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        ledger.append(partition, b"c%d" % i)
+        partition.roll(RollReason.DEMAND)
+    ledger.forget_from(3)  # offset 4 lies in the batch of 3 and 4
+    partition.truncate_to(4)
+    assert partition.next_offset == 3
+    ledger.sent = {o: value for o, value in ledger.sent.items() if o < 3}
+    ledger.append(partition, b"instead")
+    partition.roll(RollReason.DEMAND)
+    ledger.append(partition, b"and on")
+
+
+def clean_closes(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    for i in range(3):
+        partition = open_partition(root, CONFIG, files=files, leader_epoch=i)
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        if i == 1:
+            partition.roll(RollReason.DEMAND)
+        partition.close()
+
+
+def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    partition = open_partition(root, CONFIG, files=files)
+    for i in range(3):
+        ledger.sent[partition.next_offset] = b"t%d" % i
+        base = partition.next_offset
+        append(
+            partition,
+            b"t%d" % i,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=i,
+            is_transactional=True,
+        )
+        ledger.acked[base] = b"t%d" % i
+        marker = encode_marker(
+            i == 1, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
+        )
+        append_data(partition, bytearray(marker))
+        partition.roll(RollReason.DEMAND)
+
+
+STORIES: list[Story] = [
+    create,
+    appends,
+    rolls,
+    a_roll_with_unpublished_appends,
+    drops,
+    truncations,
+    clean_closes,
+    transactions,
+]
+
+
+def tell(story: Story, root: Path, after: int | None, tear: bool) -> tuple[CrashFiles, Ledger]:
+    """The story up to its crash."""
+    root.mkdir()
+    files = CrashFiles(root, after, tear=tear)
+    ledger = Ledger()
+    try:
+        story(root, files, ledger)
+    except Crash:
+        assert files.point is not None
+    return files, ledger
+
+
+def check(root: Path, ledger: Ledger, where: str) -> None:
+    """All that was acknowledged, nothing that was never sent, and the log goes on."""
+    partition = open_partition(root, CONFIG)
+    found = values_of(partition)
+    missing = {o: v for o, v in ledger.acked.items() if found.get(o) != v}
+    assert not missing, f"{where}: acknowledged and gone: {missing}"
+    invented = {o: v for o, v in found.items() if ledger.sent.get(o) != v}
+    assert not invented, f"{where}: never sent: {invented}"
+    assert partition.high_watermark == partition.next_offset
+    base = partition.next_offset
+    assert base > max(found, default=-1), where
+    append(partition, b"again")
+    assert values_of(partition) == found | {base: b"again"}, where
+    partition.roll(RollReason.DEMAND)
+    append(partition, b"and again")
+    before = values_of(partition)
+    partition.close()
+    reopened = open_partition(root, CONFIG)
+    assert values_of(reopened) == before, where
+    assert not reopened.recovery.rebuilt, where
+    reopened.close()
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A directory in memory where there is one: no test here needs a real device."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Path(path)
+
+
+@pytest.mark.parametrize("power", POWER, ids=lambda p: p.name.lower() if p else "killed")
+@pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
+def test_a_crash_after_any_effect_loses_nothing_and_invents_nothing(story, power, disk):
+    """Stop after each file effect; reopening serves what was acked, and can be written to."""
+    whole, _ = tell(story, disk / "whole", None, tear=False)
+    assert whole.point is None
+    effects = len(whole.effects)
+    assert effects > 3, "the story does something"
+    for after in range(effects + 1):
+        root = disk / str(after)
+        files, ledger = tell(story, root, after, tear=power is None and after % 2 == 0)
+        if power is not None:
+            files.power_off(power)
+        check(root, ledger, f"after {after} effects, at {files.point}")
+
+
+def test_the_harness_loses_what_was_not_synced(tmp_path):
+    """A check that cannot fail is none: without syncs, power loss must take records away."""
+
+    class Forgetful(CrashFiles):
+        def sync_data(self, file):
+            """Pretends."""
+
+    files = Forgetful(tmp_path)
+    ledger = Ledger()
+    appends(tmp_path, files, ledger)
+    files.power_off(Power.NAMES)
+    with pytest.raises(AssertionError, match="acknowledged and gone"):
+        check(tmp_path, ledger, "here")

@@ -1,0 +1,108 @@
+"""Small partitions for tests: open, append, read back, all in one line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cordwood.batch.header import BatchHeader, parse_header
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.clock import ManualClock
+from cordwood.config import TopicConfig
+from cordwood.log.files import Files
+from cordwood.log.partition import Appended, Partition
+from cordwood.model import Record, TopicPartition
+from support.crash import QuickFiles
+
+TP = TopicPartition("t", 0)
+NOW_MS = 1_700_000_000_000
+
+
+def open_partition(
+    root: Path,
+    config: TopicConfig | None = None,
+    *,
+    files: Files | None = None,
+    clock: ManualClock | None = None,
+    **more: Any,
+) -> Partition:
+    """The partition ``t-0`` under ``root``."""
+    return Partition.open(
+        root / str(TP),
+        TP,
+        config or TopicConfig(),
+        files=files or QuickFiles(),
+        clock=clock or ManualClock(NOW_MS),
+        **more,
+    )
+
+
+def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) -> bytearray:
+    """A batch of these values, as a producer sends it; keys equal values."""
+    times = times_ms or [NOW_MS] * len(values)
+    records = [
+        Record(i, time_ms, value, value)
+        for i, (value, time_ms) in enumerate(zip(values, times, strict=True))
+    ]
+    return bytearray(encode_batch(records, **fields))
+
+
+def append(
+    partition: Partition,
+    *values: bytes,
+    publish: bool = True,
+    strict: bool = True,
+    **fields: Any,
+) -> Appended:
+    """Append one batch; synced and published, that is acknowledged, unless told otherwise."""
+    return append_data(partition, a_batch(*values, **fields), publish=publish, strict=strict)
+
+
+def append_data(
+    partition: Partition, data: bytearray, *, publish: bool = True, strict: bool = True
+) -> Appended:
+    """Append whole batches."""
+    appended = partition.append(data, headers_of(data), strict=strict)
+    if publish:
+        partition.sync()
+        partition.publish()
+    return appended
+
+
+def headers_of(data: bytes | bytearray) -> list[BatchHeader]:
+    """The headers of concatenated batches, markers too."""
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        headers.append(parse_header(data, position))
+        position += headers[-1].size_bytes
+    return headers
+
+
+def records_in(data: bytes) -> list[Record]:
+    """The records of concatenated batches; markers are left out."""
+    records: list[Record] = []
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        if not header.is_control:
+            records += decode_batch(data, position)
+        position += header.size_bytes
+    return records
+
+
+def read_all(partition: Partition, max_bytes: int = 1 << 20) -> list[Record]:
+    """Every readable record, read as a consumer does: ask, go on at ``next_offset``."""
+    records: list[Record] = []
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        found = partition.read(offset, max_bytes)
+        assert found.next_offset > offset, "a read must move on"
+        records += [r for r in records_in(found.data) if r.offset >= offset]
+        offset = found.next_offset
+    return records
+
+
+def values_of(partition: Partition, max_bytes: int = 1 << 20) -> dict[int, bytes | None]:
+    """Offset → value of all that can be read."""
+    return {record.offset: record.value for record in read_all(partition, max_bytes)}
