@@ -155,6 +155,21 @@ def test_lies_behind_a_right_checksum_are_corruption(lie):
         check_records(encode_batch(sample_records(3)) + LIES[lie])
 
 
+@pytest.mark.parametrize(
+    ("lie", "wanted"),
+    [
+        ("key length past the record", "key"),
+        ("key length of -2", "key"),
+        ("value length past the record", "value"),
+        ("header count past the record", "headers"),
+    ],
+)
+def test_a_wanted_column_never_points_past_its_record(lie, wanted):
+    """Also when nothing behind it is looked at."""
+    with pytest.raises(CorruptBatch):
+        decode_columns(LIES[lie], wanted=frozenset({wanted}))
+
+
 def test_damage_is_found_by_checksum_unless_told_not_to_look():
     """One flipped bit in a value."""
     data = bytearray(encode_batch(sample_records(3)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import tracemalloc
 
 import cramjam
 import pytest
@@ -31,6 +32,20 @@ def test_the_bound_is_exact(codec):
     assert len(decompress(codec, packed, 1_000_000)) == 1_000_000
     with pytest.raises(CorruptBatch, match="inflate"):
         decompress(codec, packed, 999_999)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_bomb_is_never_held_in_memory(codec):
+    """A hundred megabytes behind a bound of one: the peak stays near the bound."""
+    bomb = compress(codec, bytes(100_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBatch, match="inflate"):
+            decompress(codec, bomb, 1_000_000)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8_000_000
 
 
 @pytest.mark.parametrize("codec", PACKED)
