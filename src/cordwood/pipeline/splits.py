@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 from cordwood.config import MIB
 from cordwood.pipeline.offsets import Range
 
-SPLIT_BYTES: Final = 128 * MIB  # what Spark's file sources aim at
+SPLIT_BYTES_MIN: Final = 16 * MIB  # below, starting a task costs more than it reads
+SPLIT_BYTES_MAX: Final = 128 * MIB  # what Spark's file sources aim at
+TASKS_WANTED: Final = 32  # enough for the cores of most clusters to share the work evenly
 
 
 class Piece(NamedTuple):
@@ -33,15 +35,15 @@ def plan_splits(
     *,
     min_partitions: int | None = None,
     max_records: int | None = None,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int | None = None,
 ) -> list[Range]:
     """The tasks: ``pieces_of(range, bytes)`` says where a range may be cut, at about that size."""
     todo = list(ranges)
+    total_bytes = sum(p.size_bytes for each in todo for p in pieces_of(each, SPLIT_BYTES_MAX))
+    if split_bytes is None:
+        split_bytes = min(max(total_bytes // TASKS_WANTED, SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
     splits = _gather(todo, pieces_of, split_bytes)
     if min_partitions is not None and len(splits) < min_partitions:
-        total_bytes = sum(
-            piece.size_bytes for each in todo for piece in pieces_of(each, split_bytes)
-        )
         splits = _gather(todo, pieces_of, max(1, total_bytes // min_partitions))
         splits = _halve(splits, min_partitions)
     if max_records is not None:
