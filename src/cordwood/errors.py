@@ -178,6 +178,12 @@ class InvalidManifest(RequestError):
     code, name = 44, "INVALID_MANIFEST"
 
 
+class UnknownJob(RequestError):
+    """A job whose staged files are not there."""
+
+    code, name, exit_code = 42, "UNKNOWN_JOB", 3
+
+
 class NotLeader(RequestError):
     """This broker does not lead the partition."""
 

@@ -39,7 +39,9 @@ _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
+_PRODUCER: Final = struct.Struct(">qhi")
 _EPOCH_POSITION: Final = 12
+_PRODUCER_POSITION: Final = 43
 _MAX_TIMESTAMP_POSITION: Final = 35
 
 assert HEADER.size == HEADER_BYTES
@@ -219,6 +221,22 @@ def stamp_append_time(data: bytearray | memoryview, position: int, now_ms: int) 
     header = parse_header(data, position)
     _ATTRIBUTES.pack_into(data, position + CRC_START, header.attributes | APPEND_TIME_BIT)
     _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    seal(data, position, header.size_bytes)
+
+
+def stamp_producer(
+    data: bytearray | memoryview,
+    position: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> None:
+    """Number a batch: whoever delivers it again is recognised. The checksum is written anew."""
+    header = parse_header(data, position)
+    _PRODUCER.pack_into(
+        data, position + _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence
+    )
     seal(data, position, header.size_bytes)
 
 

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 from cordwood.broker.commands import CommandDesk
 from cordwood.broker.feed import Feed
+from cordwood.broker.gate import Gate
 from cordwood.broker.ingress import IngressDesk
+from cordwood.broker.kafka.desk import KafkaDesk
+from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
 from cordwood.broker.metrics import snapshot
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
@@ -48,6 +51,7 @@ class Broker:
         self.clock = clock
         self.store = store
         self.doors: Mapping[str, DoorFacts] = {}
+        self.addresses: Mapping[str, list[str]] = {}
         self.writer = Writer(
             config.durability, enough_records=config.ingress_buffer, deliver=self._deliver
         )
@@ -68,6 +72,34 @@ class Broker:
             feed=self.feed,
             status=lambda: snapshot(self),
         )
+        self.gate = Gate(
+            store=store,
+            topics=self.topics,
+            produce=self.produce,
+            clock=clock,
+            meta_thread=self._meta_thread,
+            background=self._background,
+        )
+        self._coordinators = Coordinators(
+            config=config,
+            clock=clock,
+            store=store,
+            topics=self.topics,
+            readers=self.readers,
+            produce=self.produce,
+            meta_thread=self._meta_thread,
+        )
+        handlers = kafka_handlers(
+            self._coordinators,
+            config=config,
+            clock=clock,
+            store=store,
+            topics=self.topics,
+            produce=self.produce,
+            feed=self.feed,
+            addresses=lambda: self.addresses,
+        )
+        self.kafka = KafkaDesk(self.writer, handlers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -80,6 +112,8 @@ class Broker:
         """Start the writer and what runs beside it."""
         self._loop = asyncio.get_running_loop()
         self.writer.start()
+        await self.gate.recover()
+        self._coordinators.start()
         self._tasks.append(asyncio.create_task(self.monitor.run()))
 
     def _deliver(self, commit: Commit) -> None:
@@ -91,6 +125,7 @@ class Broker:
         commit.settle()
         self.feed.wake(commit.published)
         self.ingress.on_commit()
+        self.kafka.on_commit()
 
     def is_ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether everything can be served, and what cannot."""
@@ -99,8 +134,13 @@ class Broker:
         facts = {"disk_full": disk_full, "offline_partitions": offline}
         return not offline and not disk_full, facts
 
+    def drain(self) -> None:
+        """Before the doors wait for requests under way: let go of those that wait for others."""
+        self._coordinators.drain()
+
     async def stop(self) -> None:
         """Write what waits, then close the log."""
+        await self._coordinators.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

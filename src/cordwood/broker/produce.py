@@ -33,10 +33,17 @@ class ProduceDesk:
         Raises at once what the client can mend: a bad checksum, a batch too large, a record the
         topic's policy refuses.
         """
-        headers = check_batches(data, partition.config.max_message_bytes)
+        headers = self.check(partition, data, partition.config.max_message_bytes)
+        return self.submit(partition, bytearray(data), headers)
+
+    def check(
+        self, partition: Partition, data: bytes | bytearray | memoryview, batch_bytes_max: int
+    ) -> list[BatchHeader]:
+        """The headers of batches this partition would take; raises why it would not."""
+        headers = check_batches(data, batch_bytes_max)
         if "compact" in partition.config.cleanup_policy:
             _check_keys(data, headers, partition)
-        return self.submit(partition, bytearray(data), headers)
+        return headers
 
     def append_record(
         self,
@@ -60,6 +67,7 @@ class ProduceDesk:
         headers: list[BatchHeader],
         *,
         hold: bool = False,
+        strict: bool = True,
     ) -> asyncio.Future[Appended]:
         """Queue checked batches."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -73,7 +81,8 @@ class ProduceDesk:
                 future.set_result(outcome)
 
         records = sum(header.count for header in headers)
-        self._writer.submit(Append(partition, data, headers, records, done, hold=hold))
+        append = Append(partition, data, headers, records, done, hold=hold, strict=strict)
+        self._writer.submit(append)
         return future
 
 

@@ -345,11 +345,15 @@ class Catalog:
         """
         with self._writing:
             put = {key("transaction", transactional_id): encode(record)}
-            for where, at in (cursors or {}).items():
-                topic = self.topics.get(where.topic)
-                if topic is not None and where.partition < topic.partitions:
-                    put[cursor_key(where)] = encode_fields(at)
-            self._put(put)
+            self._put(put | self._cursors_left(cursors or {}))
+
+    def _cursors_left(self, cursors: Mapping[ReaderPartition, Cursor]) -> dict[str, bytes]:
+        """What to put for these cursors, where their partitions still exist."""
+        return {
+            cursor_key(where): encode_fields(at)
+            for where, at in cursors.items()
+            if (topic := self.topics.get(where.topic)) and where.partition < topic.partitions
+        }
 
     def delete_transaction(self, transactional_id: str) -> None:
         """Forget a transactional id."""
@@ -383,6 +387,19 @@ class Catalog:
     def put_replay(self, replay_id: str, record: Any) -> None:
         """Store what a replay has done so far."""
         self._put({key("replay", replay_id): encode(record)})
+
+    @property
+    def sinks(self) -> Mapping[str, Any]:
+        """What every Spark query delivered last."""
+        return self._mirror.sinks
+
+    def put_sink(
+        self, query: str, record: Any, cursors: Mapping[ReaderPartition, Cursor] | None = None
+    ) -> None:
+        """Store a query's delivery and, in the same step, move the cursors of what it has read."""
+        with self._writing:
+            put = {key("sink", query): encode(record)}
+            self._put(put | self._cursors_left(cursors or {}))
 
     # --- the one way to change anything -----------------------------------------------------
 

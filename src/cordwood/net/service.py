@@ -16,6 +16,7 @@ from cordwood.net.api import http_routes
 from cordwood.net.control import ControlDoor
 from cordwood.net.http import HttpProtocol
 from cordwood.net.ingress import IngressDoor
+from cordwood.net.kafka import KafkaDoor
 from cordwood.net.server import Server
 
 logger = logging.getLogger("cordwood.net")
@@ -51,10 +52,14 @@ class Service:
     async def _open_doors(self, broker: Broker) -> None:
         config, server = self._config, self.server
         broker.doors = server.doors
+        broker.addresses = server.addresses
         ingress = IngressDoor(server.door("ingress"), broker.ingress, config.line_bytes_max)
         control = ControlDoor(server.door("control"), broker, config.line_bytes_max)
+        kafka = KafkaDoor(server.door("kafka"), broker)
         routes = http_routes(broker)
         http = server.door("http")
+        await server.listen("kafka", config.kafka, kafka, tls=False)
+        await server.listen("kafka", config.kafka_tls, kafka, tls=True)
         await server.listen("ingress", config.ingress, ingress, tls=False)
         await server.listen("ingress", config.ingress_tls, ingress, tls=True)
         await server.listen("control", config.control, control, tls=False)
@@ -64,6 +69,8 @@ class Service:
 
     async def stop(self) -> None:
         """Close the doors, write what waits, close the log."""
+        if self.broker:
+            self.broker.drain()
         await self.server.stop()
         if self.broker:
             await self.broker.stop()
