@@ -75,6 +75,7 @@ class CrashFiles(QuickFiles):
         self._bytes: dict[int, bytes] = {}  # what each file certainly holds
         self._names: dict[Path, int] = {}  # what certainly has a name
         self._dirs: set[Path] = set()
+        self._moved_dirs: list[tuple[Path, Path]] = []  # renamed, and the parent not yet synced
         self._take_stock()
 
     def _take_stock(self) -> None:
@@ -116,6 +117,8 @@ class CrashFiles(QuickFiles):
         super().move(old, new)
         if old in self._live:
             self._live[new] = self._live.pop(old)
+        if old in self._live_dirs:
+            self._moved_dirs.append((old, new))
         for path in [p for p in self._live if old in p.parents]:
             self._live[new / path.relative_to(old)] = self._live.pop(path)
         for path in [p for p in self._live_dirs if p == old or old in p.parents]:
@@ -135,9 +138,21 @@ class CrashFiles(QuickFiles):
             case "sync_data":
                 self._bytes[self._live[path]] = path.read_bytes()
             case "sync_dir":
+                self._sync_moves(path)
                 self._names = _synced(self._names, self._live, path)
                 children = {p for p in self._live_dirs if p.parent == path}
                 self._dirs = {p for p in self._dirs if p.parent != path} | children
+
+    def _sync_moves(self, directory: Path) -> None:
+        """Directories take along what they certainly hold, or end with it."""
+        for old, new in [m for m in self._moved_dirs if m[1].parent == directory]:
+            self._moved_dirs.remove((old, new))
+            for path in [p for p in self._names if old in p.parents]:
+                self._names[new / path.relative_to(old)] = self._names.pop(path)
+            self._dirs = {new / p.relative_to(old) if old in (p, *p.parents) else p
+                          for p in self._dirs}  # fmt: skip
+        gone = [p for p in self._dirs if p.parent == directory and p not in self._live_dirs]
+        self._names = {p: i for p, i in self._names.items() if not set(gone) & set(p.parents)}
 
     # --- power ------------------------------------------------------------------------------
 

@@ -102,21 +102,27 @@ def _lock(path: Path, files: Files) -> OpenFile:
     lock_path = path / LOCK
     lock = files.open_existing(lock_path) if lock_path.exists() else files.create(lock_path)
     try:
+        _take(lock, path)
+        with suppress(UnavailableError):  # on a full disk the lock holds, only the pid is missing
+            files.truncate(lock, 0)
+            files.write_at(lock, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        files.close(lock)
+        raise
+    return lock
+
+
+def _take(lock: OpenFile, path: Path) -> None:
+    try:
         fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        files.close(lock)
         raise DirectoryInUse(
             f"data directory {path} is in use by process {holder}; stop it, or choose another "
             "directory with --data"
         ) from None
     except OSError as error:
-        files.close(lock)
-        raise as_cordwood(error, "lock", lock_path) from error
-    with suppress(UnavailableError):  # on a full disk the lock holds, only the pid is missing
-        files.truncate(lock, 0)
-        files.write_at(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
+        raise as_cordwood(error, "lock", lock.path) from error
 
 
 def _check_format(path: Path, files: Files) -> None:

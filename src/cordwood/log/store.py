@@ -136,15 +136,20 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        try:
+            self._close_partitions()
+        finally:
+            self.topics.clear()
+            self.catalog.close()
+            self._files.close(self._lock)
+
+    def _close_partitions(self) -> None:
         for topic in self.topics.values():
             for partition in topic.online():
                 try:
                     partition.close()
                 except CordwoodError as error:  # the next start scans what could not be written
                     logger.warning("partition.unclean partition=%s error=%s", partition.tp, error)
-        self.topics.clear()
-        self.catalog.close()
-        self._files.close(self._lock)
 
     # --- lookups: any thread ----------------------------------------------------------------
 

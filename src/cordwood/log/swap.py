@@ -28,9 +28,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cordwood.errors import CordwoodError, CorruptionError, InvalidManifest, PartitionOffline
-from cordwood.log.facts import Facts
+from cordwood.log.facts import Facts, encode_facts, parse_facts
 from cordwood.log.files import Files
-from cordwood.log.layout import CLEANED, SEGMENT_KINDS, SWAP, Kind, SegmentFile, parse_file_name
+from cordwood.log.layout import (
+    CLEANED,
+    SEGMENT_FACTS,
+    SEGMENT_KINDS,
+    SWAP,
+    Kind,
+    SegmentFile,
+    parse_file_name,
+)
 from cordwood.log.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -164,11 +172,22 @@ def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
         start = min(name.base_offset for name in logs)
         end = max(_next_offset(_path(directory, name), name.base_offset) for name in logs)
         # An emptied segment covers no offset, yet stands in the place of the one with its base.
-        _delete_live(directory, start, max(end, max(n.base_offset for n in logs) + 1), files)
+        end = max(end, *(name.base_offset + 1 for name in logs))
+        _forget_facts(directory, start, end, files)
+        _delete_live(directory, start, end, files)
     files.sync_dir(directory)
     for name in swapped:
         files.rename(_path(directory, name), _path(directory, name._replace(suffix="")))
     files.sync_dir(directory)
+
+
+def _forget_facts(directory: Path, start: int, end: int, files: Files) -> None:
+    """A line about an old file must not be believed of the new one with its name."""
+    path = directory / SEGMENT_FACTS
+    facts = parse_facts(path.read_bytes()) if path.exists() else {}
+    kept = [line for base, line in facts.items() if not start <= base < end]
+    if len(kept) < len(facts):
+        files.write_whole(path, encode_facts(kept))
 
 
 def _delete_live(directory: Path, start: int, end: int, files: Files) -> None:
