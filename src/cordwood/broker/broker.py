@@ -20,6 +20,7 @@ from cordwood.broker.metrics import snapshot
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.routes import RouteDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
@@ -72,6 +73,7 @@ class Broker:
             feed=self.feed,
             status=lambda: snapshot(self),
         )
+        self.routes = RouteDesk(store.catalog, self._meta_thread)
         self.gate = Gate(
             store=store,
             topics=self.topics,

@@ -1,30 +1,228 @@
-"""What the HTTP door answers."""
+"""What the HTTP door answers: metrics, health, and a JSON API over the broker's desks.
+
+The API is what the pipeline and the command line use for things Kafka's protocol has no words for:
+bindings, named readers, segments, and the gate for staged work. Shapes are in ``docs/http.md``.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from cordwood import __version__
 from cordwood.broker.broker import Broker
+from cordwood.broker.gate import Delivery, Part
 from cordwood.broker.metrics import exposition
+from cordwood.config import overrides
+from cordwood.errors import RequestError
+from cordwood.log.partition import Partition
+from cordwood.meta.keys import ReaderPartition
+from cordwood.model import TopicPartition
 from cordwood.net.http import Answer, Handler, Query
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OK = {"ok": True}
 
 
 def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
     """(method, path) → handler."""
+    api = HttpApi(broker)
+    return {
+        ("GET", "/healthz"): api.healthz,
+        ("GET", "/livez"): api.healthz,
+        ("GET", "/readyz"): api.readyz,
+        ("GET", "/metrics"): api.metrics,
+        ("GET", "/api/status"): api.status,
+        ("GET", "/api/topics"): api.topics,
+        ("POST", "/api/cut"): api.cut,
+        ("POST", "/api/reclaim"): api.reclaim,
+        ("GET", "/api/readers"): api.readers,
+        ("POST", "/api/readers"): api.change_reader,
+        ("GET", "/api/routes"): api.routes,
+        ("POST", "/api/routes"): api.set_route,
+        ("DELETE", "/api/routes"): api.remove_route,
+        ("PUT", "/api/staging"): api.upload,
+        ("GET", "/api/deliveries"): api.deliveries,
+        ("POST", "/api/deliveries"): api.deliver,
+        ("POST", "/api/swaps"): api.swap,
+    }
 
-    async def healthz(_: Query) -> Answer:
+
+class HttpApi:
+    """One method a path."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def healthz(self, _: Query) -> Answer:
+        """The process answers."""
         return Answer.of({"status": "alive"})
 
-    async def readyz(_: Query) -> Answer:
-        ready, facts = broker.is_ready()
+    async def readyz(self, _: Query) -> Answer:
+        """Everything can be served; 503 and what cannot otherwise."""
+        ready, facts = self._broker.is_ready()
         return Answer.of({"ready": ready, **facts}, 200 if ready else 503)
 
-    async def metrics(_: Query) -> Answer:
-        return Answer(exposition(broker), content_type=METRICS_TYPE)
+    async def metrics(self, _: Query) -> Answer:
+        """Prometheus text."""
+        return Answer(exposition(self._broker), content_type=METRICS_TYPE)
 
+    async def status(self, _: Query) -> Answer:
+        """What this broker is."""
+        broker = self._broker
+        return Answer.of(
+            {
+                "version": __version__,
+                "cluster_id": broker.store.catalog.cluster_id(),
+                "data": str(broker.store.data.absolute()),
+                "addresses": broker.addresses,
+                "topics": len(broker.store.topics),
+                "config": overrides(broker.config),
+                "ingress_topic": broker.config.ingress_topic,
+                "dead_letter_topic": broker.config.dead_letter_topic,
+            }
+        )
+
+    async def topics(self, query: Query) -> Answer:
+        """Every topic, or the one named; partitions with their segments."""
+        names = (
+            [query.params["name"]] if "name" in query.params else sorted(self._broker.topics.all())
+        )
+        return Answer.of({"topics": [self._topic(name) for name in names]})
+
+    def _topic(self, name: str) -> dict[str, Any]:
+        topic = self._broker.topics.get(name)
+        return {
+            "name": name,
+            "id": topic.id,
+            "config": overrides(topic.config),
+            "partition_count": topic.partition_count,
+            "partitions": [_partition(partition) for partition in topic.online()],
+        }
+
+    async def cut(self, query: Query) -> Answer:
+        """Seal active segments now."""
+        return Answer.of({"sealed": await self._broker.monitor.cut(_text(query.json(), "topic"))})
+
+    async def reclaim(self, query: Query) -> Answer:
+        """Drop what may go now; without a topic, everywhere."""
+        topic = query.json().get("topic")
+        return Answer.of({"dropped": await self._broker.monitor.reclaim(topic)})
+
+    async def readers(self, query: Query) -> Answer:
+        """Registered readers, their cursors, lag and held bytes."""
+        return Answer.of({"readers": self._broker.readers.describe(query.params.get("topic"))})
+
+    async def change_reader(self, query: Query) -> Answer:
+        """``action``: register, remove, advance or reset (with partition and offset)."""
+        said, readers = query.json(), self._broker.readers
+        action, topic, reader = (_text(said, name) for name in ("action", "topic", "reader"))
+        self._broker.topics.get(topic)
+        tp = TopicPartition(topic, int(said.get("partition", 0)))
+        if action == "register":
+            await readers.register(topic, reader)
+        elif action == "remove":
+            await readers.remove(topic, reader)
+        elif action == "advance":
+            await readers.advance(tp, reader, _number(said, "offset"))
+        elif action == "reset":
+            await readers.reset(tp, reader, _number(said, "offset"))
+        else:
+            raise RequestError(f"action is {action!r}; it takes register, remove, advance or reset")
+        return Answer.of(OK)
+
+    async def routes(self, _: Query) -> Answer:
+        """Every binding."""
+        return Answer.of({"routes": self._broker.routes.list()})
+
+    async def set_route(self, query: Query) -> Answer:
+        """Bind ``key`` (``kind`` exact or prefix) to ``topic``."""
+        said = query.json()
+        await self._broker.routes.set(*(_text(said, name) for name in ("kind", "key", "topic")))
+        return Answer.of(OK)
+
+    async def remove_route(self, query: Query) -> Answer:
+        """Take the binding of ``?kind=&key=`` away."""
+        said = dict(query.params)
+        await self._broker.routes.remove(_text(said, "kind"), _text(said, "key"))
+        return Answer.of(OK)
+
+    async def upload(self, query: Query) -> Answer:
+        """One staged file of a job that cannot reach the data directory: ``?job=&name=``."""
+        said = dict(query.params)
+        await self._broker.gate.upload(_text(said, "job"), _text(said, "name"), query.body)
+        return Answer.of(OK)
+
+    async def deliveries(self, query: Query) -> Answer:
+        """The last batch each query delivered, or that of ``?query=``."""
+        sinks = self._broker.store.catalog.sinks
+        wanted = [query.params["query"]] if "query" in query.params else sorted(sinks)
+        return Answer.of(
+            {"deliveries": {name: sinks[name]["batch"] for name in wanted if name in sinks}}
+        )
+
+    async def deliver(self, query: Query) -> Answer:
+        """Append a query's staged batch, once."""
+        delivered = await self._broker.gate.deliver(_delivery(query.json()))
+        return Answer.of({"delivered": delivered})
+
+    async def swap(self, query: Query) -> Answer:
+        """Let a finished job's segments take the place of those it read."""
+        await self._broker.gate.swap(_text(query.json(), "job"))
+        return Answer.of(OK)
+
+
+def _partition(partition: Partition) -> dict[str, Any]:
     return {
-        ("GET", "/healthz"): healthz,
-        ("GET", "/livez"): healthz,
-        ("GET", "/readyz"): readyz,
-        ("GET", "/metrics"): metrics,
+        "partition": partition.tp.partition,
+        "log_start_offset": partition.log_start_offset,
+        "high_watermark": partition.high_watermark,
+        "last_stable_offset": partition.last_stable_offset,
+        "size_bytes": partition.size_bytes,
+        "segments": [
+            {
+                "base_offset": segment.base_offset,
+                "end_offset": segment.end_offset,
+                "size_bytes": segment.size_bytes,
+                "records": segment.records,
+                "first_ms": segment.first_ms,
+                "newest_ms": segment.newest_ms,
+                "state": segment.state.value,
+            }
+            for segment in partition.segments()
+        ],
     }
+
+
+def _delivery(said: dict[str, Any]) -> Delivery:
+    try:
+        return Delivery(
+            query=_text(said, "query"),
+            batch=_number(said, "batch"),
+            job=_text(said, "job"),
+            parts=[
+                Part(_text(part, "topic"), _number(part, "partition"), _text(part, "file"))
+                for part in said["parts"]
+            ],
+            cursors={
+                ReaderPartition(
+                    _text(cursor, "reader"), _text(cursor, "topic"), _number(cursor, "partition")
+                ): _number(cursor, "offset")
+                for cursor in said.get("cursors", [])
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"not a delivery: {error!r}") from None
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    value = said.get(name)
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"{name} is missing; it takes a text")
+    return value
+
+
+def _number(said: dict[str, Any], name: str) -> int:
+    value = said.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RequestError(f"{name} is missing; it takes a whole number from 0")
+    return value

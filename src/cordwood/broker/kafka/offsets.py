@@ -81,7 +81,7 @@ class KafkaOffsets:
         end = partition.epoch_end(part.leader_epoch)
         if end is None:  # a term we know nothing of: undefined, not an error
             return EpochPartitionEnd(Code.NONE, part.partition)
-        return EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.start_offset)
+        return EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.end_offset)
 
 
 async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -> tuple[int, int]:
