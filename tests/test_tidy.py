@@ -121,7 +121,7 @@ def test_everything_imported_is_a_declared_dependency():
 
 def is_sparks(path: Path) -> bool:
     """Whether the file is only of use with ``cordwood[spark]``."""
-    return "pipeline" in path.parts or path.name in {"spark.py", "columns.py"}
+    return "pipeline" in path.parts or path.name in {"spark.py", "arrow.py"}
 
 
 def is_declared(module: str, requirements: list[str]) -> bool:

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cordwood.batch.header import HEADER_BYTES, SEQUENCE_MODULUS, Buffer
-from cordwood.batch.records import encode_batch, put_record
+from cordwood.batch.records import frame_batch, put_varint
 from cordwood.batch.warmth import is_warm, kernels, warm
-from cordwood.model import NO_PRODUCER, Header, Record
+from cordwood.model import NO_PRODUCER
 
 __all__ = [
     "BATCH_BYTES_MAX",
@@ -51,6 +51,7 @@ REASONS: Final = {
     6: "n is not a whole number from 0 to 2**63 - 1",
 }
 _NO_N: Final = -1
+_CONTROL: Final = bytes(range(32)) + b"\x7f"
 _KEY_BYTES_MAX: Final = 249
 _DIGITS_MAX: Final = 19
 _INT64_END: Final = 2**63
@@ -201,7 +202,7 @@ def _parse_line(line: bytes) -> _Fields | int | None:
         return 2
     if len(fields.key) > _KEY_BYTES_MAX:
         return 3
-    if any(byte < 32 or byte == 127 for byte in fields.key):
+    if len(fields.key.translate(None, _CONTROL)) < len(fields.key):
         return 4
     if not _is_number(fields.timestamp):
         return 5
@@ -217,6 +218,25 @@ def _is_number(text: bytes) -> bool:
     return len(digits) < _DIGITS_MAX or (len(digits) == _DIGITS_MAX and int(digits) < _INT64_END)
 
 
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    put_varint(out, number)
+    return bytes(out)
+
+
+_VARINTS: Final = [_varint(number) for number in range(1024)]  # most lengths are short
+
+
+def _encode_line(fields: _Fields, delta: int) -> bytes:
+    """The record of a line, at an offset delta within its batch."""
+    key, timestamp, n, payload = (
+        _VARINTS[len(part)] + part if len(part) < len(_VARINTS) else _varint(len(part)) + part
+        for part in fields
+    )
+    body = b"".join((b"\0\0", _varint(delta), key, payload, b"\x04\x04ts", timestamp, b"\x02n", n))
+    return _varint(len(body)) + body
+
+
 class _Building:
     """The batches so far, and the one that is open."""
 
@@ -226,9 +246,9 @@ class _Building:
         self.last_n = producer.last_n if producer else None
         self._now_ms = now_ms
         self._producer = producer
-        self._batch_bytes_max = batch_bytes_max
-        self._records: list[Record] = []
-        self._size_bytes = HEADER_BYTES
+        self._body_bytes_max = batch_bytes_max - HEADER_BYTES
+        self._body = bytearray()
+        self._count = 0
         self._base_sequence = NO_PRODUCER
         self._rejected: list[Rejected] = []
         self._duplicates = 0
@@ -256,42 +276,35 @@ class _Building:
                 return False
             is_next = self.last_n is not None and distance == 1
             self.last_n = n
-        record = self._record(fields)
-        size = self._size_of(record)
-        if self._records and (not is_next or self._size_bytes + size > self._batch_bytes_max):
+        record = _encode_line(fields, self._count)
+        is_full = len(self._body) + len(record) > self._body_bytes_max
+        if self._count and (is_full or not is_next):
             self.close()
-            record = self._record(fields)
-            size = self._size_of(record)
-        if not self._records and self._producer is not None:
+            record = _encode_line(fields, 0)
+        if not self._count and self._producer is not None:
             self._base_sequence = n % SEQUENCE_MODULUS
-        self._records.append(record)
-        self._size_bytes += size
+        self._body += record
+        self._count += 1
         return True
-
-    def _record(self, fields: _Fields) -> Record:
-        headers = (
-            Header("ts", fields.timestamp),
-            Header("n", fields.n),
-        )
-        offset = self.base_offset + len(self._records)
-        return Record(offset, self._now_ms, fields.key, fields.payload, headers)
-
-    def _size_of(self, record: Record) -> int:
-        scratch = bytearray()
-        put_record(scratch, record, self._now_ms, self.base_offset)
-        return len(scratch)
 
     def close(self) -> None:
         """End the open batch, if one is."""
-        if not self._records:
+        if not self._count:
             return
         producer = self._producer or LineProducer(NO_PRODUCER, NO_PRODUCER, None)
-        self.data += encode_batch(
-            self._records,
+        self.data += frame_batch(
+            self._body,
+            base_offset=self.base_offset,
+            leader_epoch=0,
+            attributes=0,
+            last_offset_delta=self._count - 1,
+            base_timestamp_ms=self._now_ms,
+            max_timestamp_ms=self._now_ms,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             base_sequence=self._base_sequence,
+            count=self._count,
         )
-        self.base_offset += len(self._records)
-        self._records = []
-        self._size_bytes = HEADER_BYTES
+        self.base_offset += self._count
+        self._body = bytearray()
+        self._count = 0

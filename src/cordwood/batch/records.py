@@ -93,7 +93,7 @@ def encode_batch(
 
     body = bytearray()
     for record in records:
-        put_record(body, record, base_timestamp_ms, base_offset)
+        _put_record(body, record, base_timestamp_ms, base_offset)
     if not records:
         codec = Codec.NONE  # as Kafka's cleaner: an empty batch is its header alone
     packed = compress(codec, body) if codec is not Codec.NONE else body
@@ -104,12 +104,10 @@ def encode_batch(
         | (CONTROL_BIT if is_control else 0)
         | (DELETE_HORIZON_BIT if delete_horizon_ms is not None else 0)
     )
-    header = BatchHeader(
+    return frame_batch(
+        packed,
         base_offset=base_offset,
-        batch_length=HEADER_BYTES - LOG_OVERHEAD + len(packed),
         leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=0,
         attributes=attributes,
         last_offset_delta=last_offset_delta,
         base_timestamp_ms=base_timestamp_ms,
@@ -119,8 +117,14 @@ def encode_batch(
         base_sequence=base_sequence,
         count=len(records),
     )
+
+
+def frame_batch(body: Buffer, **fields: int) -> bytes:
+    """A batch around records already written: the header's fields as given, length and checksum."""
+    length = HEADER_BYTES - LOG_OVERHEAD + len(body)
+    header = BatchHeader(batch_length=length, magic=MAGIC, crc=0, **fields)
     data = bytearray(HEADER.pack(*header))
-    data += packed
+    data += body
     seal(data, 0, len(data))
     return bytes(data)
 
@@ -228,8 +232,8 @@ def _assert_offsets(records: Sequence[Record], base_offset: int, last_offset_del
     assert previous <= base_offset + last_offset_delta, "the batch covers its records"
 
 
-def _put_varint(out: bytearray, number: int) -> None:
-    """Zigzag, seven bits to a byte, lowest first."""
+def put_varint(out: bytearray, number: int) -> None:
+    """A zigzag number: seven bits to a byte, lowest first."""
     left = (number << 1) ^ (number >> 63)
     while left > 0x7F:
         out.append(left & 0x7F | 0x80)
@@ -239,24 +243,24 @@ def _put_varint(out: bytearray, number: int) -> None:
 
 def _put_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
-        _put_varint(out, -1)
+        put_varint(out, -1)
     else:
-        _put_varint(out, len(value))
+        put_varint(out, len(value))
         out += value
 
 
-def put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_offset: int) -> None:
+def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_offset: int) -> None:
     """Append one record as its bytes stand in a batch."""
     body = bytearray(1)  # attributes: none are defined
-    _put_varint(body, _wrapped(record.timestamp_ms - base_timestamp_ms))
-    _put_varint(body, record.offset - base_offset)
+    put_varint(body, _wrapped(record.timestamp_ms - base_timestamp_ms))
+    put_varint(body, record.offset - base_offset)
     _put_bytes(body, record.key)
     _put_bytes(body, record.value)
-    _put_varint(body, len(record.headers))
+    put_varint(body, len(record.headers))
     for header in record.headers:
         _put_bytes(body, header.key.encode("utf-8", _HEADER_KEY_ERRORS))
         _put_bytes(body, header.value)
-    _put_varint(out, len(body))
+    put_varint(out, len(body))
     out += body
 
 

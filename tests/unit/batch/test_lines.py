@@ -6,7 +6,14 @@ Each rule is checked for the kernel and for its plain twin.
 import pytest
 
 from cordwood.batch.header import check_batches, parse_headers
-from cordwood.batch.lines import LineBatch, LineProducer, encode_lines, encode_lines_plain, warm
+from cordwood.batch.lines import (
+    LineBatch,
+    LineProducer,
+    encode_frames,
+    encode_lines,
+    encode_lines_plain,
+    warm,
+)
 from cordwood.batch.records import decode_batches
 from cordwood.model import Header, Record
 
@@ -109,6 +116,15 @@ def test_what_the_grammar_allows_is_taken(encode, line):
     batch = encode(line + b"\n", NOW)
     (record,) = decode_batches(batch.data)
     assert b"|".join([record.key, *(h.value for h in record.headers), record.value]) == line
+
+
+def test_frames_are_lines_whose_payload_may_hold_newlines():
+    """Same grammar, same records; what is refused is told by its place in all bodies joined."""
+    bodies = [b"k|1|1|a\nb\r", b"bad", b"", b"k|1|2|" + b"x" * 3000]
+    batch = encode_frames(bodies, NOW, producer=LineProducer(9, 0, None))
+    assert [r.value for r in decode_batches(batch.data)] == [b"a\nb\r", b"x" * 3000]
+    assert [(start, end) for start, end, _ in batch.rejected] == [(10, 13)]
+    assert (taken(batch), batch.last_n) == ([1, 2], 2)
 
 
 def test_batches_end_before_the_limit(encode):
