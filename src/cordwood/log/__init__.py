@@ -10,8 +10,13 @@ reads theirs. Start reading at ``partition``; the rest, from the disk upwards:
 ``facts``        what is known of a segment without reading it, one line each
 ``descriptors``  a bounded number of open files, leased to readers
 ``segment``      one run of batches: grows, is sealed, is read
-``view``         what readers see: one immutable value, never past the high watermark
+``view``         what readers see: one immutable value, never past the high watermark; ``window``
+                 is where the writer puts it up
 ``producers``    idempotence, transactions, aborted ranges; snapshots as Kafka writes them
+``epochs``       leadership terms
+``sidecars``     the files beside a ``.log``, written whole
+``graveyard``    files without a live name, kept a while for their readers
+``tail``         the growing end: bytes go in here and nowhere else
 ``recovery``     opening a directory: what each thing found in it leads to (a table)
 ``partition``    append, sync, publish, roll, drop, truncate, replace
 ``marks``        the high watermark for those who read the files from another process

@@ -29,14 +29,14 @@ class Graveyard:
         self._files = files
         self._graves: list[_Grave] = []
 
-    def bury(self, segments: Iterable[Segment], now_ms: int) -> None:
+    def bury(self, segments: Iterable[Segment], now_ms: int, kinds: Iterable[Kind] = Kind) -> None:
         """Take the names away, in the given order; the caller syncs the directory."""
         buried = tuple(segments)
         for segment in buried:
             segment.retire()
         paths: list[Path] = []
         for segment in buried:
-            for kind in Kind:
+            for kind in kinds:
                 path = segment.path(kind)
                 if path.exists():
                     paths.append(path.with_name(path.name + DELETED))

@@ -87,35 +87,6 @@ def torn_suffix(now_ms: int) -> str:
     return f"{TORN}{now_ms}"
 
 
-# --- leader-epoch-checkpoint -----------------------------------------------------------------
-
-
-class EpochStart(NamedTuple):
-    """A leadership term and the first offset written in it."""
-
-    epoch: int
-    start_offset: int
-
-
-def encode_epochs(epochs: tuple[EpochStart, ...]) -> bytes:
-    """The checkpoint's text: version, count, then one term per line."""
-    lines = ["0", str(len(epochs)), *(f"{e.epoch} {e.start_offset}" for e in epochs)]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def parse_epochs(text: bytes) -> tuple[EpochStart, ...]:
-    """The terms in order; raises ``CorruptionError`` for anything else."""
-    try:
-        version, count, *lines = text.decode("ascii").splitlines()
-        epochs = tuple(EpochStart(*map(int, line.split())) for line in lines)
-        is_whole = version == "0" and len(epochs) == int(count)
-    except (ValueError, TypeError):
-        is_whole, epochs = False, ()
-    if not is_whole or list(epochs) != sorted(epochs):
-        raise CorruptionError(f"{LEADER_EPOCHS} is not a list of growing terms: {text[:80]!r}")
-    return epochs
-
-
 # --- partition.metadata ----------------------------------------------------------------------
 
 

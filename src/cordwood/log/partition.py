@@ -28,15 +28,14 @@ needs is there.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
-from cordwood.batch.records import Marker, parse_marker
+from cordwood.batch.header import BatchHeader
+from cordwood.batch.records import Marker
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason, plan_roll
@@ -44,9 +43,9 @@ from cordwood.errors import (
     CordwoodError,
     OffsetOutOfRange,
     PartitionOffline,
-    UnavailableError,
 )
 from cordwood.log.descriptors import Descriptors
+from cordwood.log.epochs import EpochEnd, epoch_end, with_epoch, without_epochs_from
 from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
 from cordwood.log.index import MemoryIndex
@@ -54,25 +53,25 @@ from cordwood.log.layout import (
     PARTITION_METADATA,
     SEGMENT_KINDS,
     SWAP,
-    EpochStart,
     Kind,
     encode_metadata,
     file_path,
 )
-from cordwood.log.marks import Marks, Published
+from cordwood.log.marks import Marks
 from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers
 from cordwood.log.recovery import (
     Loaded,
     Loader,
     Recovery,
     open_segment,
-    with_epoch,
-    without_epochs_from,
+    remove_leftovers,
 )
-from cordwood.log.segment import Retired, Segment, Survey, survey
+from cordwood.log.segment import Segment, Survey, survey
 from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
 from cordwood.log.swap import recover_swaps
+from cordwood.log.tail import Broken, Tail, assign, parse_markers
 from cordwood.log.view import Slice, TimedOffset, View
+from cordwood.log.window import Window
 from cordwood.model import NO_TIMESTAMP, SegmentInfo, TopicPartition
 
 logger = logging.getLogger("cordwood.log")
@@ -111,13 +110,13 @@ class Partition:
         self._files = files
         self._clock = clock
         self._descriptors = descriptors
-        self._replacing = threading.Lock()  # held while names change under readers
         self._graveyard = Graveyard(files)
         self._offline = ""  # why, once it is
         self._is_closed = False
-        self._log_start_offset = log_start_offset
-        loaded = self._load()
+        loaded = self._load(log_start_offset)
         self._marks = Marks(directory, files)
+        self._window = Window(self._marks)
+        self._window.log_start_offset = log_start_offset
         self._adopt(loaded)
         self._repair_indexes()
 
@@ -135,7 +134,7 @@ class Partition:
         topic_id: UUID | None = None,
         descriptors: Descriptors | None = None,
     ) -> Partition:
-        """Create the partition or recover it; raises ``CorruptionError`` and then changes nothing.
+        """Create the partition or recover it; raises ``CorruptionError`` and then cuts nothing.
 
         ``log_start_offset`` is the one the catalog remembers. ``descriptors`` may be shared by
         many partitions, to bound their open files together.
@@ -145,6 +144,7 @@ class Partition:
             files.mkdir(directory)
             files.sync_dir(directory.parent)
         recover_swaps(directory, files)
+        remove_leftovers(directory, files)
         if topic_id is not None and not (directory / PARTITION_METADATA).exists():
             files.write_whole(directory / PARTITION_METADATA, encode_metadata(topic_id))
         return cls(
@@ -158,7 +158,7 @@ class Partition:
             descriptors=descriptors,
         )
 
-    def _load(self) -> Loaded:
+    def _load(self, log_start_offset: int) -> Loaded:
         """What the files say, or a first segment where there is none."""
         loader = Loader(
             self.directory,
@@ -167,46 +167,45 @@ class Partition:
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._clock.now_ms(),
         )
-        return loader.load() or loader.create(self._log_start_offset)
+        return loader.load() or loader.create(log_start_offset)
 
     def _adopt(self, loaded: Loaded) -> None:
         """Begin with what the files say; all of it is durable, so all of it is published."""
-        self._set_segments(loaded.segments)
-        self._file = loaded.file
+        self._window.set_segments(loaded.segments)
+        self._tail = Tail(self._active, loaded.file, self._files)
         self._epochs = loaded.epochs
         self.producers: Producers = loaded.producers
         self.recovery: Recovery = loaded.recovery
-        self._synced_bytes = self._active.size_bytes
         self.next_offset = self._active.end_offset
-        first_offset = self._segments[0].base_offset
-        self._log_start_offset = min(max(self._log_start_offset, first_offset), self.next_offset)
+        start_offset = max(self._window.log_start_offset, loaded.segments[0].base_offset)
+        self._window.log_start_offset = min(start_offset, self.next_offset)
         self.publish()
 
     # --- what it is -------------------------------------------------------------------------
 
     @property
     def _active(self) -> Segment:
-        return self._segments[-1]
+        return self._window.active
 
     @property
     def log_start_offset(self) -> int:
         """The first offset a reader may ask for."""
-        return self._view.log_start_offset
+        return self._window.view.log_start_offset
 
     @property
     def high_watermark(self) -> int:
         """One past the last published record."""
-        return self._view.high_watermark
+        return self._window.view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Where the first undecided transaction begins; the high watermark when there is none."""
-        return self._view.last_stable_offset
+        return self._window.view.last_stable_offset
 
     @property
     def size_bytes(self) -> int:
         """All its ``.log`` files."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._window.segments)
 
     @property
     def offline_reason(self) -> str:
@@ -215,18 +214,11 @@ class Partition:
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Oldest first; the last one is active."""
-        return tuple(segment.info() for segment in self._segments)
+        return tuple(segment.info() for segment in self._window.segments)
 
-    def epoch_end(self, epoch: int) -> EpochStart | None:
-        """The latest term not after ``epoch`` and the offset at which it ended; None if unknown."""
-        if not self._epochs or epoch > self._epochs[-1].epoch:
-            return None
-        before = list(takewhile(lambda term: term.epoch <= epoch, self._epochs))
-        if not before:
-            return EpochStart(epoch, self._epochs[0].start_offset)
-        if len(before) == len(self._epochs):
-            return EpochStart(before[-1].epoch, self.high_watermark)
-        return EpochStart(before[-1].epoch, self._epochs[len(before)].start_offset)
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """The latest term not after ``epoch`` and where it ended; None for one yet to come."""
+        return epoch_end(self._epochs, epoch, self.high_watermark)
 
     # --- reads: any thread ------------------------------------------------------------------
 
@@ -236,54 +228,30 @@ class Partition:
         At least one, however large; none only if there is nothing up to ``end_offset`` and the high
         watermark, and then ``next_offset`` says where to ask again. Raises ``OffsetOutOfRange``.
         """
-        while True:
-            view = self._view
+
+        def ask(view: View) -> Slice:
             if not view.log_start_offset <= offset <= max(view.high_watermark, self.next_offset):
                 raise OffsetOutOfRange(
                     f"{self.tp}: offset {offset} is not between the log start "
                     f"{view.log_start_offset} and the high watermark {view.high_watermark}"
                 )
-            end = view.high_watermark if end_offset is None else end_offset
-            try:
-                return view.read(offset, max_bytes, end)
-            except Retired:
-                self._await_change(view)
-            except OSError as error:
-                raise UnavailableError(f"{self.tp}: reading at {offset} failed: {error}") from error
+            return view.read(
+                offset, max_bytes, view.high_watermark if end_offset is None else end_offset
+            )
+
+        return self._window.look(ask)
 
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
         """The first record whose timestamp is not below ``timestamp_ms``."""
-        while True:
-            view = self._view
-            try:
-                return view.find_time(timestamp_ms)
-            except Retired:
-                self._await_change(view)
+        return self._window.look(lambda view: view.find_time(timestamp_ms))
 
     def find_max_time(self) -> TimedOffset | None:
         """The first record with the largest timestamp there is."""
-        while True:
-            view = self._view
-            try:
-                return view.find_max_time()
-            except Retired:
-                self._await_change(view)
+        return self._window.look(View.find_max_time)
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
         """The aborted transactions that have records in ``[start, end)``."""
-        while True:
-            view = self._view
-            try:
-                return view.aborted(start, end)
-            except Retired:
-                self._await_change(view)
-
-    def _await_change(self, view: View) -> None:
-        """Names are changing under the reader: wait until the new view is there."""
-        with self._replacing:
-            pass
-        if self._view is view:
-            raise PartitionOffline(f"{self.tp}: {self._offline or 'its files are being replaced'}")
+        return self._window.look(lambda view: view.aborted(start, end))
 
     # --- append: writer thread --------------------------------------------------------------
 
@@ -299,52 +267,24 @@ class Partition:
         self._check_online()
         duplicate = self.producers.check(headers, strict=strict)
         if duplicate is not None:
-            return Appended(*duplicate, self._log_start_offset, is_duplicate=True)
-        markers = self._check_markers(data, headers)
+            return Appended(*duplicate, self._window.log_start_offset, is_duplicate=True)
+        markers = parse_markers(data, headers)
+        self.producers.check_markers(markers)
         now_ms = self._clock.now_ms()
         span = sum(header.last_offset_delta + 1 for header in headers)
         reason = plan_roll(self._active.info(), len(data), span, self.config, now_ms)
         if reason is not None:
             self.roll(reason)
         base_offset = self.next_offset
-        stored = self._assign(data, headers, now_ms)
+        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
+        stamp_ms = now_ms if is_stamped else None
+        stored = assign(data, headers, base_offset, self.leader_epoch, stamp_ms)
         self._begin_epoch()
-        self._write(data)
+        self._unless_broken(lambda: self._tail.write(data))
         for header, marker in zip(stored, markers, strict=True):
             self._note(header, marker, now_ms)
-        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
         append_ms = now_ms if is_stamped else NO_TIMESTAMP
-        return Appended(base_offset, self.next_offset - 1, append_ms, self._log_start_offset)
-
-    def _check_markers(
-        self, data: bytearray, headers: Sequence[BatchHeader]
-    ) -> list[Marker | None]:
-        markers: list[Marker | None] = []
-        position = 0
-        for header in headers:
-            marker = parse_marker(data, position) if header.is_control else None
-            if marker is not None:
-                self.producers.check_marker(marker)
-            markers.append(marker)
-            position += header.size_bytes
-        return markers
-
-    def _assign(
-        self, data: bytearray, headers: Sequence[BatchHeader], now_ms: int
-    ) -> list[BatchHeader]:
-        """Patch offsets, term and perhaps time into the bytes; the headers as they are now."""
-        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
-        stored: list[BatchHeader] = []
-        position, offset = 0, self.next_offset
-        for header in headers:
-            patch(data, position, offset, self.leader_epoch)
-            if is_stamped:
-                stamp_append_time(data, position, now_ms)
-            stored.append(parse_header(data, position))
-            position += header.size_bytes
-            offset += header.last_offset_delta + 1
-        assert position == len(data), "the headers are those of the bytes"
-        return stored
+        return Appended(base_offset, self.next_offset - 1, append_ms, self._window.log_start_offset)
 
     def _begin_epoch(self) -> None:
         """Write down the term before its first batch."""
@@ -352,16 +292,6 @@ class Partition:
         if epochs is not self._epochs:
             write_epochs(self._files, self.directory, epochs)
             self._epochs = epochs
-
-    def _write(self, data: bytearray) -> None:
-        try:
-            self._files.write_at(self._file, data, self._active.size_bytes)
-        except CordwoodError:
-            try:
-                self._files.truncate(self._file, self._active.size_bytes)
-            except CordwoodError as error:
-                self._go_offline(f"a failed write could not be undone ({error})")
-            raise
 
     def _note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
         active = self._active
@@ -375,74 +305,11 @@ class Partition:
     def sync(self) -> None:
         """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""
         self._check_online()
-        size_bytes = self._active.size_bytes
-        if size_bytes == self._synced_bytes:
-            return
-        try:
-            self._files.sync_data(self._file)
-        except CordwoodError as error:
-            self._go_offline(f"a sync failed, and a failed sync cannot be trusted again ({error})")
-            self._cut_unpublished()
-            self._check_online()
-        self._synced_bytes = size_bytes
-
-    def _cut_unpublished(self) -> None:
-        """After a failed sync: let nothing unacknowledged come back when the file is reopened."""
-        view = self._view
-        published = view.end_position if view.segments[-1] is self._active else 0
-        try:
-            self._files.truncate(self._file, published)
-        except CordwoodError as error:
-            self._offline += f"; cutting off what was not acknowledged failed too ({error})"
+        self._unless_broken(lambda: self._tail.sync(self._window.published_bytes()))
 
     def publish(self) -> None:
         """Let readers see every append so far."""
-        active = self._active
-        unstable = self.producers.first_unstable()
-        self._show(
-            View(
-                self._segments,
-                self._bases,
-                self._log_start_offset,
-                self.next_offset,
-                max(self.next_offset if unstable is None else unstable, self._log_start_offset),
-                active.size_bytes,
-                active.index.last_time(),
-            )
-        )
-
-    def _refresh(self) -> None:
-        """A new view of the same records: segments went, came or were sealed."""
-        old = self._view
-        segments = tuple(s for s in self._segments if s.base_offset <= old.high_watermark)
-        is_same = segments[-1] is old.segments[-1]
-        self._show(
-            old._replace(
-                segments=segments,
-                bases=tuple(segment.base_offset for segment in segments),
-                log_start_offset=self._log_start_offset,
-                last_stable_offset=max(old.last_stable_offset, self._log_start_offset),
-                # Another last one begins at the high watermark: nothing of it is published.
-                end_position=old.end_position if is_same else 0,
-                newest=old.newest if is_same else None,
-            )
-        )
-
-    def _show(self, view: View) -> None:
-        self._view = view
-        self._marks.publish(
-            Published(
-                view.log_start_offset,
-                view.high_watermark,
-                view.last_stable_offset,
-                view.segments[-1].base_offset,
-                view.end_position,
-            )
-        )
-
-    def _set_segments(self, segments: tuple[Segment, ...]) -> None:
-        self._segments = segments
-        self._bases = tuple(segment.base_offset for segment in segments)
+        self._window.publish(self.producers.first_unstable())
 
     # --- roll and close: writer thread ------------------------------------------------------
 
@@ -463,14 +330,15 @@ class Partition:
         )
         self.sync()
         self._write_sidecars(sealed)
-        self._write_facts((*self._segments, active))
+        self._write_facts((*self._window.segments, active))
         file = self._files.create(active.path())
         self._sync_names("the new segment's name")
         sealed.seal()
-        self._files.close(self._file)
-        self._file, self._synced_bytes = file, 0
-        self._set_segments((*self._segments, active))
-        self._refresh()
+        self._tail.close()
+        self._tail = Tail(active, file, self._files)
+        self._window.set_segments((*self._window.segments, active))
+        self._window.refresh()
+        self._repair_indexes()
         logger.info(
             "segment.sealed partition=%s base_offset=%d end_offset=%d records=%d reason=%s",
             self.tp, sealed.base_offset, sealed.end_offset, sealed.records, reason,
@@ -496,13 +364,13 @@ class Partition:
 
     def _repair_indexes(self) -> None:
         """Put indexes that were found wrong, and rebuilt in memory, into files again."""
-        wrong = [s for s in self._segments if s.is_sealed and s.is_index_wrong]
+        wrong = [s for s in self._window.segments if s.is_sealed and s.is_index_wrong]
         if not wrong:
             return
         try:
             for segment in wrong:
                 write_index(self._files, segment)
-            self._write_facts(self._segments)
+            self._write_facts(self._window.segments)
             self._files.sync_dir(self.directory)
         except CordwoodError as error:
             logger.warning("index.not_written partition=%s: %s", self.tp, error)
@@ -521,12 +389,12 @@ class Partition:
                 self._repair_indexes()
                 self.sync()
                 self._write_sidecars(self._active)
-                self._write_facts(self._segments)
+                self._write_facts(self._window.segments)
                 self._files.sync_dir(self.directory)
         finally:
             self._is_closed = True
             self._go_offline("it was closed")
-            for segment in self._segments:
+            for segment in self._window.segments:
                 segment.retire()
             self._release()
             self._marks.close()
@@ -537,8 +405,8 @@ class Partition:
         self.close()
 
     def _release(self) -> None:
-        self._files.close(self._file)
-        for segment in self._segments:
+        self._tail.close()
+        for segment in self._window.segments:
             segment.forget()
 
     # --- reclaim, truncate, replace: writer thread ------------------------------------------
@@ -548,13 +416,13 @@ class Partition:
 
         The caller has written the new log start down: this is memory only.
         """
-        if not self._log_start_offset <= offset <= self.high_watermark:
+        if not self._window.log_start_offset <= offset <= self.high_watermark:
             raise OffsetOutOfRange(
-                f"{self.tp}: the log start can move to between {self._log_start_offset} and the "
+                f"{self.tp}: the log start can move to between {self._window.log_start_offset} and the "
                 f"high watermark {self.high_watermark}, not to {offset}"
             )
-        self._log_start_offset = offset
-        self._refresh()
+        self._window.log_start_offset = offset
+        self._window.refresh()
 
     def drop(self, base_offsets: Sequence[int]) -> tuple[SegmentInfo, ...]:
         """Let go of the oldest sealed segments, given by their base offsets, oldest first.
@@ -564,13 +432,15 @@ class Partition:
         """
         self._check_online()
         count = len(base_offsets)
-        assert tuple(base_offsets) == self._bases[:count], "only the oldest segments are dropped"
-        dropped, left = self._segments[:count], self._segments[count:]
+        assert tuple(base_offsets) == self._window.bases[:count], (
+            "only the oldest segments are dropped"
+        )
+        dropped, left = self._window.segments[:count], self._window.segments[count:]
         assert left, "the active segment is never dropped"
         assert left[0].base_offset <= self.high_watermark, "nothing unpublished is dropped"
-        self._log_start_offset = max(self._log_start_offset, left[0].base_offset)
-        self._set_segments(left)
-        self._refresh()
+        self._window.log_start_offset = max(self.log_start_offset, left[0].base_offset)
+        self._window.set_segments(left)
+        self._window.refresh()
         self._bury(dropped)
         return tuple(segment.info() for segment in dropped)
 
@@ -590,23 +460,22 @@ class Partition:
         self._check_online()
         if offset >= self.next_offset:
             return
-        if offset < self._log_start_offset:
+        if offset < self.log_start_offset:
             raise OffsetOutOfRange(f"{self.tp}: cannot truncate to {offset}, below the log start")
-        old = self._segments
-        keep = sum(base <= offset for base in self._bases)
-        target = old[max(keep, 1) - 1]
+        keep = sum(base <= offset for base in self._window.bases)
+        target, later = self._window.segments[keep - 1], self._window.segments[keep:]
         with target.reading() as fd:
             position = target.locate(fd, offset, target.size_bytes)
-        with self._replacing:
+        with self._window.replacing, self._offline_after_errors("a truncation"):
             target.is_void = True
-            self._cut(target, old[keep:], target.size_bytes if position is None else position)
-            loaded = self._load()
+            self._cut(target, later, target.size_bytes if position is None else position)
+            loaded = self._load(self.log_start_offset)
             self._release()
             self._adopt(loaded)
 
     def _cut(self, target: Segment, later: Sequence[Segment], size_bytes: int) -> None:
         """The files' part of a truncation: newest first, so that a crash leaves a shorter log."""
-        kept = tuple(s for s in self._segments if s.base_offset < target.base_offset)
+        kept = tuple(s for s in self._window.segments if s.base_offset < target.base_offset)
         self._write_facts(kept)  # first: a stale line would call the cut file damaged
         self._sync_names("the truncation")
         self._bury(reversed(later))
@@ -634,21 +503,19 @@ class Partition:
         here. An error on the way takes the partition offline; opening it again finishes the swap.
         """
         self._check_online()
-        start = self._bases.index(old[0])
+        start = self._window.bases.index(old[0])
         end = start + len(old)
-        assert tuple(old) == self._bases[start:end], "a run of segments is replaced"
-        assert end < len(self._segments), "the active segment is never replaced"
-        assert self._bases[end] <= self.high_watermark, "nothing unpublished is replaced"
+        assert tuple(old) == self._window.bases[start:end], "a run of segments is replaced"
+        assert end < len(self._window.segments), "the active segment is never replaced"
+        assert self._window.bases[end] <= self.high_watermark, "nothing unpublished is replaced"
         assert new[0] == old[0]
         found = [(surveys or {}).get(base) or self._survey_swap(base) for base in new]
-        with self._replacing:
-            try:
-                fresh = self._swap_names(start, end, found)
-            except CordwoodError as error:
-                self._go_offline(f"a swap was interrupted ({error})")
-                raise
-            self._set_segments((*self._segments[:start], *fresh, *self._segments[end:]))
-            self._refresh()
+        with self._window.replacing, self._offline_after_errors("a swap"):
+            fresh = self._swap_names(start, end, found)
+            self._window.set_segments(
+                (*self._window.segments[:start], *fresh, *self._window.segments[end:])
+            )
+            self._window.refresh()
         self._repair_indexes()
 
     def _survey_swap(self, base_offset: int) -> Survey:
@@ -660,18 +527,19 @@ class Partition:
         )
 
     def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
-        replaced = self._segments[start:end]
+        replaced = self._window.segments[start:end]
         # First: a line about an old file must not be believed of the new one.
-        self._write_facts((*self._segments[:start], *self._segments[end:]))
+        self._write_facts((*self._window.segments[:start], *self._window.segments[end:]))
         self._sync_names("the swap")
-        self._bury(replaced)
+        self._graveyard.bury(replaced, self._clock.now_ms(), SEGMENT_KINDS)
+        self._sync_names("the swap")
         for survey_ in found:
             for kind in SEGMENT_KINDS:
                 path = file_path(self.directory, survey_.facts.base_offset, kind, SWAP)
                 if path.exists():
                     self._files.rename(path, path.with_suffix(""))
         self._sync_names("the swap")
-        ends = [*(s.facts.base_offset for s in found[1:]), self._bases[end]]
+        ends = [*(s.facts.base_offset for s in found[1:]), self._window.bases[end]]
         return [self._swapped(s, e) for s, e in zip(found, ends, strict=True)]
 
     def _swapped(self, found: Survey, end_offset: int) -> Segment:
@@ -688,6 +556,22 @@ class Partition:
 
     def _go_offline(self, reason: str) -> None:
         self._offline = self._offline or reason
+
+    @contextmanager
+    def _offline_after_errors(self, what: str) -> Iterator[None]:
+        """Names and memory agree at both ends of the block, and nowhere in it."""
+        try:
+            yield
+        except CordwoodError as error:
+            self._go_offline(f"{what} was interrupted ({error})")
+            raise
+
+    def _unless_broken(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Broken as error:
+            self._go_offline(str(error))
+            self._check_online()
 
     def _check_online(self) -> None:
         if self._offline:

@@ -156,14 +156,15 @@ class Producers:
                 "this batch is not part of one"
             )
 
-    def check_marker(self, marker: Marker) -> None:
-        """Whether a marker comes from the coordinator that may write it."""
-        producer = self._by_id.get(marker.producer_id)
-        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
-            raise StaleProducer(
-                f"producer {marker.producer_id}: a marker of coordinator term "
-                f"{marker.coordinator_epoch} after one of term {producer.coordinator_epoch}"
-            )
+    def check_markers(self, markers: Iterable[Marker | None]) -> None:
+        """Whether markers come from the coordinator that may write them; raises if not."""
+        for marker in markers:
+            producer = None if marker is None else self._by_id.get(marker.producer_id)
+            if marker and producer and marker.coordinator_epoch < producer.coordinator_epoch:
+                raise StaleProducer(
+                    f"producer {marker.producer_id}: a marker of coordinator term "
+                    f"{marker.coordinator_epoch} after one of term {producer.coordinator_epoch}"
+                )
 
     def update(
         self, header: BatchHeader, now_ms: int, marker: Marker | None = None

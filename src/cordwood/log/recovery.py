@@ -36,7 +36,7 @@ any other name                      left alone, reported
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,7 @@ from typing import Final
 from cordwood.batch.records import parse_marker
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.log.descriptors import Descriptors
+from cordwood.log.epochs import Epochs, parse_epochs, with_epoch
 from cordwood.log.facts import Facts, encode_facts, parse_facts
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.index import MemoryIndex
@@ -55,17 +56,15 @@ from cordwood.log.layout import (
     SEGMENT_FACTS,
     TMP,
     TORN,
-    EpochStart,
     Kind,
     SegmentFile,
     file_name,
     file_path,
-    parse_epochs,
     parse_file_name,
     torn_suffix,
 )
 from cordwood.log.marks import MARKS_NAME
-from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot
+from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot, encode_aborted
 from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, is_zero, read_fd
 from cordwood.log.segment import Segment, survey
 from cordwood.model import NO_TIMESTAMP
@@ -93,7 +92,7 @@ class Loaded:
     segments: tuple[Segment, ...]  # the last one is active
     file: OpenFile  # the active segment's, for writing
     producers: Producers
-    epochs: tuple[EpochStart, ...]
+    epochs: Epochs
     recovery: Recovery
 
 
@@ -152,9 +151,7 @@ class Loader:
                 parsed = parse_file_name(entry.name)
                 if parsed is not None and not parsed.suffix:
                     self._sizes[parsed] = entry.stat().st_size
-                elif entry.name.endswith((TMP, DELETED)):
-                    self._files.unlink(Path(entry.path))
-                elif entry.name not in _OWN_NAMES and not (parsed and TORN in parsed.suffix):
+                elif not _is_known(entry.name, parsed):
                     self._recovery.notes.append(f"{entry.path} is not a file of ours; left alone")
 
     def _remove_strays(self, bases: frozenset[int]) -> None:
@@ -229,8 +226,9 @@ class Loader:
             return
         self._recovery.rebuilt.append(file_name(segment.base_offset, Kind.TXNINDEX))
         producers = self._snapshot_at(segment.base_offset) or Producers()
-        segment.aborted = tuple(self._replay(segment, producers))
-        segment.aborted_count = len(segment.aborted)
+        aborted = self._replay(segment, producers)
+        segment.aborted_count = len(aborted)
+        self._files.write_whole(segment.path(Kind.TXNINDEX), encode_aborted(aborted))
 
     # --- producers --------------------------------------------------------------------------
 
@@ -293,14 +291,16 @@ class Loader:
 
     # --- leader epochs ----------------------------------------------------------------------
 
-    def _load_epochs(self) -> tuple[EpochStart, ...]:
+    def _load_epochs(self) -> Epochs:
         text = self._read_small(LEADER_EPOCHS)
         if not text:
             return ()
         try:
             return parse_epochs(text)
         except CorruptionError as error:
-            self._recovery.notes.append(f"{error}; rebuilt from the active segment")
+            self._recovery.notes.append(
+                f"{LEADER_EPOCHS}: {error}; rebuilt from the active segment"
+            )
             self._recovery.rebuilt.append(LEADER_EPOCHS)
             return ()
 
@@ -311,8 +311,8 @@ class Loader:
         base_offset: int,
         facts: Facts | None,
         producers: Producers,
-        epochs: tuple[EpochStart, ...],
-    ) -> tuple[Segment, OpenFile, tuple[EpochStart, ...]]:
+        epochs: Epochs,
+    ) -> tuple[Segment, OpenFile, Epochs]:
         path = file_path(self._directory, base_offset, Kind.LOG)
         file = self._files.open_existing(path)
         try:
@@ -384,6 +384,20 @@ class Loader:
         self._recovery.torn_copy = copy_path
 
 
+def remove_leftovers(directory: Path, files: Files) -> None:
+    """What an earlier process left half written or did not live to remove."""
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith((TMP, DELETED))]
+    for name in names:
+        files.unlink(directory / name)
+
+
+def _is_known(name: str, parsed: SegmentFile | None) -> bool:
+    if parsed is not None and parsed.suffix.startswith(TORN):
+        return True
+    return name in _OWN_NAMES or name.endswith((TMP, DELETED))
+
+
 def open_segment(
     directory: Path,
     base_offset: int,
@@ -397,17 +411,3 @@ def open_segment(
     segment = Segment(directory, facts, index, descriptors)
     segment.is_sealed = False
     return segment
-
-
-def with_epoch(
-    epochs: tuple[EpochStart, ...], epoch: int, start_offset: int
-) -> tuple[EpochStart, ...]:
-    """The terms with a new one that begins here, if it is new."""
-    if epochs and epochs[-1].epoch >= epoch:
-        return epochs
-    return (*epochs, EpochStart(epoch, start_offset))
-
-
-def without_epochs_from(epochs: Iterable[EpochStart], end_offset: int) -> tuple[EpochStart, ...]:
-    """The terms that began below ``end_offset``."""
-    return tuple(e for e in epochs if e.start_offset < end_offset)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from cordwood.log.epochs import Epochs, encode_epochs
 from cordwood.log.facts import encode_facts
 from cordwood.log.files import Files
 from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import LEADER_EPOCHS, SEGMENT_FACTS, EpochStart, Kind, encode_epochs
-from cordwood.log.layout import file_path as segment_path
+from cordwood.log.layout import LEADER_EPOCHS, SEGMENT_FACTS, Kind, file_path
 from cordwood.log.producers import Producers, encode_aborted
 from cordwood.log.segment import Segment
 
@@ -33,7 +33,7 @@ def write_index(files: Files, segment: Segment) -> None:
 
 def write_snapshot(files: Files, directory: Path, offset: int, producers: Producers) -> None:
     """The producers as they are at ``offset``."""
-    path = segment_path(directory, offset, Kind.SNAPSHOT)
+    path = file_path(directory, offset, Kind.SNAPSHOT)
     files.write_whole(path, producers.encode_snapshot(), sync_dir=False)
 
 
@@ -43,6 +43,6 @@ def write_facts(files: Files, directory: Path, segments: Iterable[Segment]) -> N
     files.write_whole(directory / SEGMENT_FACTS, data, sync_dir=False)
 
 
-def write_epochs(files: Files, directory: Path, epochs: tuple[EpochStart, ...]) -> None:
+def write_epochs(files: Files, directory: Path, epochs: Epochs) -> None:
     """The leadership terms."""
     files.write_whole(directory / LEADER_EPOCHS, encode_epochs(epochs), sync_dir=False)

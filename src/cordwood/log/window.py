@@ -1,0 +1,106 @@
+"""Where the writer and the readers of a partition meet: the segments, and the view readers hold.
+
+The writer changes the stack of segments and then puts up a new view; readers take the view that is
+up. When files lose their names while a reader looks, it asks the next view; ``replacing`` is held
+by whoever renames until that view is up, so a reader never asks in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from cordwood.errors import PartitionOffline, UnavailableError
+from cordwood.log.marks import Marks, Published
+from cordwood.log.segment import Retired, Segment
+from cordwood.log.view import View
+
+T = TypeVar("T")
+
+
+class Window:
+    """The stack of segments and what is seen of it. Only ``look`` is for any thread."""
+
+    view: View
+
+    def __init__(self, marks: Marks) -> None:
+        self.replacing = threading.Lock()
+        self.log_start_offset = 0
+        self.segments: tuple[Segment, ...] = ()  # the last one is active
+        self.bases: tuple[int, ...] = ()
+        self._marks = marks
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    def set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """Another stack; nobody sees it before ``publish`` or ``refresh``."""
+        self.segments = segments
+        self.bases = tuple(segment.base_offset for segment in segments)
+
+    def publish(self, first_unstable: int | None) -> None:
+        """Let readers see all there is."""
+        active = self.active
+        end_offset = active.end_offset
+        stable = end_offset if first_unstable is None else first_unstable
+        self._show(
+            View(
+                self.segments,
+                self.bases,
+                self.log_start_offset,
+                end_offset,
+                max(stable, self.log_start_offset),
+                active.size_bytes,
+                active.index.last_time(),
+            )
+        )
+
+    def refresh(self) -> None:
+        """The same records from other segments: some went, came or were sealed."""
+        old = self.view
+        segments = tuple(s for s in self.segments if s.base_offset <= old.high_watermark)
+        is_same = segments[-1] is old.segments[-1]
+        self._show(
+            old._replace(
+                segments=segments,
+                bases=tuple(segment.base_offset for segment in segments),
+                log_start_offset=self.log_start_offset,
+                last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
+                # Another last one begins at the high watermark: nothing of it is published.
+                end_position=old.end_position if is_same else 0,
+                newest=old.newest if is_same else None,
+            )
+        )
+
+    def _show(self, view: View) -> None:
+        self.view = view
+        self._marks.publish(
+            Published(
+                view.log_start_offset,
+                view.high_watermark,
+                view.last_stable_offset,
+                view.segments[-1].base_offset,
+                view.end_position,
+            )
+        )
+
+    def published_bytes(self) -> int:
+        """How much of the active segment readers see."""
+        return self.view.end_position if self.view.segments[-1] is self.active else 0
+
+    def look(self, ask: Callable[[View], T]) -> T:
+        """Ask the view; if its files lost their names meanwhile, ask the one that came after."""
+        while True:
+            view = self.view
+            try:
+                return ask(view)
+            except Retired:
+                with self.replacing:
+                    pass  # until whoever renames has put the new view up
+            except OSError as error:
+                raise UnavailableError(f"a read failed: {error}") from error
+            if self.view is view:
+                raise PartitionOffline("its files are gone or being replaced; open it again")
