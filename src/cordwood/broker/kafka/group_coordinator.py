@@ -99,6 +99,10 @@ class GroupCoordinator:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+        await self.idle()
+
+    async def idle(self) -> None:
+        """Until nothing is being carried out."""
         await self._lanes.idle()
 
     # --- events -----------------------------------------------------------------------------

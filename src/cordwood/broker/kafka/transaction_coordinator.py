@@ -97,9 +97,14 @@ class TransactionCoordinator:
         self.drain()
         for task in self._marking:
             task.cancel()
-        if self._marking:
-            await asyncio.wait(self._marking)
+        await self.idle()
+
+    async def idle(self) -> None:
+        """Until nothing is being carried out and no marker is under way."""
         await self._lanes.idle()
+        while self._marking:
+            await asyncio.wait(self._marking)
+            await self._lanes.idle()
 
     # --- events -----------------------------------------------------------------------------
 

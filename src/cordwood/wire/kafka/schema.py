@@ -92,7 +92,7 @@ _ROWS: Final = (
     (60, "DescribeCluster", 0, 1, 0, metadata),
     (61, "DescribeProducers", 0, 0, 0, transactions),
     (65, "DescribeTransactions", 0, 0, 0, transactions),
-    # Version 2 filters by a pattern, and ``re``, unlike Kafka's matcher, can be made to run for ever.
+    # Version 2 filters by a pattern; ``re``, unlike Kafka's matcher, can be made to run for ever.
     (66, "ListTransactions", 0, 1, 0, transactions),
     (75, "DescribeTopicPartitions", 0, 0, 0, metadata),
 )
