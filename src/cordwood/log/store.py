@@ -17,12 +17,10 @@ takes one partition offline, with its reason; all others serve.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cordwood.clock import Clock
@@ -51,14 +49,14 @@ from cordwood.log.directory import (
     open_directory,
 )
 from cordwood.log.files import Files, OpenFile
-from cordwood.log.layout import Kind, file_path
-from cordwood.log.manifest import STAGING_NAME, StagedSegment, is_job_name
+from cordwood.log.ledger import Ledger
+from cordwood.log.manifest import STAGING_NAME, is_job_name
 from cordwood.log.partition import Partition
 from cordwood.log.swap import Verified, apply_swap, read_manifest, verify_staged
 from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import SegmentEntry, Topic, entry_of, parse_segment
+from cordwood.meta.keys import Topic
 from cordwood.meta.sqlite import SqliteStore
-from cordwood.model import SegmentInfo, SegmentState, TopicPartition, is_topic_name
+from cordwood.model import SegmentInfo, TopicPartition, is_topic_name
 
 PARTITIONS_MAX = 10_000
 
@@ -111,7 +109,7 @@ class Store:
         self._lock = lock
         self._closed = False
         self._descriptors = Descriptors()
-        self._indexing = threading.Lock()  # the segment index follows the files it was read from
+        self._ledger = Ledger(catalog)
 
     @classmethod
     def open(cls, data: Path, config: BrokerConfig, clock: Clock, files: Files) -> Store:
@@ -220,7 +218,7 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and everything known of it."""
         live = self.topic(name)
-        with self._indexing:
+        with self._ledger.changing:
             topic = self.catalog.begin_delete(name)
             del self.topics[name]
         for partition in live.online():
@@ -263,11 +261,10 @@ class Store:
         """Seal the active segment and index it; None when it is empty."""
         sealed = partition.roll(reason)
         if sealed is not None:
-            with self._indexing:
-                try:
-                    self.catalog.put_segments(partition.tp, [entry_of(sealed)])
-                except UnavailableError as error:  # hash_sealed will do it
-                    logger.warning("segment.unindexed partition=%s error=%s", partition.tp, error)
+            try:
+                self._ledger.record(partition.tp, [sealed])
+            except UnavailableError as error:  # hash_sealed will do it
+                logger.warning("segment.unindexed partition=%s error=%s", partition.tp, error)
         return sealed
 
     def reclaim(self, partition: Partition, plan: RetentionPlan) -> None:
@@ -280,10 +277,7 @@ class Store:
             drops.append(segment)
         if not drops:
             return
-        with self._indexing:
-            index = self.catalog.segments(partition.tp)
-            entries = [index.get(segment.base_offset) or entry_of(segment) for segment in drops]
-            self.catalog.reclaim_segments(partition.tp, entries, drops[-1].end_offset)
+        self._ledger.reclaim(partition.tp, drops)
         partition.drop([segment.base_offset for segment in drops])
 
     def advance_start(self, tp: TopicPartition, offset: int) -> int:
@@ -317,19 +311,13 @@ class Store:
         tp = job.manifest.topic_partition
         partition, live = self.partition(tp), self.topic(tp.topic)
         staging = self._staging(job.manifest.job)
-        with self._indexing:
-            self._settle_swap(partition)
-            entries = self.catalog.segments(tp).entries()
-            hashes = {entry.base_offset: entry.sha256 for entry in entries if entry.sha256}
-            self.catalog.begin_swap(tp, _swap_record(job))
+        with self._ledger.changing:
+            self._ledger.settle_swap(partition)
+            hashes = self._ledger.hashes(tp)
+            self._ledger.begin_swap(job)
             try:
                 apply_swap(
-                    partition,
-                    staging,
-                    job,
-                    files=self._files,
-                    topic_id=live.id,
-                    hashes=hashes,
+                    partition, staging, job, files=self._files, topic_id=live.id, hashes=hashes
                 )
             except PartitionOffline as error:
                 self.take_offline(partition, error)
@@ -337,7 +325,7 @@ class Store:
             except CordwoodError:
                 self.catalog.cancel_swap(tp)
                 raise
-            self._settle_swap(partition)
+            self._ledger.settle_swap(partition)
         self._files.rmtree(staging)
 
     def take_offline(self, partition: Partition, error: PartitionOffline) -> None:
@@ -356,41 +344,12 @@ class Store:
         hashed = 0
         for topic in list(self.topics.values()):
             for partition in topic.online():
-                self._index_sealed(partition)
-                for entry in self._unhashed(partition):
+                self._ledger.index(partition, self._is_live)
+                for entry in self._ledger.unhashed(partition.tp):
                     if should_stop():
                         return hashed
-                    hashed += self._hash(partition, entry)
+                    hashed += self._ledger.hash(partition, entry, self._is_live)
         return hashed
-
-    def _index_sealed(self, partition: Partition) -> None:
-        with self._indexing:
-            if self._is_live(partition):
-                self._settle_swap(partition)
-                index = self.catalog.segments(partition.tp)
-                sealed = partition.segments()[:-1]
-                new = [entry_of(info) for info in sealed if index.get(info.base_offset) is None]
-                self.catalog.put_segments(partition.tp, new)
-
-    def _unhashed(self, partition: Partition) -> Iterator[SegmentEntry]:
-        for entry in self.catalog.segments(partition.tp).entries():
-            if entry.sha256 is None and entry.state is SegmentState.SEALED:
-                yield entry
-
-    def _hash(self, partition: Partition, entry: SegmentEntry) -> bool:
-        """Hash one segment's file, unless it is replaced or dropped meanwhile."""
-        path = file_path(partition.directory, entry.base_offset, Kind.LOG)
-        try:
-            with path.open("rb") as reading:
-                sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
-        except OSError:
-            return False
-        with self._indexing:
-            index = self.catalog.segments(partition.tp)
-            if not self._is_live(partition) or index.get(entry.base_offset) is not entry:
-                return False
-            self.catalog.put_segments(partition.tp, [replace(entry, sha256=sha256)])
-        return True
 
     def _is_live(self, partition: Partition) -> bool:
         topic = self.topics.get(partition.tp.topic)
@@ -462,41 +421,13 @@ class Store:
             descriptors=self._descriptors,
         )
         try:
-            self._settle_swap(partition)
-            self._reconcile(partition)
+            self._ledger.settle_swap(partition)
+            self._ledger.reconcile(partition)
         except BaseException:
             partition.close()
             raise
         _report(partition)
         return partition
-
-    def _settle_swap(self, partition: Partition) -> None:
-        """Let the index say what became of a swap: the files show whether it was made."""
-        record = self.catalog.swaps.get(partition.tp)
-        if record is None:
-            return
-        new = [parse_segment(found) for found in record["segments"]]
-        sizes = {info.base_offset: info.size_bytes for info in partition.segments()[:-1]}
-        left = set(record["replaces"]) & set(sizes) - {entry.base_offset for entry in new}
-        if not left and all(sizes.get(entry.base_offset) == entry.size_bytes for entry in new):
-            self.catalog.finish_swap(partition.tp, record["job"], record["replaces"], new)
-        else:
-            self.catalog.cancel_swap(partition.tp)
-
-    def _reconcile(self, partition: Partition) -> None:
-        """Drop what was reclaimed, index what is not, and notice sealed files that are gone."""
-        *sealed, active = partition.segments()
-        live = {info.base_offset: info for info in sealed}
-        entries = self.catalog.segments(partition.tp).entries()
-        reclaimed = {e.base_offset for e in entries if e.state is SegmentState.RECLAIMED}
-        if dropped := [base for base in live if base in reclaimed]:
-            partition.drop(dropped)
-        for entry in entries:
-            if entry.state is SegmentState.SEALED:
-                _check_sealed(partition, entry, live.get(entry.base_offset), active)
-        indexed = {entry.base_offset for entry in entries}
-        new = [entry_of(info) for base, info in live.items() if base not in indexed]
-        self.catalog.put_segments(partition.tp, new)
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -540,23 +471,6 @@ def _offline(tp: TopicPartition, reason: str) -> PartitionOffline:
     return PartitionOffline(f"partition {tp} is offline: {reason}")
 
 
-def _check_sealed(
-    partition: Partition, entry: SegmentEntry, live: SegmentInfo | None, active: SegmentInfo
-) -> None:
-    """Raise ``CorruptionError`` where the index remembers a file that is gone or not whole."""
-    path = file_path(partition.directory, entry.base_offset, Kind.LOG)
-    if entry.base_offset == active.base_offset:
-        path = file_path(partition.directory, entry.end_offset, Kind.LOG)  # what came after it
-        raise CorruptionError(f"{path} is gone; restore it from a copy")
-    if live is None:
-        raise CorruptionError(f"{path} is gone; restore it from a copy")
-    if live.size_bytes != entry.size_bytes:
-        raise CorruptionError(
-            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed; "
-            "restore it from a copy"
-        )
-
-
 def _report(partition: Partition) -> None:
     recovery = partition.recovery
     logger.info(
@@ -569,26 +483,3 @@ def _report(partition: Partition) -> None:
     )
     for note in recovery.notes:
         logger.warning("partition.note partition=%s %s", partition.tp, note)
-
-
-def _swap_record(job: Verified) -> dict[str, object]:
-    """What ``_settle_swap`` needs to know of a job, also after a restart."""
-    return {
-        "job": job.manifest.job,
-        "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
-        "segments": [asdict(_entry_of_staged(s, job)) for s in job.manifest.segments],
-    }
-
-
-def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
-    facts = job.surveys[segment.base_offset].facts
-    return SegmentEntry(
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=facts.size_bytes,
-        records=facts.records,
-        first_ms=facts.first_ms,
-        newest_ms=facts.newest_ms,
-        state=SegmentState.SEALED,
-        sha256=segment.log.sha256,
-    )

@@ -446,7 +446,7 @@ def test_a_segment_replaced_while_it_is_hashed_keeps_the_new_sum(store, monkeypa
         store.catalog.put_segments(TP, [replace(entry, sha256="new")])
         return type("Digest", (), {"hexdigest": lambda _: "old"})()
 
-    monkeypatch.setattr("cordwood.log.store.hashlib.file_digest", meanwhile, raising=True)
+    monkeypatch.setattr("cordwood.log.ledger.hashlib.file_digest", meanwhile, raising=True)
     assert store.hash_sealed() == 0
     assert store.catalog.segments(TP).get(0).sha256 == "new"
 

@@ -1,0 +1,156 @@
+"""The segment index, kept in step with the files it was read from.
+
+Files change on the writer thread, sums are learned in the background, and both end in the index;
+one lock orders them, so that what was read from a file is never written down about its successor.
+The index is also what notices at start-up that a sealed file is gone: the directory alone cannot,
+as gaps between offsets are normal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+
+from cordwood.errors import CorruptionError
+from cordwood.log.layout import Kind, file_path
+from cordwood.log.manifest import StagedSegment
+from cordwood.log.partition import Partition
+from cordwood.log.swap import Verified
+from cordwood.meta.catalog import Catalog
+from cordwood.meta.keys import SegmentEntry, entry_of, parse_segment
+from cordwood.model import SegmentInfo, SegmentState, TopicPartition
+
+IsLive = Callable[[Partition], bool]  # whether the store still serves this very partition
+
+
+class Ledger:
+    """Writes segment index entries; ``changing`` is held while files and index move together."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Over the catalog of one data directory."""
+        self.changing = threading.RLock()
+        self._catalog = catalog
+
+    def record(self, tp: TopicPartition, sealed: Iterable[SegmentInfo]) -> None:
+        """Enter segments that were just sealed."""
+        with self.changing:
+            self._catalog.put_segments(tp, [entry_of(info) for info in sealed])
+
+    def reclaim(self, tp: TopicPartition, segments: Sequence[SegmentInfo]) -> None:
+        """Write down that these go and that the log starts after them; their files come next."""
+        with self.changing:
+            index = self._catalog.segments(tp)
+            entries = [index.get(info.base_offset) or entry_of(info) for info in segments]
+            self._catalog.reclaim_segments(tp, entries, segments[-1].end_offset)
+
+    # --- sums -------------------------------------------------------------------------------
+
+    def hashes(self, tp: TopicPartition) -> dict[int, str]:
+        """Base offset → sha256, as far as known."""
+        entries = self._catalog.segments(tp).entries()
+        return {entry.base_offset: entry.sha256 for entry in entries if entry.sha256}
+
+    def unhashed(self, tp: TopicPartition) -> list[SegmentEntry]:
+        """Sealed segments whose sum is not known yet."""
+        return [
+            entry
+            for entry in self._catalog.segments(tp).entries()
+            if entry.sha256 is None and entry.state is SegmentState.SEALED
+        ]
+
+    def index(self, partition: Partition, is_live: IsLive) -> None:
+        """Enter what the writer sealed on its own since."""
+        with self.changing:
+            if is_live(partition):
+                self.settle_swap(partition)
+                index = self._catalog.segments(partition.tp)
+                sealed = partition.segments()[:-1]
+                self.record(partition.tp, [i for i in sealed if index.get(i.base_offset) is None])
+
+    def hash(self, partition: Partition, entry: SegmentEntry, is_live: IsLive) -> bool:
+        """Read one segment's file and keep its sum, unless it is replaced or dropped meanwhile."""
+        path = file_path(partition.directory, entry.base_offset, Kind.LOG)
+        try:
+            with path.open("rb") as reading:
+                sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
+        except OSError:  # it is on its way out, or a read will say what is wrong with it
+            return False
+        with self.changing:
+            index = self._catalog.segments(partition.tp)
+            if not is_live(partition) or index.get(entry.base_offset) is not entry:
+                return False
+            self._catalog.put_segments(partition.tp, [replace(entry, sha256=sha256)])
+        return True
+
+    # --- swaps ------------------------------------------------------------------------------
+
+    def begin_swap(self, job: Verified) -> None:
+        """Write down what is about to take whose place."""
+        record = {
+            "job": job.manifest.job,
+            "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
+            "segments": [asdict(_entry_of_staged(s, job)) for s in job.manifest.segments],
+        }
+        self._catalog.begin_swap(job.manifest.topic_partition, record)
+
+    def settle_swap(self, partition: Partition) -> None:
+        """Let the index say what became of a swap: the files show whether it was made."""
+        record = self._catalog.swaps.get(partition.tp)
+        if record is None:
+            return
+        new = [parse_segment(found) for found in record["segments"]]
+        sizes = {info.base_offset: info.size_bytes for info in partition.segments()[:-1]}
+        left = set(record["replaces"]) & set(sizes) - {entry.base_offset for entry in new}
+        if not left and all(sizes.get(entry.base_offset) == entry.size_bytes for entry in new):
+            self._catalog.finish_swap(partition.tp, record["job"], record["replaces"], new)
+        else:
+            self._catalog.cancel_swap(partition.tp)
+
+    # --- start-up ---------------------------------------------------------------------------
+
+    def reconcile(self, partition: Partition) -> None:
+        """Drop what was reclaimed, enter what is not indexed, notice sealed files that are gone."""
+        *sealed, active = partition.segments()
+        live = {info.base_offset: info for info in sealed}
+        entries = self._catalog.segments(partition.tp).entries()
+        reclaimed = {e.base_offset for e in entries if e.state is SegmentState.RECLAIMED}
+        if dropped := [base for base in live if base in reclaimed]:
+            partition.drop(dropped)
+        for entry in entries:
+            if entry.state is SegmentState.SEALED:
+                _check_sealed(partition, entry, live.get(entry.base_offset), active)
+        indexed = {entry.base_offset for entry in entries}
+        self.record(partition.tp, [info for base, info in live.items() if base not in indexed])
+
+
+def _check_sealed(
+    partition: Partition, entry: SegmentEntry, live: SegmentInfo | None, active: SegmentInfo
+) -> None:
+    """Raise ``CorruptionError`` where the index remembers a file that is gone or not whole."""
+    path = file_path(partition.directory, entry.base_offset, Kind.LOG)
+    if entry.base_offset == active.base_offset:
+        path = file_path(partition.directory, entry.end_offset, Kind.LOG)  # what came after it
+        raise CorruptionError(f"{path} is gone; restore it from a copy")
+    if live is None:
+        raise CorruptionError(f"{path} is gone; restore it from a copy")
+    if live.size_bytes != entry.size_bytes:
+        raise CorruptionError(
+            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed; "
+            "restore it from a copy"
+        )
+
+
+def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
+    facts = job.surveys[segment.base_offset].facts
+    return SegmentEntry(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=facts.size_bytes,
+        records=facts.records,
+        first_ms=facts.first_ms,
+        newest_ms=facts.newest_ms,
+        state=SegmentState.SEALED,
+        sha256=segment.log.sha256,
+    )
