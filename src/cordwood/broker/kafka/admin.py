@@ -95,7 +95,8 @@ class KafkaAdmin:
                 self._store.check_new_topic(wanted.name, partitions)
             else:
                 said = {each.name: each.value for each in wanted.configs}
-                topic_id = (await self._topics.create(wanted.name, partitions, said)).id
+                created = await self._topics.create(wanted.name, partitions, said)
+                topic_id = UUID(created.id)
         except CordwoodError as error:
             return CreatedTopic(wanted.name, error_code=error.code, error_message=str(error))
         return CreatedTopic(
@@ -150,14 +151,15 @@ class KafkaAdmin:
                     text = f"there is no topic with id {topic_id}"
                     return DeletedTopic(None, topic_id, Code.UNKNOWN_TOPIC_ID, text)
                 name = found.name
-            topic_id = self._topics.get(name).id
+            topic_id = UUID(self._topics.get(name).id)
             await self._topics.delete(name)
         except CordwoodError as error:
             return DeletedTopic(name, topic_id, error.code, str(error))
         return DeletedTopic(name, topic_id)
 
     def _find(self, topic_id: UUID) -> LiveTopic | None:
-        return next((each for each in self._topics.all().values() if each.id == topic_id), None)
+        wanted = str(topic_id)
+        return next((each for each in self._topics.all().values() if each.id == wanted), None)
 
     # --- grow -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -57,7 +57,7 @@ async def test_a_topic_is_created_in_every_version(tmp_path, version):
             assert configs["segment.bytes"] == ("1073741824", 5)
             assert (reply.num_partitions, reply.replication_factor) == (3, 1)
         if version >= 7:
-            assert reply.topic_id == live.id
+            assert reply.topic_id == UUID(live.id)
 
 
 async def test_minus_one_takes_the_brokers_defaults(tmp_path):
@@ -144,12 +144,12 @@ async def test_topics_are_deleted_by_name(tmp_path, version):
 async def test_topics_are_deleted_by_id(tmp_path):
     """The reply says which name that was; an unknown id has none."""
     async with KafkaDesks(tmp_path) as desks:
-        live = await desks.create("t")
+        known = UUID((await desks.create("t")).id)
         unknown = uuid4()
-        topics = [DeleteTopic(None, live.id), DeleteTopic(None, unknown)]
+        topics = [DeleteTopic(None, known), DeleteTopic(None, unknown)]
         deleted = (await desks.ask(DeleteTopicsRequest(topics))).topics
         assert [(each.name, each.topic_id, each.error_code) for each in deleted] == [
-            ("t", live.id, Code.NONE),
+            ("t", known, Code.NONE),
             (None, unknown, Code.UNKNOWN_TOPIC_ID),
         ]
 
