@@ -80,6 +80,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
+    push_filters: bool | None  # filterPushdown: None leaves it to the Spark version
     commit_group: str | None
     group_id: str | None
     group_id_prefix: str
@@ -111,6 +112,7 @@ _KNOWN: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
+    "filterPushdown",
     "commitGroup",
     "groupIdPrefix",
     "kafka.group.id",
@@ -189,6 +191,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=_parse_count(said, "minPartitions"),
         max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
         fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
+        push_filters={"auto": None, "true": True, "false": False}[
+            _parse_choice(said, "filterPushdown", ("auto", "true", "false"))
+        ],
         commit_group=said.get("commitGroup"),
         group_id=said.get("kafka.group.id"),
         group_id_prefix=said.get("groupIdPrefix", "cordwood-spark"),

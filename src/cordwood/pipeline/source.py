@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -102,11 +103,23 @@ class _QuietPush:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, pushed: Pushed) -> None:
+    def __init__(self, pushed: Pushed | None) -> None:
+        """Without ``pushed``, nothing is narrowed."""
         self._pushed = pushed
 
     def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
-        return [condition for condition in filters if not self._pushed.take(condition)]
+        """The filters Spark must still check."""
+        pushed = self._pushed
+        return [each for each in filters if pushed is None or not pushed.take(each)]
+
+
+def is_pushdown_scoped(version: str) -> bool:
+    """Whether this Spark keeps what was pushed down to the query it was pushed down for.
+
+    Up to 4.3 the plan of a filtered query is kept with the DataFrame: other queries of the same
+    DataFrame then read only what that filter left, in silence (fixed on Spark's master for 5.0).
+    """
+    return int(version.partition(".")[0]) >= 5
 
 
 class TopicReader(DataSourceReader):
@@ -121,8 +134,14 @@ class TopicReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> _QuietPush:  # noqa: N802 - Spark's
-        """Offsets, partitions, topics and times a query asks for narrow what is read."""
-        return _QuietPush(self._pushed)
+        """Offsets, partitions, topics and times a query asks for narrow what is read.
+
+        Where Spark would let that leak into other queries, only if ``filterPushdown`` says that
+        this DataFrame serves one query.
+        """
+        asked = self._options.push_filters
+        is_on = is_pushdown_scoped(pyspark.__version__) if asked is None else asked
+        return _QuietPush(self._pushed if is_on else None)
 
     def partitions(self) -> list[InputPartition]:
         """The tasks."""

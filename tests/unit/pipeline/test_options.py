@@ -94,6 +94,7 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
         ({"kafka.security.protocol": "SASL_SSL"}, "SASL_SSL is not supported"),
         ({"kafka.isolation.level": "read_committed"}, "read_committed is not supported"),
         ({"kafka.bootstrap.servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"filterPushdown": "maybe"}, "'maybe' is not one of auto, true, false"),
         ({"commitGroup": "g"}, "commitGroup needs kafka.bootstrap.servers"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "'guess' is not one of error, latest"),
     ],

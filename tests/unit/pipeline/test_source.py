@@ -9,6 +9,7 @@ from cordwood.batch import columns as batch_columns
 from cordwood.errors import CorruptionError, DataLoss, InvalidOption, OffsetOutOfRange, UnknownTopic
 from cordwood.model import Codec, Header, Record, TimestampType, TopicPartition
 from support.datadir import START_MS, HandMade, held, make_data_directory, records
+from support.schemas import full_schema
 
 pytest.importorskip("pyspark")
 
@@ -108,24 +109,6 @@ def test_rows_have_what_the_records_have(data):
     assert [row["timestampType"] for row in rows] == [0] * 8 + [1]
 
 
-def full_schema():
-    from pyspark.sql.types import ArrayType, IntegerType
-    from pyspark.sql.types import TimestampType as Moment
-
-    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    types = [
-        BinaryType(),
-        BinaryType(),
-        StringType(),
-        IntegerType(),
-        LongType(),
-        Moment(),
-        IntegerType(),
-        ArrayType(header),
-    ]
-    return StructType([StructField(n, t) for n, t in zip(COLUMNS, types, strict=True)])
-
-
 def test_only_declared_columns_are_decoded(data, log, monkeypatch):
     """A narrow schema is how a query says what it wants; values are not touched for it."""
     wanted = []
@@ -152,8 +135,8 @@ def test_a_schema_no_record_has_is_refused(data, log):
         source(data).reader(StructType([StructField("offset", StringType())]))
 
 
-def pushed(data, *conditions, schema=OFFSET):
-    reader = source(data).reader(schema)
+def pushed(data, *conditions, **said):
+    reader = source(data, **{"filterPushdown": "true"} | said).reader(OFFSET)
     return reader, list(reader.pushFilters(list(conditions)))
 
 
@@ -182,6 +165,16 @@ def test_partition_and_topic_filters_leave_the_others_unread(data, log):
     reader, _ = pushed(data, EqualTo(("topic",), "u"))
     assert reader.partitions() == []
     assert collect(reader, [InputPartition(None)]) == []
+
+
+def test_filters_narrow_nothing_where_spark_would_let_that_leak(data, log, monkeypatch):
+    """Up to Spark 4.3 another query of the same DataFrame would read what this filter left."""
+    condition = EqualTo(("offset",), 17)
+    for version, narrowed in [("4.2.0", False), ("4.3.0", False), ("5.0.0.dev1", True)]:
+        monkeypatch.setattr("cordwood.pipeline.source.pyspark.__version__", version)
+        reader, left = pushed(data, condition, filterPushdown="auto")
+        assert left == ([] if narrowed else [condition])
+        assert len(collect(reader)) == (1 if narrowed else 60)
 
 
 def test_pushdown_may_be_off(data, log):

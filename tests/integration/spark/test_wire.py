@@ -1,0 +1,151 @@
+"""Two ways to the bytes, equal results: segment files, and the Kafka wire of a real broker."""
+
+import confluent_kafka
+import pytest
+
+from cordwood.errors import OffsetOutOfRange, UnavailableError, UnknownTopic
+from cordwood.model import TopicPartition
+from cordwood.pipeline.directory import DataDirectory
+from cordwood.pipeline.kafka import KafkaLog
+from cordwood.pipeline.offsets import Range
+from cordwood.pipeline.options import parse_options
+from cordwood.testing import Broker
+
+pytest.importorskip("pyspark")
+
+TP = TopicPartition("t", 0)
+RECORDS = 500
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(durability="os") as running:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            fill(running, codec)
+        yield running
+
+
+def fill(running, codec):
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": running.kafka, "compression.type": codec, "linger.ms": 2}
+    )
+    for number in range(RECORDS // 5):
+        producer.produce(
+            "t",
+            key=b"k%d" % (number % 7) if number % 3 else None,
+            value=b"%s %d" % (codec.encode(), number) if number % 5 else None,
+            headers=[("h", b"x")] if number % 2 else None,
+            partition=0,
+        )
+    assert producer.flush(30) == 0
+
+
+def options(running, **said):
+    quick = {"fetchOffset.numRetries": "0", "kafkaConsumer.pollTimeoutMs": "5000"}
+    where = {"subscribe": "t", "kafka.bootstrap.servers": running.kafka}
+    return parse_options({**where, **quick, **said}, streaming=False)
+
+
+@pytest.fixture
+def wire(broker):
+    log = KafkaLog(options(broker))
+    yield log
+    log.close()
+
+
+def rows(broker, **said):
+    """Every row, read as an executor reads."""
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from cordwood.pipeline.source import CordwoodSource
+    from support.schemas import full_schema
+
+    source = CordwoodSource(CaseInsensitiveDict({"subscribe": "t", **said}))
+    reader = source.reader(full_schema())
+    return [
+        row
+        for split in reader.partitions()
+        for batch in reader.read(split)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_both_ways_give_the_same_rows(broker):
+    """Field by field, every codec, nulls and headers."""
+    files = rows(broker, path=str(broker.data))
+    wire = rows(broker, **{"kafka.bootstrap.servers": broker.kafka})
+    assert len(files) == RECORDS
+    assert wire == files
+
+
+def test_both_ways_see_the_same_log(broker, wire):
+    """Topics, bounds, times and bytes."""
+    directory = DataDirectory(str(broker.data))
+    assert wire.topics()["t"] == directory.topics()["t"]
+    assert wire.bounds([TP]) == directory.bounds([TP])
+    for whole in (Range(TP, 0, RECORDS), Range(TP, 123, 321)):
+        for log in (wire, directory):
+            chunks = list(log.chunks(whole, None))
+            assert chunks[0].start_offset == whole.start
+            assert chunks[-1].end_offset >= whole.end
+    first_ms = rows(broker, path=str(broker.data))[0]["timestamp"].timestamp() * 1000
+    for time_ms in (0, int(first_ms), 2**50):
+        assert wire.find_time(TP, time_ms) == directory.find_time(TP, time_ms)
+
+
+def test_what_is_not_there_is_named(broker, wire):
+    """A partition nobody has, an offset past the end, a broker that is away."""
+    missing = TopicPartition("nowhere", 3)
+    assert wire.bounds([missing]) == {}
+    with pytest.raises(UnknownTopic, match="no nowhere-3"):
+        list(wire.chunks(Range(missing, 0, 1), None))
+    with pytest.raises((UnavailableError, OffsetOutOfRange)):
+        list(wire.chunks(Range(TP, RECORDS + 5, RECORDS + 9), None))
+
+
+def test_a_broker_that_is_away_is_a_clear_error():
+    """Nothing listens there; the option is named."""
+    away = parse_options(
+        {
+            "subscribe": "t",
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "fetchOffset.numRetries": "1",
+            "fetchOffset.retryIntervalMs": "1",
+        },
+        streaming=False,
+    )
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 does not answer.*kafka\.bootstrap"):
+        KafkaLog(away).topics()
+
+
+def test_a_broker_that_comes_back_is_asked_again(tmp_path):
+    """A connection that broke is opened anew; the answer is the same."""
+    with Broker(tmp_path / "data", durability="os") as running:
+        fill(running, "none")
+        log = KafkaLog(options(running, **{"fetchOffset.numRetries": "3"}))
+        before = log.bounds([TP])
+        for connection in log._sockets.values():
+            connection.close()
+        assert log.bounds([TP]) == before
+        log.close()
+
+
+def test_a_commit_moves_the_groups_cursor(broker, wire):
+    """As any Kafka tool sees it."""
+    wire.commit("spark-query", {TP: 123})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.kafka, "group.id": "spark-query"}
+    )
+    try:
+        (found,) = consumer.committed([confluent_kafka.TopicPartition("t", 0)], timeout=20)
+        assert found.offset == 123
+    finally:
+        consumer.close()
+
+
+def test_files_are_preferred_and_the_wire_is_the_way_out(broker, tmp_path):
+    """Both named: files where they can be reached, else the broker."""
+    from cordwood.pipeline.logs import reach_log
+
+    assert isinstance(reach_log(options(broker, path=str(broker.data))), DataDirectory)
+    assert isinstance(reach_log(options(broker, path=str(tmp_path))), KafkaLog)

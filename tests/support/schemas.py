@@ -1,0 +1,31 @@
+"""Spark schemas tests declare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def full_schema() -> Any:
+    """Every column of the source, headers included."""
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructType,
+        TimestampType,
+    )
+
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    return (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+        .add("headers", ArrayType(header))
+    )
