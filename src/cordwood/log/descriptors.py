@@ -34,8 +34,9 @@ class Descriptors:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        """How many are open for reuse."""
+    @property
+    def open_count(self) -> int:
+        """How many are open, idle or leased, for the next lease."""
         return len(self._entries)
 
     @contextmanager

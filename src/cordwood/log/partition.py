@@ -139,7 +139,7 @@ class Partition:
         ``log_start_offset`` is the one the catalog remembers. ``descriptors`` may be shared by
         many partitions, to bound their open files together.
         """
-        descriptors = descriptors or Descriptors()
+        descriptors = Descriptors() if descriptors is None else descriptors
         if not directory.is_dir():
             files.mkdir(directory)
             files.sync_dir(directory.parent)
@@ -416,9 +416,9 @@ class Partition:
 
         The caller has written the new log start down: this is memory only.
         """
-        if not self._window.log_start_offset <= offset <= self.high_watermark:
+        if not self.log_start_offset <= offset <= self.high_watermark:
             raise OffsetOutOfRange(
-                f"{self.tp}: the log start can move to between {self._window.log_start_offset} and the "
+                f"{self.tp}: the log start can move to between {self.log_start_offset} and the "
                 f"high watermark {self.high_watermark}, not to {offset}"
             )
         self._window.log_start_offset = offset

@@ -100,7 +100,8 @@ class Producers:
         # Producer id → where its open transaction begins, oldest first: they open in log order.
         self._open: dict[int, int] = {}
 
-    def __len__(self) -> int:
+    @property
+    def known_count(self) -> int:
         """How many producers are known."""
         return len(self._by_id)
 
