@@ -78,7 +78,7 @@ __all__ = [
     "scan_records",
 ]
 
-MACHINE_DIGEST: Final = "5cdd0faa1d667d76"
+MACHINE_DIGEST: Final = "9e0ee581eef6c378"
 
 END_CLEAN: Final = 0
 END_TORN: Final = 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
@@ -60,21 +61,37 @@ assert sys.byteorder == "little", "words are read as they lie in memory"
 def kernel(*arguments: Any) -> Callable[[Function], Function]:
     """Compile for exactly these argument types, cached on disk wherever numba may write.
 
-    Numba looks at NUMBA_CACHE_DIR, then beside this file, then in the user's cache directory;
-    where it may write to none of them the kernel is compiled in memory at each start.
+    Numba looks at NUMBA_CACHE_DIR, then beside the kernel's file, then in the user's cache
+    directory; where it may write to none of them, the kernel is compiled at each start. A cache
+    that does not load (a crash may have left its files empty) is removed and made again.
     """
     signature = LONG(*arguments)
 
     def decorate(function: Function) -> Function:
         try:
-            compiled = numba.njit(signature, nogil=True, cache=True)(function)
+            cached = numba.njit(nogil=True, cache=True)(function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            compiled = numba.njit(signature, nogil=True)(function)
-        return cast(Function, compiled)
+            return cast(Function, numba.njit(signature, nogil=True)(function))
+        try:
+            return cast(Function, _compiled(cached, signature))
+        except Exception:  # noqa: BLE001 - damaged pickles raise anything; the second try tells
+            stem = Path(function.__code__.co_filename).stem
+            for path in Path(cached.stats.cache_path).glob(f"{stem}.{function.__name__}-*.nb?"):
+                path.unlink(missing_ok=True)
+            return cast(
+                Function, _compiled(numba.njit(nogil=True, cache=True)(function), signature)
+            )
 
     return decorate
+
+
+def _compiled(dispatcher: Any, signature: Any) -> Any:
+    """Ready for this signature and no other: nothing is left to compile on a client's time."""
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
 
 
 _PIECE: Final = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

@@ -78,6 +78,32 @@ def test_without_any_place_for_a_cache_kernels_still_compile(tmp_path):
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("suffix", "left"), [(".nbc", b""), (".nbi", b"\x80\x04 no pickle")])
+def test_a_cache_that_does_not_load_is_made_again(tmp_path, suffix, left):
+    """A crash may leave its files without their bytes; the next start must not trip over them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from cordwood.batch import machine\n"
+        "@machine.kernel(machine.LONG)\n"
+        "def twice(n):\n"
+        "    return 2 * n\n"
+        "assert twice(21) == 42\n"
+        "print(sum(twice.stats.cache_hits.values()))\n"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def hits() -> int:
+        run = subprocess.run(
+            [sys.executable, script], env=environment, capture_output=True, text=True, check=True
+        )
+        return int(run.stdout)
+
+    assert [hits(), hits()] == [0, 1], "made by the first start, found by the second"
+    (damaged,) = (tmp_path / "cache").rglob(f"*{suffix}")
+    damaged.write_bytes(left)
+    assert [hits(), hits()] == [0, 1], "made again, then found again"
+
+
 def test_kernels_are_loaded_once():
     """Whoever asks gets the same module."""
     assert warmth.kernels() is kernels
