@@ -1,0 +1,160 @@
+"""What producers are promised and refused, as four clients see it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import aiokafka.errors
+import confluent_kafka
+import kafka.errors
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from cordwood.model import TimestampType
+from cordwood.testing import Broker
+from support.kafka_clients import (
+    LIBRARIES,
+    PATIENCE_S,
+    AioKafka,
+    Confluent,
+    KafkaPython,
+    Kcat,
+    Sent,
+    create_topic,
+    kcat,
+    stored_batches,
+)
+
+NAMES = map("topic-{}".format, itertools.count())
+TEXTS = [Sent(b"value %d" % number, b"key %d" % number) for number in range(20)]
+by_library = pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.name)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """A broker for all tests of this module; each takes a topic of its own."""
+    with Broker(durability="os") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker):
+    return create_topic(broker.kafka, next(NAMES))
+
+
+@by_library
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_records_arrive_whatever_acks_are_asked_for(broker, topic, client, acks):
+    """acks=0 gets no reply at all; 1 and all wait for the one durable copy there is."""
+    client.send(broker.kafka, topic, TEXTS, acks=acks)
+    assert client.read(broker.kafka, topic, len(TEXTS)) == TEXTS
+
+
+@pytest.mark.needs("kcat")
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_kcat_records_arrive_whatever_acks_are_asked_for(broker, topic, acks):
+    """As above, with the older librdkafka."""
+    Kcat().send(broker.kafka, topic, TEXTS, acks=acks)
+    found = Kcat().read(broker.kafka, topic, len(TEXTS))
+    assert [record[:2] for record in found] == [record[:2] for record in TEXTS]
+
+
+REFUSED = [
+    (Confluent(), KafkaException),
+    (KafkaPython(), kafka.errors.MessageSizeTooLargeError),
+    (AioKafka(), aiokafka.errors.MessageSizeTooLargeError),
+]
+
+
+@pytest.mark.parametrize(("client", "error"), REFUSED, ids=lambda value: getattr(value, "name", ""))
+def test_a_batch_above_max_message_bytes_is_refused_by_name(broker, client, error):
+    """MESSAGE_TOO_LARGE, and nothing of it is stored; the next batch that fits is."""
+    topic = create_topic(broker.kafka, next(NAMES), max_message_bytes=10_000)
+    with pytest.raises(error) as caught:
+        client.send(broker.kafka, topic, [Sent(bytes(20_000))])
+    if error is KafkaException:
+        assert caught.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    client.send(broker.kafka, topic, [Sent(bytes(5_000))])
+    assert [record.value for record in client.read(broker.kafka, topic, 1)] == [bytes(5_000)]
+
+
+KEYLESS = [
+    (Confluent(), KafkaException),
+    (KafkaPython(), kafka.errors.InvalidRecordError),
+    (AioKafka(), aiokafka.errors.UnknownError),  # aiokafka 0.14 does not know error 87
+]
+
+
+@pytest.mark.parametrize(("client", "error"), KEYLESS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_compacted_topic_refuses_a_record_without_a_key(broker, client, error, codec):
+    """INVALID_RECORD, also when the batch is packed and others in it have keys."""
+    topic = create_topic(broker.kafka, next(NAMES), cleanup_policy="compact")
+    with pytest.raises(error) as caught:
+        client.send(broker.kafka, topic, [*TEXTS, Sent(b"keyless")], codec=codec)
+    if error is KafkaException:
+        assert caught.value.args[0].code() == KafkaError.INVALID_RECORD
+    client.send(broker.kafka, topic, TEXTS, codec=codec)
+    assert client.read(broker.kafka, topic, len(TEXTS)) == TEXTS
+
+
+@by_library
+def test_create_time_is_the_producers(broker, topic, client):
+    """The default: the timestamp of the record is stored, and no other is told."""
+    client.send(broker.kafka, topic, [Sent(b"old", timestamp_ms=1_000_000_000_123)])
+    (record,) = client.read(broker.kafka, topic, 1)
+    assert record.timestamp_ms == 1_000_000_000_123
+    (header,) = stored_batches(broker.data, topic)
+    assert header.timestamp_type is TimestampType.CREATE
+
+
+@by_library
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_append_time_is_the_brokers(broker, client, codec):
+    """With LogAppendTime every record of a batch has the broker's time, and the CRC holds."""
+    topic = create_topic(broker.kafka, next(NAMES), message_timestamp_type="LogAppendTime")
+    before = int(time.time() * 1000)
+    client.send(broker.kafka, topic, TEXTS, codec=codec)
+    after = int(time.time() * 1000)
+    found = client.read(broker.kafka, topic, len(TEXTS))
+    assert [record.value for record in found] == [record.value for record in TEXTS]
+    assert all(before <= record.timestamp_ms <= after for record in found)
+    assert {h.timestamp_type for h in stored_batches(broker.data, topic)} == {TimestampType.APPEND}
+
+
+def test_the_producer_is_told_where_its_record_is(broker, topic):
+    """The offset of a delivery report is the record's; so is its append time where that is used."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+    told = []
+    for number in range(5):
+        producer.produce(topic, b"%d" % number, on_delivery=lambda _, m: told.append(m.offset()))
+        producer.flush(PATIENCE_S)
+    assert told == [0, 1, 2, 3, 4]
+
+
+def test_a_topic_that_is_not_there_is_made_by_the_first_who_produces(broker):
+    """auto.create.topics is on unless the operator turns it off."""
+    topic = next(NAMES)
+    Confluent().send(broker.kafka, topic, TEXTS)
+    assert Confluent().read(broker.kafka, topic, len(TEXTS)) == TEXTS
+
+
+def test_without_auto_create_producers_are_told_there_is_no_topic():
+    """UNKNOWN_TOPIC_OR_PART, not a wait for something that will not come."""
+    with Broker(durability="os", auto_create_topics="false") as broker:
+        with pytest.raises(KafkaException) as caught:
+            Confluent().send(
+                broker.kafka, "nowhere", TEXTS, **{"topic.metadata.propagation.max.ms": 500}
+            )
+        codes = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
+        assert caught.value.args[0].code() in codes
+
+
+@pytest.mark.needs("kcat")
+def test_kcat_lists_what_there_is(broker):
+    """The metadata a person looks at first."""
+    topic = create_topic(broker.kafka, next(NAMES), partitions=3)
+    listed = kcat("-L", "-b", broker.kafka, "-t", topic).decode()
+    assert f'topic "{topic}" with 3 partitions' in listed
+    assert f"at {broker.kafka}" in listed
