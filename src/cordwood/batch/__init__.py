@@ -6,7 +6,7 @@ the Kafka path needs; ``compress`` has the five codecs. Records are reached eith
 
 * ``table``: many headers in one walk; ``columns``: batches ↔ columns, compaction's rewriting
   included; ``arrow``: columns ↔ Arrow, for Spark; ``lines``: ingress lines → batches.
-* ``kernels``, ``line_kernels`` and the pieces in ``machine`` behind them. They want a moment to load,
+* ``kernels``, ``line_kernels`` and their pieces in ``machine`` behind those. They load slowly,
   so ``warmth`` says whether they are there, and loads them off the request path.
 
 This room computes: it opens no file, reads no clock and logs nothing.
