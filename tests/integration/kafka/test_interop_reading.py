@@ -146,7 +146,7 @@ def test_a_waiting_consumer_gets_a_record_when_it_comes(broker, topic, client):
 
 
 def test_a_fetch_waits_for_the_bytes_it_asks_for(broker, topic):
-    """min bytes hold the answer back until they are there, or until max wait."""
+    """``min_bytes`` hold the answer back until they are there, or until max wait."""
     Confluent().send(broker.kafka, topic, STEPS[:1])
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.kafka, fetch_min_bytes=100_000, fetch_max_wait_ms=1500

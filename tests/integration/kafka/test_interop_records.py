@@ -84,7 +84,7 @@ def test_a_null_header_value_is_not_an_empty_one(broker, topic):
 
 @pytest.mark.needs("kcat")
 def test_kcat_reads_nulls_empties_and_headers(broker, topic):
-    """kcat prints null as a length of -1."""
+    """A null is printed with a length of -1."""
     LIBRARIES[0].send(broker.kafka, topic, SEVERAL)
     found = Kcat().read(broker.kafka, topic, len(SEVERAL))
     assert [record[:2] for record in found] == [record[:2] for record in SEVERAL]
