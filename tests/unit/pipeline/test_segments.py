@@ -3,12 +3,12 @@
 import pytest
 
 from cordwood.batch.header import parse_header
-from cordwood.batch.records import decode_batch
+from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.errors import CorruptionError, DataLoss
 from cordwood.log.layout import Kind
 from cordwood.model import TopicPartition
 from cordwood.pipeline import segments
-from cordwood.pipeline.segments import Start, list_segments, read_chunks
+from cordwood.pipeline.segments import Start, list_segments, read_chunks, whole_batches
 from support.datadir import HandMade, make_data_directory, records
 
 TP = TopicPartition("t", 0)
@@ -175,3 +175,10 @@ def test_listing_prefers_what_replaces(log):
         (20, ".swap"),
         (40, ""),
     ]
+
+
+def test_a_batch_past_the_end_is_not_taken_when_a_gap_lies_before_it():
+    """The range ends within the gap; what follows is another task's, or not durable yet."""
+    first, past = encode_batch(records(0, 3)), encode_batch(records(8, 9))
+    assert whole_batches(first + past, 5) == (len(first), 5)
+    assert whole_batches(first + past, 9) == (len(first + past), 9)
