@@ -1,0 +1,195 @@
+"""A member of a consumer group in three libraries, driven alike; and one in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import aiokafka
+import confluent_kafka
+import kafka
+
+from support.kafka_clients import PATIENCE_S
+
+SESSION_MS = 1500  # the broker of these tests allows it
+SETTINGS = {"durability": "os", "group_min_session_timeout_ms": 500}
+
+
+class ConfluentMember:
+    """librdkafka."""
+
+    name = "confluent-kafka"
+
+    def __init__(self, address, topic, group="g", *, instance=None, **config):
+        """Subscribed, from the beginning where nothing is committed."""
+        said = {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 200,
+            **({"group.instance.id": instance} if instance else {}),
+            **config,
+        }
+        self.consumer = confluent_kafka.Consumer(said)
+        self.consumer.subscribe([topic])
+
+    def poll(self):
+        """Values that came in a short while."""
+        found = self.consumer.consume(100, timeout=0.1)
+        assert not [m.error() for m in found if m.error()]
+        return [m.value() for m in found]
+
+    def partitions(self):
+        """Those it has now."""
+        return {tp.partition for tp in self.consumer.assignment()}
+
+    def commit(self):
+        """All it was given, before this returns."""
+        self.consumer.commit(asynchronous=False)
+
+    def close(self):
+        """Leave."""
+        self.consumer.close()
+
+
+class KafkaPythonMember:
+    """kafka-python."""
+
+    name = "kafka-python"
+
+    def __init__(self, address, topic, group="g", *, instance=None, **config):
+        """Subscribed, from the beginning where nothing is committed."""
+        self.consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=address,
+            group_id=group,
+            group_instance_id=instance,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=200,
+            **config,
+        )
+
+    def poll(self):
+        """Values that came in a short while."""
+        found = self.consumer.poll(100)
+        return [record.value for records in found.values() for record in records]
+
+    def partitions(self):
+        """Those it has now."""
+        return {tp.partition for tp in self.consumer.assignment()}
+
+    def commit(self):
+        """All it was given, before this returns."""
+        self.consumer.commit()
+
+    def close(self):
+        """Leave."""
+        self.consumer.close()
+
+
+class AioKafkaMember:
+    """aiokafka on a loop of its own; it heartbeats while this is polled."""
+
+    name = "aiokafka"
+
+    def __init__(self, address, topic, group="g", *, instance=None, **config):
+        """Subscribed, from the beginning where nothing is committed."""
+        self.runner = asyncio.Runner()
+
+        async def start():
+            self.consumer = aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=address,
+                group_id=group,
+                group_instance_id=instance,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=200,
+                metadata_max_age_ms=500,
+                **config,
+            )
+            await self.consumer.start()
+
+        self.runner.run(start())
+
+    def poll(self):
+        """Values that came in a short while."""
+        found = self.runner.run(self.consumer.getmany(timeout_ms=100))
+        return [record.value for records in found.values() for record in records]
+
+    def partitions(self):
+        """Those it has now."""
+        return {tp.partition for tp in self.consumer.assignment()}
+
+    def commit(self):
+        """All it was given, before this returns."""
+        self.runner.run(self.consumer.commit())
+
+    def close(self):
+        """Leave."""
+        self.runner.run(self.consumer.stop())
+        self.runner.close()
+
+
+MEMBERS = (ConfluentMember, KafkaPythonMember, AioKafkaMember)
+
+
+def read(members, count):
+    """So many values, whichever of the members they come to."""
+    found = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} in time: {found}"
+        for member in members:
+            found += member.poll()
+    return found
+
+
+def settle(members, wanted):
+    """Poll until ``wanted(partition sets)`` holds; nothing may be there to be read."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted([member.partitions() for member in members]):
+        assert time.monotonic() < deadline, [member.partitions() for member in members]
+        for member in members:
+            assert member.poll() == []
+
+
+def shared(count):
+    """Whether every partition is somebody's and nobody is without."""
+
+    def wanted(sets):
+        return all(sets) and sorted(n for each in sets for n in each) == list(range(count))
+
+    return wanted
+
+
+class Child:
+    """A member in a process of its own, to be killed."""
+
+    def __init__(self, address, topic, group="g"):
+        """It joins in its own time and reads until it is killed; it never commits."""
+        code = f"""
+            from support.kafka_consumers import ConfluentMember
+            member = ConfluentMember({address!r}, {topic!r}, {group!r})
+            while True:
+                member.poll()
+        """
+        tests = str(Path(__file__).parent.parent)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": tests}
+        )
+
+    def kill(self):
+        """Without a word to anybody."""
+        self.process.kill()
+        self.process.wait()
