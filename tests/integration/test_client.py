@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import socket
 import ssl
 import threading
 from itertools import islice
@@ -11,6 +12,8 @@ import trustme
 
 from cordwood import client as blocking
 from cordwood.client import Line, Status, StatusWord, Taken, aio
+from cordwood.client import blocking as blocking_wire
+from cordwood.client.effects import Address, Connect, Transfer
 from cordwood.errors import (
     DiskFull,
     ProtocolError,
@@ -209,11 +212,35 @@ def free_address():
     return left.address
 
 
-def test_large_sends_against_a_chatty_broker_do_not_block_each_other(api):
-    """Acknowledgements are read while records are written, or both sides would wait for ever."""
-    with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
-        producer.send_and_confirm((("k", b"x" * 2000) for _ in range(20_000)), 60)
-        assert len(broker.stored["p"]) == 20_000
+def test_two_peers_with_much_to_say_do_not_block_each_other(api):
+    """Replies are read while records are written, or both sides would wait to write for ever."""
+    with (
+        FlakyIngress(Whims(chatter=3000)) as broker,
+        api("Producer", broker.address, "p", unconfirmed_bytes_max=2**30) as producer,
+    ):
+        producer.send_and_confirm([("k", b"x" * 100_000)] * 100, 20)
+        assert len(broker.stored["p"]) == 100
+
+
+@pytest.mark.parametrize("kind", ["blocking", "aio"])
+def test_a_transfer_nobody_reads_ends_with_its_time(kind):
+    """Data that was not written is never reported as written."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+
+        def flow():
+            yield Connect(5)
+            yield Transfer(bytes(64 * 2**20), False, 0.2)
+
+        if kind == "blocking":
+            wire = blocking_wire.Wire(address, None)
+            with pytest.raises(TimeoutError, match="takes no more data"):
+                wire.run(flow())
+        else:
+            wire = aio.Wire(address, None)
+            with pytest.raises(TimeoutError, match="takes no more data"):
+                asyncio.run(wire.run(flow()))
+        wire.close()
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +282,7 @@ ANSWERS = {
     c.Reset("t", "r", Where.START): b"OK",
     c.Reset("t", "r", 5): b"OK",
     c.Remove("t", "r"): b"OK",
+    c.Configure("t", (("retention.ms", "-1"),)): b"OK",
     c.Cut("t"): b"OK 1",
     c.Reclaim(): b"OK 0",
 }
@@ -284,6 +312,7 @@ def test_every_question_is_asked_and_its_answer_understood(api):
         client.reset("t", "r", Where.START)
         client.reset("t", "r", 5)
         client.remove("t", "r")
+        client.configure("t", {"retention.ms": "-1"})
         assert client.cut("t") == 1
         assert client.reclaim() == 0
         assert broker.requests == list(ANSWERS)

@@ -2,7 +2,9 @@
 
 from contextlib import suppress
 from itertools import pairwise
+from time import process_time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +42,7 @@ streams = st.one_of(
 def cut_streams(draw) -> tuple[bytes, list[bytes]]:
     """A stream, and the same stream in packets."""
     data = draw(streams)
+    data = data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
     edges = [0, *cuts, len(data)]
     return data, [data[a:b] for a, b in pairwise(edges)]
@@ -152,3 +155,45 @@ def test_parsing_any_bytes_as_a_record_raises_only_protocol_errors(body, framing
     """A client fed nonsense says so."""
     with suppress(ProtocolError):
         assert isinstance(parse_record(body, framing), Line)
+
+
+CORPUS = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # a TLS handshake
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x00\x00\x00\x14\x00\x12\x00\x03\x00\x00\x00\x01",  # a Kafka request
+    b"\xff\xff\xff\xff",
+    b"\x00" * 300,
+    b"\n" * 300,
+    b"\xff" * 300 + b"\n",
+    b"abc\x00|1|1|x\n" * 20,
+    b"\xff\xfeG\x00E\x00T\x00",  # UTF-16
+    b"PUT " + b"t" * 300 + b" x\n",
+    b"|" * 60 + b"\n",
+]
+
+
+@given(st.sampled_from(CORPUS), st.binary(max_size=20), st.integers(0, 300))
+def test_foreign_protocols_end_in_replies_or_protocol_errors(data, noise, place):
+    """Whatever else speaks to the port, nothing but our own errors comes of it."""
+    spoiled = data[:place] + noise + data[place:]
+    for run in (run_ingress, run_control):
+        assert run([spoiled[i : i + 7] for i in range(0, len(spoiled), 7)]) == run([spoiled])
+
+
+@pytest.mark.parametrize("make", [ControlConnection, IngressConnection])
+@pytest.mark.parametrize("opening", [b"xxxx", (2**20).to_bytes(4, "little")])
+def test_a_slow_drip_is_linear(make, opening):
+    """Twice the bytes, about twice the work: bytes looked at are not looked at again."""
+
+    def seconds(count: int) -> float:
+        connection = make(2**21)
+        take = getattr(connection, "next_request", None) or connection.next_event
+        connection.receive(opening)
+        started = process_time()
+        for _ in range(count):
+            connection.receive(b"x")
+            take()
+        return process_time() - started
+
+    seconds(1000)
+    assert seconds(80_000) < 16 * seconds(10_000) + 0.1

@@ -33,6 +33,7 @@ from cordwood.wire.line.replies import encode_ack, encode_welcome
 from cordwood.wire.line.serial import is_after
 
 LIMIT = 2**20
+TICK_S = 0.02  # how long an acknowledgement may be held back
 
 
 class Cut(Exception):
@@ -47,6 +48,7 @@ class Whims:
     cut: float = 0.0  # after storing, before acknowledging
     half: float = 0.0  # inside a reply
     hold: float = 0.0  # no acknowledgement for this read; a later one covers it
+    chatter: int = 1  # how often each acknowledgement is said
     silent: bool = False  # never an acknowledgement
     silent_connections: int = 0  # none on the first so many connections
     random: random.Random = field(init=False)
@@ -100,6 +102,8 @@ class FlakyServer:
             while True:
                 peer, _ = self._listener.accept()
                 self.connections += 1
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
                 self._start(self._serve_one, peer)
 
     def _serve_one(self, peer: socket.socket) -> None:
@@ -132,7 +136,7 @@ class FlakyIngress(FlakyServer):
         connection = IngressConnection(LIMIT)
         name: str | None = None
         is_owed = False
-        peer.settimeout(0.02)
+        peer.settimeout(TICK_S)
         while True:
             try:
                 data = peer.recv(4096)
@@ -177,14 +181,17 @@ class FlakyIngress(FlakyServer):
         if not is_silent:
             with self._lock:
                 self.durable_n[name] = self.last_n[name]
-            self._reply(peer, connection.encode(encode_ack(self.durable_n[name])))
+            reply = connection.encode(encode_ack(self.durable_n[name]))
+            self._reply(peer, reply * self.whims.chatter)
         return is_silent
 
     def _reply(self, peer: socket.socket, data: bytes) -> None:
         if self.whims.happens(self.whims.half):
             peer.sendall(data[: self.whims.random.randrange(len(data))])
             raise Cut
+        peer.settimeout(None)  # a peer that does not read blocks us, as it would a broker
         peer.sendall(data)
+        peer.settimeout(TICK_S)
 
 
 class FlakyControl(FlakyServer):

@@ -13,6 +13,7 @@ from cordwood.errors import (
 from cordwood.wire.line import COMMANDS, ControlConnection, Framing, Refused, Where, encode_help
 from cordwood.wire.line.commands import (
     Ack,
+    Configure,
     Cut,
     Get,
     GetAck,
@@ -62,6 +63,11 @@ EXAMPLES = [
     (b"RESET orders audit start", Reset("orders", "audit", Where.START)),
     (b"RESET orders audit END", Reset("orders", "audit", Where.END)),
     (b"REMOVE orders audit", Remove("orders", "audit")),
+    (
+        b"CONFIGURE orders retention.ms=-1 cleanup.policy=compact,delete",
+        Configure("orders", (("retention.ms", "-1"), ("cleanup.policy", "compact,delete"))),
+    ),
+    (b"CONFIGURE orders a=b=c d=", Configure("orders", (("a", "b=c"), ("d", "")))),
     (b"CUT orders", Cut("orders")),
     (b"RECLAIM", Reclaim()),
     (b"RECLAIM orders", Reclaim("orders")),
@@ -141,6 +147,9 @@ def test_every_command_of_the_table_has_an_example_above():
         b"RESET t r 0",
         b"RESET t r CURSOR",
         b"REMOVE t",
+        b"CONFIGURE t",
+        b"CONFIGURE t x",
+        b"CONFIGURE t =x",
         b"CUT",
         b"RECLAIM t u",
     ],
@@ -215,6 +224,17 @@ def test_a_command_cut_short_by_the_end_is_refused_and_not_run(sent):
     connection.receive(sent)
     connection.receive_eof()
     assert requests(connection) == [ProtocolError]
+    assert connection.next_request() is None
+
+
+@pytest.mark.parametrize("sent", [b"x" * 200, b"\xc8\0\0\0xx"])
+def test_a_too_long_command_cut_short_by_the_end_is_refused_once(sent):
+    """Refused for ever, it would fill the memory of whoever asks until None."""
+    connection = ControlConnection(100)
+    connection.receive(sent)
+    connection.receive_eof()
+    refused = connection.next_request()
+    assert isinstance(refused.error, LineTooLong)
     assert connection.next_request() is None
 
 

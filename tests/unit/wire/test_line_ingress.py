@@ -82,6 +82,10 @@ def test_hello_after_an_empty_or_too_long_line_is_not_first(opening):
     connection = IngressConnection(100)
     connection.receive(opening + b"HELLO p\n")
     assert Hello("p") not in events(connection)
+    dripped = IngressConnection(100)
+    for byte in opening + b"HELLO p\n":
+        dripped.receive(bytes([byte]))
+    assert Hello("p") not in events(dripped)
 
 
 @pytest.mark.parametrize("cut", [1, 50, 101, 150, 260])

@@ -158,5 +158,5 @@ class Splitter:
 
     def _end_skip(self) -> TooLong:
         skipped = TooLong(self._kept, self._skipped)
-        self._kept, self._skipped = b"", 0
+        self._kept, self._skipped, self._skip_left = b"", 0, 0
         return skipped

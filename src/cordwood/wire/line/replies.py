@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from cordwood.errors import ConfigError, CordwoodError, ProtocolError
+from cordwood.errors import CordwoodError, ProtocolError
 from cordwood.wire.line.framing import Framing
 from cordwood.wire.line.records import encode_payload, parse_payload
 
@@ -136,10 +136,8 @@ def _number(body: bytes, word: bytes) -> int:
 
 @cache
 def _errors_by_name() -> dict[str, type[CordwoodError]]:
-    """Code word → class; a start-up error yields its word to the request error of that name."""
-    kinds = list(_walk(CordwoodError))
-    ordered = sorted(kinds, key=lambda kind: not issubclass(kind, ConfigError))
-    return {kind.name: kind for kind in ordered}
+    """Code word → class; no two classes share a word."""
+    return {kind.name: kind for kind in _walk(CordwoodError)}
 
 
 def _walk(kind: type[CordwoodError]) -> Iterator[type[CordwoodError]]:
