@@ -409,7 +409,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "SUBSCRIBE": Command(
         "SUBSCRIBE <topic> [FROM_START | FROM <seq>] [AS <reader>]",
-        "seq|broker_ts|routing_key|producer_ts|n|payload …",
+        "seq|broker_ts|routing_key|producer_ts|n|payload ...",
         "stream records; without FROM, the reader's cursor or else new records",
         _by_words(_parse_subscribe),
     ),
@@ -458,7 +458,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "REMOVE": Command("REMOVE <topic> <reader>", "OK", "forget a reader", _by_words(_parse_remove)),
     "CONFIGURE": Command(
-        "CONFIGURE <topic> <name>=<value> …",
+        "CONFIGURE <topic> <name>=<value> ...",
         "OK",
         "change a topic's settings, all or none",
         _by_words(_parse_configure),
