@@ -54,7 +54,10 @@ class Broker:
         self.doors: Mapping[str, DoorFacts] = {}
         self.addresses: Mapping[str, list[str]] = {}
         self.writer = Writer(
-            config.durability, enough_records=config.ingress_buffer, deliver=self._deliver
+            config.durability,
+            enough_records=config.ingress_buffer,
+            deliver=self._deliver,
+            has_space=store.has_space,
         )
         self.feed = Feed()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")

@@ -7,8 +7,12 @@ takes it over, after everything the first had under way has ended, so that no li
 twice between them.
 
 Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
-writer. At the limit ``block`` stops reading sockets until a commit made room; ``drop_oldest``
-throws away the oldest waiting lines of nameless sessions and counts them.
+writer, and their bytes are below a bound. At the limit ``block`` stops reading sockets until a
+commit made room; ``drop_oldest`` throws away the oldest waiting lines of nameless sessions and
+counts them. Whoever said HELLO was promised an answer, and is always made to wait instead.
+
+Bad lines cost more than good ones. They are written in slices, between which the loop serves
+others, and their connection is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,13 +29,16 @@ from cordwood.batch.lines import LineBatch, LineProducer, encode_frames, encode_
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig
+from cordwood.config import MIB, BrokerConfig
 from cordwood.decide.deadletters import headers_for_line
 from cordwood.errors import CordwoodError, Overloaded, StaleProducer
 from cordwood.log.partition import Appended, Partition
 from cordwood.log.writer import Append, Outcome, Writer
 
 logger = logging.getLogger("cordwood.broker")
+
+BUFFER_BYTES_MAX = 16 * MIB  # what may wait for the writer, however few records that is
+REJECTS_PER_TURN = 256  # bad lines written before the loop turns to others
 
 
 @dataclass(slots=True)
@@ -53,11 +61,14 @@ class IngressSession:
     partition: Partition
     tell: Callable[[bytes], None]  # send a reply back
     close: Callable[[], None]  # end the connection
-    resume: Callable[[], None]  # read again
+    resume: Callable[[str], None]  # read again: this reason not to is gone
     name: str | None = None
     producer: LineProducer | None = None
     under_way: int = 0
     failed: bool = False
+    is_gone: bool = False  # its connection is
+    acked_n: int | None = None  # to be told with the next commit
+    rejects: deque[tuple[bytes, str]] = field(default_factory=deque)  # not yet written
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -79,6 +90,8 @@ class IngressDesk:
         self._writer = writer
         self._named: dict[str, IngressSession] = {}
         self._waiting: list[IngressSession] = []
+        self._to_ack: list[IngressSession] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_warming = False
         self.stats = IngressStats()
 
@@ -87,7 +100,7 @@ class IngressDesk:
         peer: str,
         tell: Callable[[bytes], None],
         close: Callable[[], None],
-        resume: Callable[[], None],
+        resume: Callable[[str], None],
     ) -> IngressSession:
         """A session on the ingress topic, created on sight; its dead letters have a place too."""
         self._warm()
@@ -106,14 +119,17 @@ class IngressDesk:
             self._is_warming = True
             threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()
 
-    @property
-    def blocks(self) -> bool:
-        """Whether a full buffer stops the reading of sockets."""
-        return self._config.ingress_overflow == "block"
+    def must_wait(self, session: IngressSession) -> bool:
+        """Whether the session's socket is to be left unread until there is room."""
+        may_drop = self._config.ingress_overflow == "drop_oldest" and session.producer is None
+        return not may_drop and not self.has_room()
 
     def has_room(self) -> bool:
         """Whether another block of lines may be taken from a socket."""
-        return self._writer.waiting_records < self._config.ingress_buffer
+        return (
+            self._writer.waiting_records < self._config.ingress_buffer
+            and self._writer.waiting_bytes < BUFFER_BYTES_MAX
+        )
 
     def wait_for_room(self, session: IngressSession) -> None:
         """``session.resume`` is called once there is room again."""
@@ -121,31 +137,39 @@ class IngressDesk:
         self._waiting.append(session)
 
     def on_commit(self) -> None:
-        """A commit took what waited: let the blocked sessions read again."""
+        """A commit took what waited: tell the producers, let blocked sessions read again."""
+        to_ack, self._to_ack = self._to_ack, []
+        for session in to_ack:
+            self._tell_ack(session)
         if self._waiting and self.has_room():
             waiting, self._waiting = self._waiting, []
             for session in waiting:
-                session.resume()
+                session.resume("room")
 
     async def hello(self, session: IngressSession, name: str, epoch: int | None) -> tuple[int, int]:
         """Take the producer's name; its epoch and the last ``n`` that is durable (0 = none yet)."""
         if session.name is not None:
             raise StaleProducer(f"this connection already speaks for {session.name}")
-        before = self._named.get(name)
-        if before is not None:
-            await self._take_over(before, name)
-        identity = await self._topics.line_producer(name, epoch)
-        self._named[name] = session
         session.name = name
+        while (before := self._named.get(name)) is not None:
+            await self._take_over(before, name)
+        self._named[name] = session  # from here on a third one has to deal with us
+        identity = await self._topics.line_producer(name, epoch)
+        if session.failed:
+            raise StaleProducer(f"another connection said HELLO {name}")
         last = session.partition.producers.last_sequence(identity.producer_id, identity.epoch)
         session.producer = LineProducer(identity.producer_id, identity.epoch, last)
         return identity.epoch, last or 0
 
     async def _take_over(self, before: IngressSession, name: str) -> None:
-        before.failed = True
-        before.tell(b"ERR PRODUCER_FENCED another connection said HELLO " + name.encode())
-        before.close()
+        """End the session that holds the name, and wait for what it has under way."""
+        if not before.failed:
+            before.failed = True
+            before.tell(b"ERR PRODUCER_FENCED another connection said HELLO " + name.encode())
+            before.close()
         await before.drained.wait()
+        if self._named.get(name) is before:
+            del self._named[name]
 
     def lines(self, session: IngressSession, block: bytes | memoryview) -> None:
         """A block of complete lines; the hot path."""
@@ -164,25 +188,25 @@ class IngressDesk:
     def _store(
         self, session: IngressSession, block: bytes | memoryview, encoded: LineBatch
     ) -> None:
-        for start, end, reason in encoded.rejected:
-            self.reject(session, bytes(block[start:end]), reason)
+        if encoded.rejected:
+            self._reject_all(
+                session,
+                [(bytes(block[start:end]), reason) for start, end, reason in encoded.rejected],
+            )
         self.stats.duplicates += encoded.duplicates
         if encoded.count:
             self._submit(session, encoded.data, encoded.count, encoded.last_n)
         elif encoded.duplicates and session.under_way == 0:
-            self._acknowledge(session, encoded.last_n)
+            session.acked_n = encoded.last_n
+            self._tell_ack(session)
 
     def _submit(
         self, session: IngressSession, data: bytearray, count: int, last_n: int | None
     ) -> None:
         if session.producer is not None:
             session.producer = session.producer._replace(last_n=last_n)
-        elif not self.has_room() and not self.blocks:
+        elif not self.has_room():
             self._drop_oldest(count)
-        session.under_way += 1
-        session.drained.clear()
-        self.stats.records += count
-        self.stats.bytes += len(data)
 
         def done(outcome: Outcome) -> None:
             self._settle(session, outcome, last_n)
@@ -192,52 +216,111 @@ class IngressDesk:
         append.strict = False
         append.droppable = session.producer is None
         self._writer.submit(append)
+        self._begin(session)
+        self.stats.records += count
+        self.stats.bytes += len(data)
+
+    def _begin(self, session: IngressSession) -> None:
+        session.under_way += 1
+        session.drained.clear()
+
+    def _end(self, session: IngressSession) -> None:
+        session.under_way -= 1
+        if session.under_way == 0:
+            session.drained.set()
+            if session.is_gone:
+                self._free_name(session)
 
     def _drop_oldest(self, count: int) -> None:
+        if self._config.ingress_overflow != "drop_oldest":
+            return  # lines of a block that was read before the buffer was full
         for append in self._writer.evict(count):
             self.stats.dropped += append.records
             append.done(Overloaded("dropped: the buffer before the writer is full"))
 
     def _settle(self, session: IngressSession, outcome: Outcome, last_n: int | None) -> None:
-        session.under_way -= 1
-        if session.under_way == 0:
-            session.drained.set()
+        self._end(session)
         if isinstance(outcome, Appended):
             if session.producer is not None and not session.failed:
-                self._acknowledge(session, last_n)
+                if session.acked_n is None:
+                    self._to_ack.append(session)
+                session.acked_n = last_n
         elif not isinstance(outcome, Overloaded):  # a drop is counted, and nobody's failure
             self._fail(session, outcome)
 
-    def _acknowledge(self, session: IngressSession, last_n: int | None) -> None:
-        session.tell(b"ACK %d" % (last_n or 0))
+    def _tell_ack(self, session: IngressSession) -> None:
+        """One line for all of a commit's blocks: the newest n says everything."""
+        if session.acked_n is not None:
+            session.tell(b"ACK %d" % session.acked_n)
+            session.acked_n = None
 
     def _fail(self, session: IngressSession, error: CordwoodError) -> None:
         """An append failed: nothing after it may be acknowledged, so the session ends."""
         if session.failed:
             return
+        self._tell_ack(session)  # what came before it holds
         session.failed = True
         logger.error("ingress.failed peer=%s error=%s", session.peer, error)
         session.tell(f"ERR {error.name} {error}".encode())
         session.close()
 
+    # --- bad lines ------------------------------------------------------------------------
+
     def reject(self, session: IngressSession, line: bytes, reason: str) -> None:
         """Bytes that are no record go to the dead letters, with why and whence."""
-        self.stats.rejected += 1
+        self._reject_all(session, [(line, reason)])
+
+    def _reject_all(self, session: IngressSession, lines: list[tuple[bytes, str]]) -> None:
+        self.stats.rejected += len(lines)
+        if session.rejects:
+            session.rejects.extend(lines)
+            return  # a task is at it
+        self._write_letters(session, lines[:REJECTS_PER_TURN])
+        if len(lines) > REJECTS_PER_TURN:
+            session.rejects.extend(lines[REJECTS_PER_TURN:])
+            self._begin(session)
+            task = asyncio.ensure_future(self._write_rejects(session))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _write_rejects(self, session: IngressSession) -> None:
+        try:
+            while session.rejects:
+                await asyncio.sleep(0)
+                count = min(REJECTS_PER_TURN, len(session.rejects))
+                self._write_letters(session, [session.rejects.popleft() for _ in range(count)])
+        finally:
+            self._end(session)
+        session.resume("rejects")
+
+    def _write_letters(self, session: IngressSession, lines: list[tuple[bytes, str]]) -> None:
+        if not self.has_room():
+            self._drop_oldest(len(lines))
         partition = self._topics.get(self._config.dead_letter_topic).partition(0)
-        self._produce.append_record(
-            partition, None, line, headers_for_line(reason, session.peer), hold=True
-        ).add_done_callback(_log_lost_letter)
+        letters = [(line, headers_for_line(reason, session.peer)) for line, reason in lines]
+        try:
+            future = self._produce.append_values(partition, letters)
+        except CordwoodError as error:  # the broker is stopping
+            logger.warning("dead_letter.lost count=%d error=%s", len(lines), error)
+        else:
+            future.add_done_callback(_log_lost_letters)
+
+    # --- the end --------------------------------------------------------------------------
 
     def leave(self, session: IngressSession) -> None:
         """The connection is gone. What it had under way goes on; its name is free after that."""
+        session.is_gone = True
         if session in self._waiting:
             self._waiting.remove(session)
         # With lines still under way the name stays taken: a successor waits for them in ``hello``.
-        is_holder = session.name is not None and self._named.get(session.name) is session
-        if is_holder and session.under_way == 0:
-            del self._named[session.name or ""]
+        if session.under_way == 0:
+            self._free_name(session)
+
+    def _free_name(self, session: IngressSession) -> None:
+        if session.name is not None and self._named.get(session.name) is session:
+            del self._named[session.name]
 
 
-def _log_lost_letter(future: asyncio.Future[Appended]) -> None:
+def _log_lost_letters(future: asyncio.Future[Appended]) -> None:
     if not future.cancelled() and future.exception() is not None:
         logger.error("dead_letter.lost error=%s", future.exception())

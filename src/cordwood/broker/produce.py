@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from cordwood.batch.header import BatchHeader, check_batches
+from cordwood.batch.header import BatchHeader, check_batches, parse_headers
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.clock import Clock
 from cordwood.errors import CordwoodError, InvalidRecord
@@ -46,19 +46,23 @@ class ProduceDesk:
         return headers
 
     def append_record(
-        self,
-        partition: Partition,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[Header] = (),
-        *,
-        hold: bool = False,
+        self, partition: Partition, key: bytes | None, value: bytes | None
     ) -> asyncio.Future[Appended]:
         """Append one record of our own making, stamped now."""
-        record = Record(0, self._clock.now_ms(), key, value, tuple(headers))
-        data = bytearray(encode_batch([record]))
-        parsed = check_batches(data, max(len(data), partition.config.max_message_bytes))
-        return self.submit(partition, data, parsed, hold=hold)
+        data = bytearray(encode_batch([Record(0, self._clock.now_ms(), key, value)]))
+        return self.submit(partition, data, parse_headers(data))
+
+    def append_values(
+        self, partition: Partition, values: Sequence[tuple[bytes, tuple[Header, ...]]]
+    ) -> asyncio.Future[Appended]:
+        """Append values with their headers as one batch; on a full disk it waits for space."""
+        now_ms = self._clock.now_ms()
+        records = [
+            Record(offset, now_ms, None, value, headers)
+            for offset, (value, headers) in enumerate(values)
+        ]
+        data = bytearray(encode_batch(records))
+        return self.submit(partition, data, parse_headers(data), hold=True)
 
     def submit(
         self,

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig, TopicConfig, changed, overrides, rows
+from cordwood.config import KIB, BrokerConfig, TopicConfig, changed, overrides, rows
 from cordwood.decide.retention import RetentionPlan
 from cordwood.decide.roll import RollReason
 from cordwood.errors import (
@@ -48,7 +48,7 @@ from cordwood.log.directory import (
     foreign_names,
     open_directory,
 )
-from cordwood.log.files import Files, OpenFile
+from cordwood.log.files import TMP_SUFFIX, Files, OpenFile
 from cordwood.log.ledger import Ledger
 from cordwood.log.manifest import STAGING_NAME, is_job_name
 from cordwood.log.partition import Partition
@@ -59,6 +59,7 @@ from cordwood.meta.sqlite import SqliteStore
 from cordwood.model import SegmentInfo, TopicPartition, is_topic_name
 
 PARTITIONS_MAX = 10_000
+PROBE_BYTES = 64 * KIB  # an empty disk takes at least so much
 
 logger = logging.getLogger("cordwood.log")
 
@@ -128,6 +129,22 @@ class Store:
             store.close()
             raise
         return store
+
+    def has_space(self) -> bool:
+        """Whether the disk takes a small file now; asked after it was full."""
+        probe = self.data / f"space{TMP_SUFFIX}"
+        try:
+            self._files.unlink(probe)
+            file = self._files.create(probe)
+            try:
+                self._files.write_at(file, bytes(PROBE_BYTES), 0)
+                self._files.sync_data(file)
+            finally:
+                self._files.close(file)
+                self._files.unlink(probe)
+        except UnavailableError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close every partition, the catalog, and give the lock back; twice is as good as once."""

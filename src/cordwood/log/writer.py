@@ -34,6 +34,7 @@ LINGER_S = 0.004  # under load a commit waits this long for more to share its sy
 LOADED_BYTES = 256 * KIB  # a commit this large counts as load
 ENOUGH_BYTES = 2 * MIB  # no commit waits once this much is there
 HOLD_RETRY_S = 0.1  # how often held appends try a full disk again
+SPACE_RETRY_S = 0.5  # how often a full disk is looked at when no append is there to try it
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
 SYNC_THREADS = 4  # files of one commit are synced side by side
 
@@ -88,8 +89,12 @@ class Writer:
         *,
         enough_records: int = 8192,
         deliver: Callable[[Commit], None] = Commit.settle,
+        has_space: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``enough_records``: when so many wait, whoever sends more is blocked by then."""
+        """``enough_records``: when so many wait, whoever sends more is blocked by then.
+
+        ``has_space`` is asked after a full disk, when nothing waits that would find out by itself.
+        """
         assert durability in {"fsync", "os"}
         self.stats = WriterStats()
         self.waiting_records = 0
@@ -97,6 +102,7 @@ class Writer:
         self._durability = durability
         self._enough_records = enough_records
         self._deliver = deliver
+        self._has_space = has_space
         self._appends: deque[Append] = deque()
         self._calls: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._wake = threading.Condition()
@@ -175,7 +181,9 @@ class Writer:
         """Wait for work; under load wait a little longer, so that one sync serves more appends."""
         with self._wake:
             while not (self._appends or self._calls or self._closing):
-                self._wake.wait()
+                if self.stats.disk_full and self._has_space():
+                    self._set_full(False)
+                self._wake.wait(SPACE_RETRY_S if self.stats.disk_full else None)
             if self._retry_held_at and not self._calls and not self._closing:
                 self._wake.wait(max(0.0, self._retry_held_at - time.monotonic()))
             if self._loaded and not self._calls:
@@ -200,6 +208,7 @@ class Writer:
         written: dict[Partition, None] = {}
         held: list[Append] = []
         blocked: set[Partition] = set()
+        is_full = False
         for append in appends:
             if append.hold and append.partition in blocked:
                 held.append(append)  # behind one that waits: order is kept
@@ -210,6 +219,7 @@ class Writer:
                 )
                 written[append.partition] = None
             except DiskFull as error:
+                is_full = True
                 if append.hold and not self._closing:
                     held.append(append)
                     blocked.add(append.partition)
@@ -218,6 +228,7 @@ class Writer:
             except CordwoodError as error:
                 outcome = error
             outcomes.append((append, outcome))
+        self._set_full(is_full)
         self._put_back(held)
         broken = self._sync(written)
         if broken:
@@ -229,19 +240,20 @@ class Writer:
         self._deliver(Commit(outcomes, published))
 
     def _put_back(self, held: list[Append]) -> None:
-        full = bool(held)
-        if full != self.stats.disk_full:
-            self.stats.disk_full = full
-            logger.warning(
-                "disk.full appends wait for space" if full else "disk.recovered appends go on"
-            )
-        self._retry_held_at = time.monotonic() + HOLD_RETRY_S if full else 0.0
-        if not full:
+        self._retry_held_at = time.monotonic() + HOLD_RETRY_S if held else 0.0
+        if not held:
             return
         with self._wake:
             self._appends.extendleft(reversed(held))
             self.waiting_records += sum(append.records for append in held)
             self.waiting_bytes += sum(len(append.data) for append in held)
+
+    def _set_full(self, is_full: bool) -> None:
+        if is_full != self.stats.disk_full:
+            self.stats.disk_full = is_full
+            logger.warning(
+                "disk.full appends wait for space" if is_full else "disk.recovered appends go on"
+            )
 
     def _sync(self, written: Iterable[Partition]) -> dict[Partition, CordwoodError]:
         """Make this commit as durable as each topic asks; what could not be, with its error."""

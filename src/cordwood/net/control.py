@@ -9,15 +9,15 @@ nobody else's time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator
 
 from cordwood.broker.broker import Broker
 from cordwood.broker.commands import CommandDesk
+from cordwood.config import MIB
 from cordwood.errors import CordwoodError, ProtocolError, RequestError
 from cordwood.net.server import Door, Link
-from cordwood.wire.line.commands import Quit, Request, Subscribe
+from cordwood.wire.line.commands import Put, Quit, Request, Subscribe
 from cordwood.wire.line.control import ControlConnection, Refused
 from cordwood.wire.line.framing import Framing
 from cordwood.wire.line.replies import encode_error
@@ -25,6 +25,7 @@ from cordwood.wire.line.replies import encode_error
 logger = logging.getLogger("cordwood.net")
 
 REQUESTS_WAITING_MAX = 256  # pipelined commands read ahead of their replies
+PAYLOADS_WAITING_BYTES = MIB  # and what their payloads may hold together
 
 
 class ControlDoor:
@@ -53,6 +54,8 @@ class ControlProtocol(asyncio.Protocol):
         self._subscription: asyncio.Task[None] | None = None
         self._answering = False
         self._reading = True
+        self._stopping = False
+        self._waiting_bytes = 0
 
     # --- what asyncio calls ---------------------------------------------------------------
 
@@ -61,12 +64,11 @@ class ControlProtocol(asyncio.Protocol):
         self._link = self._shared.door.admit(transport)
         if self._link:
             self._link.is_busy = self._has_work
+            self._link.quiesce = self._quiesce
             self._server = asyncio.ensure_future(self._serve(self._link))
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        assert self._link
-        self._shared.door.touch(self._link)
         try:
             self._commands.receive(data)
             self._take_requests()
@@ -108,24 +110,39 @@ class ControlProtocol(asyncio.Protocol):
         return self._answering or not self._requests.empty()
 
     def _take_requests(self) -> None:
+        assert self._link
         while (request := self._commands.next_request()) is not None:
+            self._shared.door.touch(self._link)
+            self._waiting_bytes += _payload_bytes(request)
             self._requests.put_nowait(request)
-        if self._reading and self._requests.qsize() > REQUESTS_WAITING_MAX:
-            assert self._link
+        if self._reading and self._has_enough():
             self._reading = False
-            self._link.transport.pause_reading()
+            self._link.pause()
 
-    def _read_on(self) -> None:
-        if not self._reading and self._requests.qsize() < REQUESTS_WAITING_MAX // 2:
+    def _has_enough(self) -> bool:
+        return (
+            self._requests.qsize() > REQUESTS_WAITING_MAX
+            or self._waiting_bytes > PAYLOADS_WAITING_BYTES
+        )
+
+    def _quiesce(self) -> None:
+        """The broker stops: what was read is answered, the rest is left to the next one."""
+        assert self._link
+        self._stopping = True
+        self._reading = False
+        self._link.pause()
+
+    def _read_on(self, request: Request | Refused) -> None:
+        self._waiting_bytes -= _payload_bytes(request)
+        if not self._reading and not self._stopping and not self._has_enough():
             assert self._link
             self._reading = True
-            with contextlib.suppress(RuntimeError):  # the peer has closed its side meanwhile
-                self._link.transport.resume_reading()
+            self._link.resume()
 
     async def _serve(self, link: Link) -> None:
         while (request := await self._requests.get()) is not None:
             self._answering = True
-            self._read_on()
+            self._read_on(request)
             reply = await self._answer(request)
             if reply is not None:
                 link.transport.write(self._commands.encode(reply))
@@ -171,3 +188,7 @@ class ControlProtocol(asyncio.Protocol):
         except CordwoodError as error:
             link.transport.write(self._commands.encode(encode_error(error)))
         link.is_listener = False
+
+
+def _payload_bytes(request: Request | Refused) -> int:
+    return len(request.payload) if isinstance(request, Put) else 0

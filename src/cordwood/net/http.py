@@ -86,12 +86,11 @@ class HttpProtocol(asyncio.Protocol):
         self._link = self._door.admit(transport)
         if self._link:
             self._link.is_busy = lambda: self._answering
+            self._link.quiesce = self._link.pause
             self._task = asyncio.ensure_future(self._serve(self._link))
 
     def data_received(self, data: bytes) -> None:
         """Bytes for h11."""
-        assert self._link
-        self._door.touch(self._link)
         self._http.receive_data(data)
         self._received.set()
 
@@ -121,6 +120,8 @@ class HttpProtocol(asyncio.Protocol):
         try:
             while (query := await self._next_query()) is not None:
                 self._answering = True
+                self._door.touch(link)
+                link.pause()  # a peer that pipelines waits its turn unread
                 answer = await self._answer(query)
                 self._send(link, query, answer)
                 await link.writable.wait()
@@ -128,6 +129,7 @@ class HttpProtocol(asyncio.Protocol):
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
+                link.resume()
         except h11.RemoteProtocolError as error:
             self._refuse(link, error)
         finally:

@@ -8,6 +8,7 @@ socket is simply not read: the peer's own TCP then blocks it, and nothing is los
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 
@@ -66,8 +67,6 @@ class IngressProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
-        assert self._link
-        self._shared.door.touch(self._link)
         self._receive(self._shared.buffer[:nbytes])
 
     def eof_received(self) -> bool:
@@ -82,10 +81,15 @@ class IngressProtocol(asyncio.BufferedProtocol):
         return self._link is not None and not self._link.transport.get_extra_info("sslcontext")
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Give the place and the producer name back."""
+        """Give the place and the producer name back; a half line does not vanish with the peer."""
         if self._link:
             self._shared.door.release(self._link)
         if self._session:
+            if not self._ended and self._session.producer is None:  # a named one sends it again
+                self._ended = True
+                with contextlib.suppress(ProtocolError):
+                    self._lines.receive_eof()
+                self._pump()
             self._desk.leave(self._session)
         for task in self._tasks:
             task.cancel()
@@ -103,19 +107,22 @@ class IngressProtocol(asyncio.BufferedProtocol):
     async def _open(self, link: Link) -> None:
         try:
             self._session = await self._desk.open(
-                link.peer, self._tell, link.transport.close, self._on_room
+                link.peer, self._tell, link.transport.close, self._on_resume
             )
         except CordwoodError as error:
             self._refuse(error)
         else:
             link.is_busy = self._has_work
+            link.quiesce = lambda: self._pause("stopping")
             self._resume("opening")
             self._pump()
             if "hello" not in self._waits:
                 self._started.set()
 
     def _has_work(self) -> bool:
-        return self._session is not None and self._session.under_way > 0
+        """Lines under way, or a peer that waits for us: neither is idle."""
+        is_held = bool(self._waits & {"room", "hello", "rejects"})
+        return self._session is not None and (self._session.under_way > 0 or is_held)
 
     def _receive(self, data: memoryview) -> None:
         try:
@@ -128,14 +135,23 @@ class IngressProtocol(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Hand events on in order, until they end or one must be waited for."""
-        while self._session and not self._waits & {"hello", "opening"}:
+        session = self._session
+        while session and not self._waits & {"hello", "opening", "rejects"}:
             event = self._lines.next_event()
             if event is None:
                 break
-            self._handle(self._session, event)
-        if self._session and not self._desk.has_room() and self._desk.blocks:
+            assert self._link
+            self._shared.door.touch(self._link)
+            try:
+                self._handle(session, event)
+            except CordwoodError as error:  # the broker is stopping
+                self._refuse(error)
+                return
+            if session.rejects:
+                self._pause("rejects")
+        if session and "room" not in self._waits and self._desk.must_wait(session):
             self._pause("room")
-            self._desk.wait_for_room(self._session)
+            self._desk.wait_for_room(session)
 
     def _handle(
         self, session: IngressSession, event: Hello | Lines | Frames | TooLong | HalfLine
@@ -178,25 +194,27 @@ class IngressProtocol(asyncio.BufferedProtocol):
         assert self._link
         await self._started.wait()
         if self._session:
-            await self._session.drained.wait()
+            while not self._session.drained.is_set():  # one end may be another's beginning
+                await self._session.drained.wait()
         self._link.transport.close()
 
     # --- reading or not -------------------------------------------------------------------
 
-    def _on_room(self) -> None:
-        self._resume("room")
+    def _on_resume(self, reason: str) -> None:
+        self._resume(reason)
+        self._pump()
 
     def _pause(self, reason: str) -> None:
         assert self._link
         if not self._waits and not self._ended:
-            self._link.transport.pause_reading()
+            self._link.pause()
         self._waits.add(reason)
 
     def _resume(self, reason: str) -> None:
         assert self._link
         self._waits.discard(reason)
-        if not self._waits and not self._ended and not self._link.transport.is_closing():
-            self._link.transport.resume_reading()
+        if not self._waits and not self._ended:
+            self._link.resume()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

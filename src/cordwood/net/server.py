@@ -23,6 +23,8 @@ from cordwood.errors import ConfigError
 logger = logging.getLogger("cordwood.net")
 
 SWEEP_S = 1.0  # how often idle connections are looked for
+CLOSE_S = 1.0  # how long a stop waits for peers to take the last bytes
+KEEPALIVE_S = 60  # a peer silent for this long is asked whether it is still there
 
 
 @dataclass(slots=True, eq=False)
@@ -33,8 +35,21 @@ class Link:
     peer: str
     active_at: float
     is_busy: Callable[[], bool] = lambda: False  # amid a request: not idle, drained before a stop
+    quiesce: Callable[[], None] = lambda: None  # take no more from the peer: a stop is coming
     is_listener: bool = False  # it waits for what we send, and is never idle
     writable: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def pause(self) -> None:
+        """Read no more for now; of a peer that is going, nothing is left to leave unread."""
+        if not self.transport.is_closing():
+            with contextlib.suppress(RuntimeError):  # it went this moment
+                self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            with contextlib.suppress(RuntimeError):
+                self.transport.resume_reading()
 
     def abort(self) -> None:
         """Close at once, without flushing."""
@@ -63,6 +78,7 @@ class Door:
             stream.abort()
             return None
         self.accepted += 1
+        _keep_alive(stream)
         link = Link(stream, peer_name(stream), self.clock.monotonic())
         link.writable.set()
         self.links.add(link)
@@ -74,7 +90,7 @@ class Door:
         link.writable.set()
 
     def touch(self, link: Link) -> None:
-        """The peer sent something."""
+        """The peer sent something whole; a drip that completes nothing does not count."""
         link.active_at = self.clock.monotonic()
 
     def sweep(self) -> None:
@@ -161,6 +177,8 @@ class Server:
         for listener in self._listeners:
             listener.close()
         links = [link for door in self.doors.values() for link in door.links]
+        for link in links:
+            link.quiesce()
         deadline = self._clock.monotonic() + self._config.shutdown_timeout_ms / 1000
         while any(link.is_busy() and not link.transport.is_closing() for link in links):
             if self._clock.monotonic() > deadline:
@@ -171,10 +189,19 @@ class Server:
             await asyncio.sleep(0.01)
         for link in links:
             link.transport.close()
-        await asyncio.sleep(0)
-        for link in links:
-            if any(link in door.links for door in self.doors.values()):
+        await self._await_closed()
+
+    async def _await_closed(self) -> None:
+        """Let last replies and TLS farewells out; whoever does not take them is cut off."""
+        deadline = self._clock.monotonic() + CLOSE_S
+        while any(door.links for door in self.doors.values()):
+            if self._clock.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.005)
+        for door in self.doors.values():
+            for link in list(door.links):
                 link.abort()
+        await asyncio.sleep(0)
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
@@ -210,6 +237,18 @@ def format_address(address: tuple[object, ...]) -> str:
     """A socket's address as ``parse_address`` reads it."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Notice peers that vanished without a farewell: nobody else may ever write to them."""
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    with contextlib.suppress(OSError):  # the peer is gone already
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S // 6)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:

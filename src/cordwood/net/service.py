@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import os
+import resource
 import signal
+import threading
 from collections.abc import Callable
 
 from cordwood.broker.broker import Broker
@@ -78,12 +82,32 @@ class Service:
 
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     """Serve until SIGTERM or SIGINT."""
+    _raise_file_limit()
+    threading.excepthook = _die
     try:
         import uvloop
     except ImportError:  # not on this platform; the standard loop does the same, slower
         asyncio.run(_serve(config, on_ready))
     else:
         uvloop.run(_serve(config, on_ready))
+
+
+def _raise_file_limit() -> None:
+    """Each connection and each segment is a descriptor: take as many as we may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may say no; the soft limit stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _die(failure: threading.ExceptHookArgs) -> None:
+    """A thread of ours broke: stop at once rather than live on without it, acknowledging nothing.
+
+    What was acknowledged is durable; whoever supervises us starts us again.
+    """
+    name = failure.thread.name if failure.thread else "unknown"
+    logger.critical("thread.died name=%s", name, exc_info=failure.exc_value)
+    logging.shutdown()
+    os._exit(1)
 
 
 async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cordwood.client import Client
 from cordwood.log.files import Files, OpenFile
 from cordwood.scenario.stage import Stage, read_all, wait_until
 from cordwood.testing import Broker
 
-PAYLOAD_BYTES = 500
+BLOCK_PAYLOAD_BYTES = 6_000  # so large that no socket's own buffer can hold what is left over
+DROP_PAYLOAD_BYTES = 500
 BLOCKED_S = 1.0  # a socket that takes nothing for this long is blocked
 
 
@@ -25,20 +28,18 @@ class StallingFiles(Files):
         super().__init__()
         self._running = threading.Event()
         self._running.set()
-        self.stalled = threading.Event()  # a sync is waiting
 
-    def stall(self) -> None:
-        """From now on syncs wait."""
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Syncs wait until this ends, however it ends: a broker could not even stop before."""
         self._running.clear()
-
-    def go_on(self) -> None:
-        """Let them return."""
-        self._running.set()
+        try:
+            yield
+        finally:
+            self._running.set()
 
     def sync_data(self, file: OpenFile) -> None:
         """Wait first, if told to."""
-        if not self._running.is_set():
-            self.stalled.set()
         self._running.wait()
         super().sync_data(file)
 
@@ -49,13 +50,12 @@ def block(stage: Stage) -> None:
         files = StallingFiles()
         with Broker(stage.directory / f"block-{count}", files=files) as broker:
             _make_topics(broker)
-            sender = Sender(broker.ingress, count)
-            files.stall()
-            sender.start()
-            wait_until(sender.blocked.is_set, "the sender blocks")
-            stage.say("stalled", sent=sender.sent_lines, of=count)
-            stage.check(sender.sent_lines < count, "the sender was seen to block")
-            files.go_on()
+            sender = Sender(broker.ingress, count, BLOCK_PAYLOAD_BYTES)
+            with files.stalled():
+                sender.start()
+                wait_until(sender.blocked.is_set, "the sender blocks")
+                stage.say("stalled", sent=sender.sent_lines, of=count)
+                stage.check(sender.sent_lines < count, "the sender was seen to block")
             sender.join()
             lines = read_all(broker.control, "append", count)
             stage.check(
@@ -71,14 +71,13 @@ def drop(stage: Stage) -> None:
     files = StallingFiles()
     with Broker(stage.directory / "drop", files=files, ingress_overflow="drop_oldest") as broker:
         _make_topics(broker)
-        sender = Sender(broker.ingress, count)
-        files.stall()
-        sender.start()
-        sender.join()
-        stage.check(not sender.blocked.is_set(), "the sender never blocked")
+        sender = Sender(broker.ingress, count, DROP_PAYLOAD_BYTES)
         with Client(broker.control) as client:
-            wait_until(lambda: _taken(client) == count, "every line has been read")
-            files.go_on()
+            with files.stalled():
+                sender.start()
+                sender.join()
+                stage.check(not sender.blocked.is_set(), "the sender never blocked")
+                wait_until(lambda: _taken(client) == count, "every line has been read")
             dropped = _metric(client, "cordwood_ingress_dropped_total")
             wait_until(lambda: client.get_ack() == count - dropped, "the rest is stored")
         stage.check(dropped > 0, "lines were dropped", dropped=dropped)
@@ -107,13 +106,13 @@ def _taken(client: Client) -> int:
 class Sender(threading.Thread):
     """Pushes numbered lines as fast as the socket takes them, and notices when it does not."""
 
-    def __init__(self, ingress: str, count: int) -> None:
+    def __init__(self, ingress: str, count: int, payload_bytes: int) -> None:
         super().__init__(daemon=True)
         host, port = ingress.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 262_144)
         self._socket.setblocking(False)
-        payload = b"x" * PAYLOAD_BYTES
+        payload = b"x" * payload_bytes
         lines = [b"test.press|0|%d|%b\n" % (n, payload) for n in range(1, count + 1)]
         self._data = b"".join(lines)
         self._line_bytes = len(self._data) / count
