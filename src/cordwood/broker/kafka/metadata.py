@@ -176,6 +176,9 @@ def _described(topic: LiveTopic, partitions: Sequence[MetadataPartition]) -> Des
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replica_nodes,
                 isr_nodes=partition.isr_nodes,
+                # Null is allowed by the schema, and Kafka's own tools fall over it.
+                eligible_leader_replicas=(),
+                last_known_elr=(),
                 offline_replicas=partition.offline_replicas,
             )
             for partition in partitions
