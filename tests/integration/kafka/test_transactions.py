@@ -1,0 +1,336 @@
+"""Transactions with real clients: what is committed is read once, what is aborted never."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka import TopicPartition
+
+from cordwood.testing import Broker
+from support.kafka_clients import PATIENCE_S, create_topic
+from support.kafka_consumers import SETTINGS, ConfluentMember, read, settle, shared
+
+NAMES = map("topic-{}".format, itertools.count())
+
+
+class ConfluentTransactions:
+    """librdkafka."""
+
+    name = "confluent-kafka"
+
+    def __init__(self, address, transactional_id):
+        """Initialised: whoever had the id before is fenced."""
+        self.producer = confluent_kafka.Producer(
+            {"bootstrap.servers": address, "transactional.id": transactional_id}
+        )
+        self.producer.init_transactions(PATIENCE_S)
+
+    def write(self, topic, values, *, commit):
+        """One transaction, whole."""
+        self.producer.begin_transaction()
+        for value in values:
+            self.producer.produce(topic, value)
+        assert self.producer.flush(PATIENCE_S) == 0  # stored, whatever becomes of them
+        if commit:
+            self.producer.commit_transaction(PATIENCE_S)
+        else:
+            self.producer.abort_transaction(PATIENCE_S)
+
+    def close(self):
+        """Nothing to close."""
+
+
+class KafkaPythonTransactions:
+    """kafka-python."""
+
+    name = "kafka-python"
+
+    def __init__(self, address, transactional_id):
+        """Initialised."""
+        self.producer = kafka.KafkaProducer(
+            bootstrap_servers=address, transactional_id=transactional_id
+        )
+        self.producer.init_transactions()
+
+    def write(self, topic, values, *, commit):
+        """One transaction, whole."""
+        self.producer.begin_transaction()
+        for sent in [self.producer.send(topic, value) for value in values]:
+            sent.get(PATIENCE_S)
+        if commit:
+            self.producer.commit_transaction()
+        else:
+            self.producer.abort_transaction()
+
+    def close(self):
+        """Its threads end."""
+        self.producer.close(timeout=PATIENCE_S)
+
+
+class AioKafkaTransactions:
+    """aiokafka."""
+
+    name = "aiokafka"
+
+    def __init__(self, address, transactional_id):
+        """Initialised."""
+        self.runner = asyncio.Runner()
+
+        async def start():
+            self.producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=address, transactional_id=transactional_id
+            )
+            await self.producer.start()
+
+        self.runner.run(start())
+
+    def write(self, topic, values, *, commit):
+        """One transaction, whole."""
+
+        async def write():
+            await self.producer.begin_transaction()
+            for value in values:
+                await self.producer.send_and_wait(topic, value)
+            if commit:
+                await self.producer.commit_transaction()
+            else:
+                await self.producer.abort_transaction()
+
+        self.runner.run(write())
+
+    def close(self):
+        """Its tasks end."""
+        self.runner.run(self.producer.stop())
+        self.runner.close()
+
+
+WRITERS = (ConfluentTransactions, KafkaPythonTransactions, AioKafkaTransactions)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """A broker for all tests of this module; each takes names of its own."""
+    with Broker(**SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker):
+    return create_topic(broker.kafka, next(NAMES))
+
+
+def read_all(address, topic, count, *, isolation="read_committed"):
+    """Values from the start until ``count`` were read and the end is reached."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "none",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    try:
+        while True:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, found
+            if message.error() is None:
+                found.append(message.value())
+            elif len(found) >= count:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return found
+    finally:
+        consumer.close()
+
+
+def read_kafka_python(address, topic, count):
+    consumer = kafka.KafkaConsumer(bootstrap_servers=address, isolation_level="read_committed")
+    tp = kafka.TopicPartition(topic, 0)
+    consumer.assign([tp])
+    consumer.seek(tp, 0)
+    found = []
+    while len(found) < count:
+        found += [r.value for records in consumer.poll(500).values() for r in records]
+    consumer.close()
+    return found
+
+
+def read_aiokafka(address, topic, count):
+    async def read_some():
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, isolation_level="read_committed"
+        )
+        await consumer.start()
+        tp = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([tp])
+        consumer.seek(tp, 0)
+        try:
+            return [(await consumer.getone()).value for _ in range(count)]
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(asyncio.wait_for(read_some(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("writer_of", WRITERS, ids=lambda each: each.name)
+def test_only_what_was_committed_is_read(broker, topic, writer_of):
+    """By every client that asks for it; whoever does not sees all."""
+    writer = writer_of(broker.kafka, f"tx-{topic}")
+    try:
+        writer.write(topic, [b"a1", b"a2"], commit=True)
+        writer.write(topic, [b"x1", b"x2"], commit=False)
+        writer.write(topic, [b"b1"], commit=True)
+    finally:
+        writer.close()
+    wanted = [b"a1", b"a2", b"b1"]
+    assert read_all(broker.kafka, topic, 3) == wanted
+    assert read_kafka_python(broker.kafka, topic, 3) == wanted
+    assert read_aiokafka(broker.kafka, topic, 3) == wanted
+    everything = read_all(broker.kafka, topic, 5, isolation="read_uncommitted")
+    assert everything == [b"a1", b"a2", b"x1", b"x2", b"b1"]
+
+
+def test_an_open_transaction_holds_committed_readers_back(broker, topic):
+    """What comes behind it waits until it is decided; others read on."""
+    slow = ConfluentTransactions(broker.kafka, f"slow-{topic}").producer
+    slow.begin_transaction()
+    slow.produce(topic, b"undecided")
+    assert slow.flush(PATIENCE_S) == 0
+    plain = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+    plain.produce(topic, b"behind")
+    assert plain.flush(PATIENCE_S) == 0
+    assert read_all(broker.kafka, topic, 0) == []
+    both = read_all(broker.kafka, topic, 2, isolation="read_uncommitted")
+    assert both == [b"undecided", b"behind"]
+    slow.commit_transaction(PATIENCE_S)
+    assert read_all(broker.kafka, topic, 2) == [b"undecided", b"behind"]
+
+
+def test_a_zombie_is_fenced(broker, topic):
+    """A second instance with the id takes over; the first can commit nothing more."""
+    old = ConfluentTransactions(broker.kafka, f"tx-{topic}").producer
+    old.begin_transaction()
+    old.produce(topic, b"lost")
+    assert old.flush(PATIENCE_S) == 0
+    new = ConfluentTransactions(broker.kafka, f"tx-{topic}")
+    with pytest.raises(confluent_kafka.KafkaException, match="FENCED"):
+        old.commit_transaction(PATIENCE_S)
+    new.write(topic, [b"kept"], commit=True)
+    assert read_all(broker.kafka, topic, 1) == [b"kept"]
+
+
+def test_a_transaction_nobody_ends_is_aborted(broker, topic):
+    """After its timeout readers go on without it."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.kafka,
+            "transactional.id": f"tx-{topic}",
+            "transaction.timeout.ms": 1000,
+            "message.timeout.ms": 1000,
+        }
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"forgotten")
+    assert producer.flush(PATIENCE_S) == 0
+    plain = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+    plain.produce(topic, b"after")
+    assert plain.flush(PATIENCE_S) == 0
+    consumer = ConfluentMember(broker.kafka, topic, topic)
+    assert read([consumer], 1) == [b"after"]
+    consumer.close()
+
+
+def test_exactly_once_from_one_topic_to_another(broker, topic):
+    """Consume, transform, produce; two of five tries die before the end: each record once."""
+    target = create_topic(broker.kafka, next(NAMES))
+    source = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
+    for number in range(30):
+        source.produce(topic, b"%d" % number)
+    assert source.flush(PATIENCE_S) == 0
+    for fate in ("commit", "abort", "crash", "commit", "commit"):
+        move(broker.kafka, topic, target, fate)
+    moved = read_all(broker.kafka, target, 30)
+    assert moved == [b"%d!" % number for number in range(30)]
+
+
+def move(address, topic, target, fate):
+    """One instance's life: up to ten records in one transaction that ends as told."""
+    producer = ConfluentTransactions(address, f"mover-{topic}").producer
+    member = ConfluentMember(address, topic, f"g-{topic}", **{"isolation.level": "read_committed"})
+    settle_quietly(member)
+    consumer = member.consumer
+    messages = consumer.consume(10, timeout=PATIENCE_S)
+    producer.begin_transaction()
+    for message in messages:
+        producer.produce(target, message.value() + b"!")
+    positions = consumer.position(consumer.assignment())
+    producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), PATIENCE_S)
+    if fate == "commit":
+        producer.commit_transaction(PATIENCE_S)
+    elif fate == "abort":
+        producer.abort_transaction(PATIENCE_S)
+    else:
+        assert producer.flush(PATIENCE_S) == 0  # all is stored, and then nobody says commit
+    member.close()
+
+
+def settle_quietly(member):
+    """Until it has its partition; records are left for ``consume``."""
+    while not member.partitions():
+        assert member.consumer.poll(0) is None
+
+
+def test_transactions_survive_a_restart_of_the_broker(tmp_path):
+    """Committed and aborted ones stay so, the producer goes on, and its epoch still fences."""
+    with Broker(tmp_path, **SETTINGS) as old:
+        address = old.kafka
+        create_topic(address, "t")
+        writer = ConfluentTransactions(address, "tx")
+        writer.write("t", [b"a"], commit=True)
+        writer.write("t", [b"x"], commit=False)
+    with Broker(tmp_path, **{**SETTINGS, "kafka": address}):
+        writer.write("t", [b"b"], commit=True)
+        assert read_all(address, "t", 2) == [b"a", b"b"]
+
+
+def test_kafka_python_describes_transactions_and_producers(broker, topic):
+    """What an operator looks at when readers wait."""
+    producer = ConfluentTransactions(broker.kafka, f"tx-{topic}").producer
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(PATIENCE_S) == 0
+    client = kafka.KafkaAdminClient(bootstrap_servers=broker.kafka)
+    try:
+        described = client.describe_transactions([f"tx-{topic}"])[f"tx-{topic}"]
+        assert described.state.value == "Ongoing"
+        assert described.topic_partitions == {kafka.TopicPartition(topic, 0)}
+        (listed,) = client.list_transactions().values()
+        assert f"tx-{topic}" in {each.transactional_id for each in listed}
+        (found,) = client.describe_producers([kafka.TopicPartition(topic, 0)]).values()
+        (active,) = found.active_producers
+        assert active.producer_id == described.producer_id
+        assert active.current_transaction_start_offset == 0
+    finally:
+        client.close()
+    producer.abort_transaction(PATIENCE_S)
+
+
+def test_members_of_a_group_share_what_transactions_wrote(broker):
+    """Markers take offsets and are never delivered; lag ends at zero all the same."""
+    topic = create_topic(broker.kafka, next(NAMES), 2)
+    writer = ConfluentTransactions(broker.kafka, f"tx-{topic}")
+    for number in range(5):
+        writer.write(topic, [b"%d" % number], commit=number % 2 == 0)
+    member = ConfluentMember(broker.kafka, topic, topic)
+    values = read([member], 3)
+    assert sorted(values) == [b"0", b"2", b"4"]
+    settle([member], shared(2))
+    member.close()
