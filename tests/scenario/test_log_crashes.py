@@ -134,6 +134,22 @@ def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
         partition.roll(RollReason.DEMAND)
 
 
+def a_swap_among_unsynced_appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+    """What the swap writes down must not claim that the active segment is on the device."""
+    partition = open_partition(root, CONFIG, files=files)
+    for i in range(2):
+        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        partition.roll(RollReason.DEMAND)
+    ledger.sent[4] = b"c"
+    append(partition, b"c", publish=False)
+    staged = partition.directory / f"{0:020d}.log.swap"
+    files.write_whole(staged, (partition.directory / f"{0:020d}.log").read_bytes())
+    partition.replace([0], [0])
+    partition.sync()
+    partition.publish()
+    ledger.acked[4] = b"c"
+
+
 STORIES: list[Story] = [
     create,
     appends,
@@ -143,6 +159,7 @@ STORIES: list[Story] = [
     truncations,
     clean_closes,
     transactions,
+    a_swap_among_unsynced_appends,
 ]
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from cordwood.model import NO_TIMESTAMP
+
 _VERSION: Final = "0"
 
 
@@ -31,6 +33,12 @@ class Facts(NamedTuple):
     index_bytes: int
     timeindex_bytes: int
     aborted_count: int  # entries of its .txnindex
+
+    @classmethod
+    def blank(cls, base_offset: int, created_ms: int) -> Facts:
+        """A segment without batches and, so that nobody takes it for sealed, without indexes."""
+        none = NO_TIMESTAMP
+        return cls(base_offset, base_offset, 0, 0, none, none, created_ms, -1, -1, 0)
 
 
 def encode_facts(segments: Iterable[Facts]) -> bytes:

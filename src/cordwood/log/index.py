@@ -24,7 +24,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import lt
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cordwood.batch.header import BatchHeader
 from cordwood.log.scan import Read
@@ -53,8 +53,6 @@ class TimeEntry(NamedTuple):
 
 class MemoryIndex:
     """The indexes of the active segment, or of a sealed one whose files were wrong."""
-
-    INTERVAL_BYTES: ClassVar[int] = 4096  # Kafka's default, for an index that is built again
 
     __slots__ = ("_bytes_since", "_interval_bytes", "_offsets", "_positions", "_time_offsets",
                  "_times", "base_offset", "newest")  # fmt: skip

@@ -330,7 +330,8 @@ class Partition:
         )
         self.sync()
         self._write_sidecars(sealed)
-        self._write_facts((*self._window.segments, active))
+        facts = [segment.facts() for segment in self._window.segments]
+        write_facts(self._files, self.directory, [*facts, active.open_facts(0)])
         file = self._files.create(active.path())
         self._sync_names("the new segment's name")
         sealed.seal()
@@ -352,8 +353,11 @@ class Partition:
         write_index(self._files, segment)
         write_snapshot(self._files, self.directory, self.next_offset, self.producers)
 
-    def _write_facts(self, segments: Iterable[Segment]) -> None:
-        write_facts(self._files, self.directory, segments)
+    def _write_facts(self, sealed: Iterable[Segment]) -> None:
+        """Of these and of the active segment, which may hold more than is on the device."""
+        facts = [segment.facts() for segment in sealed]
+        facts.append(self._active.open_facts(self._tail.synced_bytes))
+        write_facts(self._files, self.directory, facts)
 
     def _sync_names(self, what: str) -> None:
         try:
@@ -370,7 +374,7 @@ class Partition:
         try:
             for segment in wrong:
                 write_index(self._files, segment)
-            self._write_facts(self._window.segments)
+            self._write_facts(self._window.segments[:-1])
             self._files.sync_dir(self.directory)
         except CordwoodError as error:
             logger.warning("index.not_written partition=%s: %s", self.tp, error)
@@ -389,7 +393,7 @@ class Partition:
                 self._repair_indexes()
                 self.sync()
                 self._write_sidecars(self._active)
-                self._write_facts(self._window.segments)
+                self._write_facts(self._window.segments[:-1])
                 self._files.sync_dir(self.directory)
         finally:
             self._is_closed = True
@@ -476,7 +480,8 @@ class Partition:
     def _cut(self, target: Segment, later: Sequence[Segment], size_bytes: int) -> None:
         """The files' part of a truncation: newest first, so that a crash leaves a shorter log."""
         kept = tuple(s for s in self._window.segments if s.base_offset < target.base_offset)
-        self._write_facts(kept)  # first: a stale line would call the cut file damaged
+        # First: a stale line would call the cut file damaged.
+        write_facts(self._files, self.directory, [segment.facts() for segment in kept])
         self._sync_names("the truncation")
         self._bury(reversed(later))
         epochs = without_epochs_from(self._epochs, target.base_offset)
@@ -529,7 +534,7 @@ class Partition:
     def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
         replaced = self._window.segments[start:end]
         # First: a line about an old file must not be believed of the new one.
-        self._write_facts((*self._window.segments[:start], *self._window.segments[end:]))
+        self._write_facts((*self._window.segments[:start], *self._window.segments[end:-1]))
         self._sync_names("the swap")
         self._graveyard.bury(replaced, self._clock.now_ms(), SEGMENT_KINDS)
         self._sync_names("the swap")
@@ -548,7 +553,8 @@ class Partition:
         facts = found.facts._replace(
             end_offset=end_offset, aborted_count=aborted_bytes // ABORTED_BYTES
         )
-        segment = Segment(self.directory, facts, found.sparse, self._descriptors)
+        interval_bytes = self.config.index_interval_bytes
+        segment = Segment(self.directory, facts, found.sparse, self._descriptors, interval_bytes)
         segment.is_index_wrong = True  # written below, over whatever index the job staged
         return segment
 

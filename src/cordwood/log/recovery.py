@@ -65,9 +65,8 @@ from cordwood.log.layout import (
 )
 from cordwood.log.marks import MARKS_NAME
 from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot, encode_aborted
-from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, is_zero, read_fd
+from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, read_fd, zeros_start
 from cordwood.log.segment import Segment, survey
-from cordwood.model import NO_TIMESTAMP
 
 _OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SEGMENT_FACTS})
 
@@ -137,7 +136,7 @@ class Loader:
             self._directory, base_offset, self._interval_bytes, self._now_ms, self._descriptors
         )
         facts = self._directory / SEGMENT_FACTS
-        self._files.write_whole(facts, encode_facts([active.facts()]), sync_dir=False)
+        self._files.write_whole(facts, encode_facts([active.open_facts(0)]), sync_dir=False)
         file = self._files.create(active.path())
         self._files.sync_dir(self._directory)
         self._recovery.next_offset = base_offset
@@ -185,7 +184,11 @@ class Loader:
         ):
             return self._survey_sealed(base_offset, end_offset, facts)
         segment = Segment(
-            self._directory, facts._replace(end_offset=end_offset), None, self._descriptors
+            self._directory,
+            facts._replace(end_offset=end_offset),
+            None,
+            self._descriptors,
+            self._interval_bytes,
         )
         self._check_aborted(segment)
         return segment
@@ -212,6 +215,7 @@ class Loader:
             found._replace(end_offset=end_offset, aborted_count=aborted_count),
             index,
             self._descriptors,
+            self._interval_bytes,
         )
         segment.is_index_wrong = True
         for kind in (Kind.INDEX, Kind.TIMEINDEX):
@@ -368,7 +372,7 @@ class Loader:
     def _copy_aside(self, file: OpenFile, position: int, size_bytes: int) -> None:
         """Keep the torn bytes before they are cut; zeros are not worth keeping."""
         read = read_fd(file.fd)
-        if is_zero(read, position, size_bytes):
+        if zeros_start(read, position, size_bytes) == position:
             return
         copy_path = file.path.with_name(file.path.name + torn_suffix(self._now_ms))
         self._files.unlink(copy_path)
@@ -406,8 +410,8 @@ def open_segment(
     descriptors: Descriptors,
 ) -> Segment:
     """An empty active segment, in memory."""
-    facts = Facts(base_offset, base_offset, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, created_ms, 0, 0, 0)
     index = MemoryIndex(base_offset, interval_bytes)
-    segment = Segment(directory, facts, index, descriptors)
+    facts = Facts.blank(base_offset, created_ms)
+    segment = Segment(directory, facts, index, descriptors, interval_bytes)
     segment.is_sealed = False
     return segment

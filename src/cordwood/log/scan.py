@@ -12,8 +12,9 @@ length looks torn and a torn sector looks damaged, so TORN is believed only when
 
 1. it is the active segment (in a sealed one every bad end is corruption; the caller knows which),
 2. the stop lies past ``durable_bytes``, up to which the file is known to have been synced,
-3. what is left is all zeros (the filesystem had extended the file, but not written it), or begins
-   as the very next batch would begin: its offset, a possible length, the right magic,
+3. what is left begins as the very next batch would begin, as far as it goes: its offset, a possible
+   length, the right magic. Zeros up to the end count as not written: a filesystem may have extended
+   the file only,
 4. no whole batch with a right checksum follows. An append never acknowledged can leave no batch
    behind it: filesystems write a growing file's blocks before its length.
 
@@ -193,23 +194,22 @@ def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_off
 
 def tail_end(read: Read, position: int, size_bytes: int, next_offset: int) -> End:
     """Whether the bytes from a stop to the end of the file are a torn append or damage."""
-    if is_zero(read, position, size_bytes):
-        return End.TORN
-    if not is_batch_start(read(position, HEADER_BYTES), next_offset):
+    written = zeros_start(read, position, size_bytes) - position
+    if not is_batch_start(read(position, min(written, HEADER_BYTES)), next_offset):
         return End.CORRUPT
     if find_batch(read, position + 1, size_bytes, next_offset) is not None:
         return End.CORRUPT
     return End.TORN
 
 
-def is_zero(read: Read, position: int, size_bytes: int) -> bool:
-    """Whether nothing but zeros is left."""
-    while position < size_bytes:
-        chunk = read(position, min(CHUNK_BYTES, size_bytes - position))
-        if chunk.count(0) != len(chunk) or not chunk:
-            return False
-        position += len(chunk)
-    return True
+def zeros_start(read: Read, position: int, size_bytes: int) -> int:
+    """From where on nothing but zeros is left; ``position`` itself if there is nothing else."""
+    start = position
+    for at in range(position, size_bytes, CHUNK_BYTES):
+        written = read(at, min(CHUNK_BYTES, size_bytes - at)).rstrip(b"\0")
+        if written:
+            start = at + len(written)
+    return start
 
 
 def is_batch_start(head: bytes, next_offset: int) -> bool:

@@ -51,14 +51,19 @@ class Segment:
 
     # fmt: off
     __slots__ = (
-        "_descriptors", "aborted", "aborted_count", "base_offset", "created_ms", "directory",
-        "end_offset", "first_ms", "index", "is_index_wrong", "is_retired", "is_sealed", "is_void",
-        "newest_ms", "records", "size_bytes",
+        "_descriptors", "_interval_bytes", "aborted", "aborted_count", "base_offset", "created_ms",
+        "directory", "end_offset", "first_ms", "index", "is_index_wrong", "is_retired",
+        "is_sealed", "is_void", "newest_ms", "records", "size_bytes",
     )
     # fmt: on
 
     def __init__(
-        self, directory: Path, facts: Facts, index: MemoryIndex | None, descriptors: Descriptors
+        self,
+        directory: Path,
+        facts: Facts,
+        index: MemoryIndex | None,
+        descriptors: Descriptors,
+        interval_bytes: int,
     ) -> None:
         """A segment by its facts: sealed with its index in files, unless one is given."""
         self.directory = directory
@@ -76,6 +81,7 @@ class Segment:
         self.is_void = False
         self.is_index_wrong = False  # the files are; the one in memory is right
         self._descriptors = descriptors
+        self._interval_bytes = interval_bytes  # of an index that must be built again
         self.index: MemoryIndex | FileIndex = index or self._file_index(
             facts.index_bytes, facts.timeindex_bytes
         )
@@ -97,8 +103,13 @@ class Segment:
             state=SegmentState.SEALED if self.is_sealed else SegmentState.ACTIVE,
         )
 
+    def open_facts(self, durable_bytes: int) -> Facts:
+        """Its line while it is active: when it was opened, and how much is on the device."""
+        blank = Facts.blank(self.base_offset, self.created_ms)
+        return blank._replace(size_bytes=durable_bytes)
+
     def facts(self) -> Facts:
-        """What its line in the checkpoint says while the files are as they are now."""
+        """Its line once it is sealed, its index in files and all of it on the device."""
         index_bytes, timeindex_bytes = self.index.sizes_bytes()
         return Facts(
             base_offset=self.base_offset,
@@ -216,14 +227,17 @@ class Segment:
         """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
         entry = self._floor(fd, offset)
         position = 0 if entry is None else entry.position
+        least = self.base_offset
         block, block_start = b"", 0
         while position < limit:
             start = position - block_start
             if start + HEADER_BYTES > len(block):
                 block, block_start, start = os.pread(fd, WALK_BYTES, position), position, 0
-            last_offset, size_bytes = self._frame(block, start, position, limit)
+            base_offset, last_offset, size_bytes = self._frame(block, start, position, limit)
+            self._check_offsets(least, base_offset, last_offset, position)
             if last_offset >= offset:
                 return position
+            least = last_offset + 1
             position += size_bytes
         return None
 
@@ -257,8 +271,10 @@ class Segment:
         if walk.problem:
             raise self.corruption(walk.problem)
 
-    def corruption(self, problem: str) -> CorruptionError:
-        """What is wrong with this file, and the remedy."""
+    def corruption(self, problem: str) -> CorruptionError | Retired:
+        """What is wrong with this file, and the remedy; nothing if it was cut short meanwhile."""
+        if self.is_void:
+            return Retired()
         return CorruptionError(f"{self.path()}: {problem}; restore this segment from a copy")
 
     def _floor(self, fd: int, offset: int) -> OffsetEntry | None:
@@ -294,7 +310,7 @@ class Segment:
 
     def rebuild_index(self, fd: int) -> MemoryIndex:
         """A right index in memory, made from the log; the writer puts it in files later."""
-        index = MemoryIndex(self.base_offset, MemoryIndex.INTERVAL_BYTES)
+        index = MemoryIndex(self.base_offset, self._interval_bytes)
         for position, header in self.batches(fd, 0, self.size_bytes):
             index.add(header, position)
         index.seal()
@@ -302,27 +318,35 @@ class Segment:
         self.is_index_wrong = True
         return index
 
-    def _frame(self, block: bytes, start: int, position: int, limit: int) -> tuple[int, int]:
-        """Last offset and size of the batch at ``position``, which must end by ``limit``."""
+    def _frame(self, block: bytes, start: int, position: int, limit: int) -> tuple[int, int, int]:
+        """First and last offset and size of the batch at ``position``; it must end by ``limit``."""
         if len(block) - start < HEADER_BYTES:
             raise self.corruption(f"the file ends in the batch at position {position}")
         base_offset, length, magic, _, delta = _FRAME.unpack_from(block, start)
         size_bytes = LOG_OVERHEAD + length
         if magic != MAGIC or not HEADER_BYTES <= size_bytes <= limit - position:
             raise self.corruption(f"no batch at position {position}")
-        return base_offset + delta, size_bytes
+        return base_offset, base_offset + delta, size_bytes
+
+    def _check_offsets(self, least: int, first: int, last: int, position: int) -> None:
+        """Offsets lie outside the checksum: at least they must grow and be this segment's."""
+        if not least <= first <= last < self.end_offset:
+            raise self.corruption(
+                f"the batch at position {position} claims offsets {first} to {last}, expected "
+                f"some from {least} to {self.end_offset - 1}"
+            )
 
     def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
-        """As many batches as are there whole, each with its checksum."""
-        end = 0
-        first_offset = next_offset = -1
+        """As many batches as are there whole, each with its checksum; None if all begin later."""
+        end, first_offset, next_offset = 0, -1, self.base_offset
         while end + HEADER_BYTES <= len(data):
             base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
             size_bytes = LOG_OVERHEAD + length
-            if base_offset >= end_offset:
-                break
             if magic != MAGIC or size_bytes < HEADER_BYTES:
                 raise self.corruption(f"no batch at position {position + end}")
+            self._check_offsets(next_offset, base_offset, base_offset + delta, position + end)
+            if base_offset >= end_offset:
+                return Run(data[:end], first_offset, next_offset) if end else None
             if end + size_bytes > len(data):
                 break
             if crc32c(data[end + CRC_START : end + size_bytes]) != crc:
@@ -335,7 +359,7 @@ class Segment:
             end += size_bytes
             next_offset = base_offset + delta + 1
         if not end:
-            return None
+            raise self.corruption(f"the file ends in the batch at position {position}")
         return Run(data if end == len(data) else data[:end], first_offset, next_offset)
 
 

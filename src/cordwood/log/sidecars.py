@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cordwood.log.epochs import Epochs, encode_epochs
-from cordwood.log.facts import encode_facts
+from cordwood.log.facts import Facts, encode_facts
 from cordwood.log.files import Files
 from cordwood.log.index import MemoryIndex
 from cordwood.log.layout import LEADER_EPOCHS, SEGMENT_FACTS, Kind, file_path
@@ -37,10 +37,9 @@ def write_snapshot(files: Files, directory: Path, offset: int, producers: Produc
     files.write_whole(path, producers.encode_snapshot(), sync_dir=False)
 
 
-def write_facts(files: Files, directory: Path, segments: Iterable[Segment]) -> None:
+def write_facts(files: Files, directory: Path, facts: Iterable[Facts]) -> None:
     """What is known of these segments; of any other nothing, from now on."""
-    data = encode_facts(segment.facts() for segment in segments)
-    files.write_whole(directory / SEGMENT_FACTS, data, sync_dir=False)
+    files.write_whole(directory / SEGMENT_FACTS, encode_facts(facts), sync_dir=False)
 
 
 def write_epochs(files: Files, directory: Path, epochs: Epochs) -> None:

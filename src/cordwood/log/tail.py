@@ -28,7 +28,7 @@ class Tail:
         self.segment = segment
         self._file = file
         self._files = files
-        self._synced_bytes = segment.size_bytes
+        self.synced_bytes = segment.size_bytes
 
     def write(self, data: bytearray) -> None:
         """Put bytes behind the last batch; all of them or none. The caller notes them."""
@@ -49,7 +49,7 @@ class Tail:
         off: a reopened file must not bring it back.
         """
         size_bytes = self.segment.size_bytes
-        if size_bytes == self._synced_bytes:
+        if size_bytes == self.synced_bytes:
             return
         try:
             self._files.sync_data(self._file)
@@ -60,7 +60,7 @@ class Tail:
             except CordwoodError as second:
                 why += f"; nor could the unacknowledged part be cut off ({second})"
             raise Broken(why) from error
-        self._synced_bytes = size_bytes
+        self.synced_bytes = size_bytes
 
     def close(self) -> None:
         """Give the file back."""

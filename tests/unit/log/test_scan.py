@@ -50,6 +50,14 @@ def test_a_zero_tail_is_torn():
         assert (found.end, found.valid_bytes) == (End.TORN, len(LOG))
 
 
+@pytest.mark.parametrize("cut", [1, 9, 14, 30, 61, 70])
+def test_a_batch_that_goes_over_into_zeros_is_torn(cut):
+    """Its first block was written, the next only allocated."""
+    for end in (len(LOG), len(LOG) + 3000):
+        found = scan(LOG[: LAST + cut] + bytes(end - LAST - cut))
+        assert (found.end, found.valid_bytes) == (End.TORN, LAST)
+
+
 def test_a_bad_last_batch_is_torn():
     """Its blocks were on their way when the power went; nothing whole comes after it."""
     data = bytearray(LOG)
