@@ -1,0 +1,405 @@
+"""COMPACT: which logs are due and why, which range is taken, and which record is kept.
+
+The range is made of whole sealed segments. *Clean* are those an earlier pass has been over (they
+end at or below ``clean_end``); *dirty* those after it, up to the first that may not be touched: it
+reaches past the last stable offset, or holds a record younger than ``min.compaction.lag.ms``. The
+active segment and what is held back so are in neither term of the dirty ratio.
+
+A pass is due for one of four rules (``Rule``); otherwise ``Wait`` says what it waits for, and
+``explain`` puts either into words. Nothing here reads a record or touches a file.
+
+Of a record the rule is Kafka's: the newest of a key stays. A tombstone stays until the horizon its
+batch was given by the first pass that met it, and until every registered reader has passed it.
+Records of aborted transactions and records without a key go. A marker stays while a batch of its
+transaction is there, then gets a horizon like a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from cordwood.config import HOUR_MS, KEEP_ALL, MINUTE_MS, TopicConfig
+from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, born_ms, roll_ms
+from cordwood.model import NO_TIMESTAMP, SegmentInfo
+
+HORIZONS_MAX: Final = 100  # the earliest are kept; a later pass finds the rest
+RETRY_FIRST_MS: Final = MINUTE_MS
+RETRY_LAST_MS: Final = HOUR_MS
+
+
+class Rule(StrEnum):
+    """Why a pass is due."""
+
+    RATIO = "ratio"  # more than min.cleanable.dirty.ratio is dirty
+    MAX_LAG = "max_lag"  # a dirty record is older than max.compaction.lag.ms
+    HORIZON = "horizon"  # a tombstone or marker may go now
+    DEMAND = "demand"  # somebody asked
+
+
+class Wait(StrEnum):
+    """Why no pass is due."""
+
+    POLICY = "policy"  # cleanup.policy has no compact
+    RUNNING = "running"  # a pass is under way
+    QUARANTINED = "quarantined"  # the last pass failed; it is tried again later
+    ACTIVE = "active"  # all that is dirty is in the active segment
+    UNDECIDED = "undecided"  # the first dirty segment reaches into an open transaction
+    YOUNG = "young"  # the first dirty segment is younger than min.compaction.lag.ms
+    RATIO = "ratio"  # too little is dirty
+    CLEAN = "clean"  # nothing is dirty
+
+
+class Horizon(NamedTuple):
+    """From ``due_ms`` on the tombstone or marker at ``first_offset``, and later ones, may go."""
+
+    due_ms: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerState:
+    """What is remembered of a partition between passes; all zero before the first."""
+
+    clean_end: int = 0
+    last_ms: int = NO_TIMESTAMP
+    duration_ms: int = 0
+    passes: int = 0
+    freed_bytes: int = 0  # by all passes
+    last_freed_bytes: int = 0
+    live_records: int = 0
+    keyless_records: int = 0  # removed by all passes
+    horizons: tuple[Horizon, ...] = ()
+    failures: int = 0  # in a row
+    retry_ms: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionFacts:
+    """All that a plan is made from; ``readers`` maps each registered reader to its next offset."""
+
+    sealed: tuple[SegmentInfo, ...]
+    active: SegmentInfo
+    log_start: int
+    last_stable: int
+    state: CleanerState
+    readers: Mapping[str, int]
+    config: TopicConfig
+    now_ms: int
+    is_running: bool = False
+
+
+class CompactionPlan(NamedTuple):
+    """What a pass would take, whether it is due, and when one may be."""
+
+    rule: Rule | None
+    wait: Wait | None
+    clean_end: int  # where the dirty part begins, after any reset
+    bound: int  # one past the last offset of the range
+    clean: tuple[SegmentInfo, ...]
+    dirty: tuple[SegmentInfo, ...]
+    next_due_ms: int | None  # when time alone may make it due; None: it waits for an event
+    held_by: tuple[str, ...] = ()  # readers that a due tombstone waits for
+    is_reset: bool = False  # the remembered clean end was not in the log
+
+    @property
+    def clean_bytes(self) -> int:
+        """What earlier passes have been over."""
+        return sum(segment.size_bytes for segment in self.clean)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """What a pass would be the first to see."""
+        return sum(segment.size_bytes for segment in self.dirty)
+
+    @property
+    def ratio(self) -> float:
+        """The dirty share; 0 when there is nothing."""
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+
+# --- when -----------------------------------------------------------------------------------
+
+
+def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> CompactionPlan:
+    """What a pass would do now, and whether it is due; ``demand`` makes any range due."""
+    clean_end, is_reset = _clean_end(facts)
+    clean = tuple(s for s in facts.sealed if s.end_offset <= clean_end)
+    after = [s for s in facts.sealed if s.end_offset > clean_end]
+    dirty = tuple(after[: _cleanable(after, facts)])
+    taken = clean + dirty
+    plan = CompactionPlan(
+        rule=None,
+        wait=None,
+        clean_end=clean_end,
+        bound=taken[-1].end_offset if taken else clean_end,
+        clean=clean,
+        dirty=dirty,
+        next_due_ms=None,
+        held_by=_held_by(facts),
+        is_reset=is_reset,
+    )
+    rule = _rule(plan, facts, demand)
+    if rule is not None:
+        return plan._replace(rule=rule, next_due_ms=facts.now_ms)
+    wait = _wait(plan, facts, after)
+    return plan._replace(wait=wait, next_due_ms=_next_due(wait, plan, facts, after))
+
+
+def due_first(plans: Mapping[Any, CompactionPlan]) -> list[Any]:
+    """The keys of the plans that are due, the most dirty first."""
+    due = [key for key, plan in plans.items() if plan.rule is not None]
+    return sorted(due, key=lambda key: (-plans[key].ratio, str(key)))
+
+
+def plan_retry(failures: int, now_ms: int) -> int:
+    """When a partition whose passes failed so many times in a row is tried again."""
+    assert failures > 0
+    return now_ms + min(RETRY_FIRST_MS << min(failures - 1, 20), RETRY_LAST_MS)
+
+
+def _clean_end(facts: CompactionFacts) -> tuple[int, bool]:
+    """Where the dirty part begins: reset to the log start when the log has no such offset."""
+    remembered = facts.state.clean_end
+    if facts.log_start <= remembered <= facts.active.end_offset:
+        return remembered, False
+    return facts.log_start, remembered != 0 or facts.state.passes > 0
+
+
+def _cleanable(after: Sequence[SegmentInfo], facts: CompactionFacts) -> int:
+    """How many of the segments after the clean part may be taken."""
+    return next((i for i, s in enumerate(after) if _keeper(s, facts)), len(after))
+
+
+def _keeper(segment: SegmentInfo, facts: CompactionFacts) -> Wait | None:
+    """Why this segment, and so all after it, may not be touched yet."""
+    if segment.end_offset > facts.last_stable:
+        return Wait.UNDECIDED
+    lag_ms = facts.config.min_compaction_lag_ms
+    if lag_ms > 0 and segment.newest_ms > facts.now_ms - lag_ms:
+        return Wait.YOUNG
+    return None
+
+
+def _rule(plan: CompactionPlan, facts: CompactionFacts, demand: bool) -> Rule | None:
+    if "compact" not in facts.config.cleanup_policy or facts.is_running:
+        return None
+    if demand:
+        return Rule.DEMAND if plan.clean or plan.dirty else None
+    if facts.now_ms < facts.state.retry_ms:
+        return None
+    if plan.dirty_bytes and plan.ratio > facts.config.min_cleanable_dirty_ratio:
+        return Rule.RATIO
+    if plan.dirty_bytes and _max_lag_due(plan.dirty, facts.config) <= facts.now_ms:
+        return Rule.MAX_LAG
+    if plan.clean and any(_is_due(horizon, facts) for horizon in facts.state.horizons):
+        return Rule.HORIZON
+    return None
+
+
+def _max_lag_due(dirty: Iterable[SegmentInfo], config: TopicConfig) -> int:
+    """When the oldest dirty record passes ``max.compaction.lag.ms``."""
+    firsts = [s.first_ms for s in dirty if s.first_ms != NO_TIMESTAMP]
+    if not firsts or config.max_compaction_lag_ms == KEEP_ALL:
+        return KEEP_ALL
+    return min(firsts) + config.max_compaction_lag_ms + 1
+
+
+def _is_due(horizon: Horizon, facts: CompactionFacts) -> bool:
+    return horizon.due_ms <= facts.now_ms and horizon.first_offset < watermark(facts.readers)
+
+
+def _held_by(facts: CompactionFacts) -> tuple[str, ...]:
+    """The readers that keep a tombstone whose time is over."""
+    due = [h.first_offset for h in facts.state.horizons if h.due_ms <= facts.now_ms]
+    if not due:
+        return ()
+    return tuple(sorted(name for name, next_ in facts.readers.items() if next_ <= min(due)))
+
+
+def _wait(plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentInfo]) -> Wait:
+    if "compact" not in facts.config.cleanup_policy:
+        return Wait.POLICY
+    if facts.is_running:
+        return Wait.RUNNING
+    if facts.now_ms < facts.state.retry_ms:
+        return Wait.QUARANTINED
+    if plan.dirty_bytes:
+        return Wait.RATIO
+    if after and (keeper := _keeper(after[0], facts)):
+        return keeper
+    return Wait.ACTIVE if facts.active.size_bytes else Wait.CLEAN
+
+
+def _next_due(
+    wait: Wait, plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentInfo]
+) -> int | None:
+    """The earliest moment at which one of the rules may hold without anything being appended."""
+    if wait in {Wait.POLICY, Wait.RUNNING}:
+        return None
+    config = facts.config
+    moments = [_max_lag_due(plan.dirty, config)]
+    moments += [
+        horizon.due_ms
+        for horizon in facts.state.horizons
+        if plan.clean and horizon.first_offset < watermark(facts.readers)
+    ]
+    held = after[len(plan.dirty) :]
+    if held and _keeper(held[0], facts) is Wait.YOUNG:
+        moments.append(held[0].newest_ms + config.min_compaction_lag_ms)
+    if facts.active.size_bytes and roll_ms(config) < KEEP_ALL:
+        moments.append(born_ms(facts.active, facts.now_ms) + roll_ms(config))
+    earliest = max(min(moments), facts.state.retry_ms)
+    return None if earliest >= KEEP_ALL else earliest
+
+
+# --- in words -------------------------------------------------------------------------------
+
+
+def explain(plan: CompactionPlan, facts: CompactionFacts) -> str:
+    """Which rule decides, with its numbers, and when the next pass is due."""
+    state = f"dirty {plan.dirty_bytes} of {plan.clean_bytes + plan.dirty_bytes} cleanable bytes"
+    if plan.rule is not None:
+        return f"due: {_RULES[plan.rule].format(**_numbers(plan, facts))}; {state}"
+    assert plan.wait is not None
+    words = _WAITS[plan.wait].format(**_numbers(plan, facts))
+    held = f"; due tombstones wait for {', '.join(plan.held_by)}" if plan.held_by else ""
+    if plan.next_due_ms is None:
+        when = "time alone will not make it due"
+    else:
+        when = f"may be due in {max(0, plan.next_due_ms - facts.now_ms)} ms"
+    return f"not due: {words}; {state}{held}; {when}"
+
+
+_RULES: Final = {
+    Rule.RATIO: "the dirty ratio {ratio:.3f} is above min.cleanable.dirty.ratio {limit}",
+    Rule.MAX_LAG: "a dirty record is older than max.compaction.lag.ms {max_lag}",
+    Rule.HORIZON: "tombstones or markers have passed delete.retention.ms",
+    Rule.DEMAND: "asked for",
+}
+_WAITS: Final = {
+    Wait.POLICY: "cleanup.policy has no compact",
+    Wait.RUNNING: "a pass is under way",
+    Wait.QUARANTINED: "the last {failures} passes failed ({error})",
+    Wait.ACTIVE: "everything dirty is in the active segment, which is never compacted",
+    Wait.UNDECIDED: "the first dirty segment reaches into an open transaction",
+    Wait.YOUNG: "the first dirty segment is younger than min.compaction.lag.ms {min_lag}",
+    Wait.RATIO: "the dirty ratio {ratio:.3f} is not above min.cleanable.dirty.ratio {limit}",
+    Wait.CLEAN: "nothing is dirty",
+}
+
+
+def _numbers(plan: CompactionPlan, facts: CompactionFacts) -> dict[str, Any]:
+    return {
+        "ratio": plan.ratio,
+        "limit": facts.config.min_cleanable_dirty_ratio,
+        "min_lag": facts.config.min_compaction_lag_ms,
+        "max_lag": facts.config.max_compaction_lag_ms,
+        "failures": facts.state.failures,
+        "error": facts.state.error,
+    }
+
+
+# --- which segments become one --------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """A segment of the range, and whether a pass has anything to change in it."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    is_changed: bool
+
+
+def plan_groups(
+    candidates: Sequence[Candidate], segment_bytes: int, *, thorough: bool = False
+) -> list[tuple[Candidate, ...]]:
+    """Neighbours that become one segment, in order; a group of one unchanged segment stays.
+
+    As Kafka's: sizes before the pass must fit in ``segment_bytes``, the offsets in an index. But a
+    segment with nothing to change that fills half a segment already is left alone, unless
+    ``thorough``: copying it again and again for a small neighbour's sake is not worth it.
+    """
+    groups: list[list[Candidate]] = []
+    for candidate in candidates:
+        if groups and _joins(groups[-1], candidate, segment_bytes, thorough):
+            groups[-1].append(candidate)
+        else:
+            groups.append([candidate])
+    return [tuple(group) for group in groups]
+
+
+def _joins(
+    group: Sequence[Candidate], candidate: Candidate, segment_bytes: int, thorough: bool
+) -> bool:
+    if not thorough and any(_is_settled(c, segment_bytes) for c in (group[-1], candidate)):
+        return False
+    size_bytes = sum(c.size_bytes for c in group) + candidate.size_bytes
+    span = candidate.end_offset - group[0].base_offset
+    return size_bytes <= segment_bytes and span <= OFFSETS_PER_SEGMENT_MAX
+
+
+def _is_settled(candidate: Candidate, segment_bytes: int) -> bool:
+    return not candidate.is_changed and candidate.size_bytes * 2 >= segment_bytes
+
+
+# --- which records and batches stay ---------------------------------------------------------
+
+
+def watermark(readers: Mapping[str, int]) -> int:
+    """The offset below which every registered reader has passed."""
+    return min(readers.values(), default=KEEP_ALL)
+
+
+def is_past(horizon_ms: int | None, offset: int, now_ms: int, passed_end: int) -> bool:
+    """Whether a tombstone or marker at ``offset`` may go: its time is over and all have seen it."""
+    return horizon_ms is not None and horizon_ms <= now_ms and offset < passed_end
+
+
+def is_kept(
+    *, is_aborted: bool, has_key: bool, is_newest: bool, is_tombstone: bool, is_past: bool
+) -> bool:
+    """Whether a record stays; ``is_newest`` among the records of its key that were not aborted."""
+    if is_aborted or not has_key:
+        return False
+    return is_newest and not (is_tombstone and is_past)
+
+
+class Fate(StrEnum):
+    """What becomes of a batch."""
+
+    DROP = "drop"
+    EMPTY = "empty"  # its header alone: a sequence number, or the end of the range, is in it
+    KEEP = "keep"
+    HORIZON = "horizon"  # kept, and given a delete horizon
+
+
+def plan_batch(*, kept: int, is_needed: bool, has_horizon: bool, wants_horizon: bool) -> Fate:
+    """What becomes of a batch of which ``kept`` records stay.
+
+    ``is_needed``: its header holds the last sequence or epoch of an active producer, or the last
+    offset of the range. ``wants_horizon``: a tombstone among the records that stay, or a marker
+    whose transaction has no batch left.
+    """
+    if kept == 0:
+        return Fate.EMPTY if is_needed else Fate.DROP
+    return Fate.HORIZON if wants_horizon and not has_horizon else Fate.KEEP
+
+
+# --- the state as JSON ----------------------------------------------------------------------
+
+
+def encode_state(state: CleanerState) -> dict[str, Any]:
+    """Plain values, for the catalog and the HTTP API."""
+    return asdict(state)
+
+
+def parse_state(found: Mapping[str, Any]) -> CleanerState:
+    """Inverse of ``encode_state``."""
+    horizons = tuple(Horizon(*pair) for pair in found.get("horizons", ()))
+    return CleanerState(**{**found, "horizons": horizons})
