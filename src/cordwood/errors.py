@@ -184,6 +184,12 @@ class UnknownJob(RequestError):
     code, name, exit_code = 42, "UNKNOWN_JOB", 3
 
 
+class StaleDelivery(RequestError):
+    """A delivery that does not follow on what was delivered before: another driver was quicker."""
+
+    code, name, exit_code = 42, "STALE_DELIVERY", 4
+
+
 class NotLeader(RequestError):
     """This broker does not lead the partition."""
 

@@ -84,6 +84,7 @@ class Broker:
             clock=clock,
             meta_thread=self._meta_thread,
             background=self._background,
+            is_synced=config.durability == "fsync",
         )
         self._coordinators = Coordinators(
             config=config,
@@ -142,6 +143,7 @@ class Broker:
     def drain(self) -> None:
         """Before the doors wait for requests under way: let go of those that wait for others."""
         self._coordinators.drain()
+        self.feed.drain()
 
     async def stop(self) -> None:
         """Write what waits, then close the log."""

@@ -5,25 +5,30 @@ ones; ``log.swap`` knows how. A *delivery* appends batches to partitions, for th
 router:
 
 1. The query's tasks have staged files of record batches, and its driver names them in a request.
-2. The gate numbers every batch (a producer id of the query's own, sequences that run on) and
-   writes that down, together with the cursors of what the query has read: one durable step. From
-   here on the delivery happens, whatever crashes.
+2. The gate syncs the files, numbers every batch (a producer id of the query's own, sequences that
+   run on) and writes that down, together with the cursors of what the query has read: one durable
+   step. From here on the delivery happens, whatever crashes.
 3. It appends them. What the log already has by its number is passed over.
 4. It notes that all is done, and forgets the files.
 
 A request that comes again after step 2 is step 3 again; after step 4 it is nothing. A restart
 finishes what was written down. So each batch of a query is in the log once, for every kind of
 reader, whether the broker, the driver or an executor died.
+
+A cursor may say where it must have stood. Then a second driver of the same job, a zombie perhaps,
+is refused with ``StaleDelivery`` instead of delivering the same records again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from cordwood.batch.header import SEQUENCE_MODULUS, parse_headers, stamp_producer
@@ -31,7 +36,7 @@ from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
 from cordwood.config import MIB
-from cordwood.errors import RequestError, UnknownJob
+from cordwood.errors import RequestError, StaleDelivery, UnknownJob
 from cordwood.log.manifest import is_job_name
 from cordwood.log.partition import Partition
 from cordwood.log.store import Store
@@ -61,6 +66,7 @@ class Delivery(NamedTuple):
     job: str
     parts: Sequence[Part]
     cursors: Mapping[ReaderPartition, int]
+    starts: Mapping[ReaderPartition, int] = MappingProxyType({})  # where cursors must stand now
 
 
 class Gate:
@@ -75,6 +81,7 @@ class Gate:
         clock: Clock,
         meta_thread: Executor,
         background: Executor,
+        is_synced: bool = True,
     ) -> None:
         self._store = store
         self._catalog = store.catalog
@@ -83,6 +90,7 @@ class Gate:
         self._clock = clock
         self._meta_thread = meta_thread
         self._background = background
+        self._is_synced = is_synced  # staged files, before a delivery relies on them
         self._busy: dict[str, asyncio.Lock] = {}
 
     # --- swaps ----------------------------------------------------------------------------
@@ -100,7 +108,12 @@ class Gate:
         """Append a query's batch; False when it was delivered before."""
         async with self._busy.setdefault(delivery.query, asyncio.Lock()):
             last = self._catalog.sinks.get(delivery.query)
-            if last is not None and last["batch"] >= delivery.batch:
+            if last is not None and last["batch"] > delivery.batch:
+                raise StaleDelivery(
+                    f"query {delivery.query} delivered batch {last['batch']} and now comes with "
+                    f"{delivery.batch}: its checkpoint is older than what it delivered"
+                )
+            if last is not None and last["batch"] == delivery.batch:
                 await self._finish(delivery.query, last)
                 self._forget(delivery.job)
                 return False
@@ -136,25 +149,40 @@ class Gate:
             "next": numbers,
             "parts": [list(part) for part in parts],
         }
+        await self._in_meta(self._write_down, delivery, record)
+        return record
+
+    def _write_down(self, delivery: Delivery, record: Any) -> None:
+        """On the metadata thread, where every cursor moves: so none moves between look and step."""
+        for where, start in delivery.starts.items():
+            cursor = self._catalog.cursor(where)
+            stands = cursor.offset if cursor else 0
+            if stands != start:
+                raise StaleDelivery(
+                    f"reader {where.reader} of {where.topic}-{where.partition} stands at {stands}, "
+                    f"and query {delivery.query} delivers from {start}: another driver is at work"
+                )
         now_ms = self._clock.now_ms()
         cursors = {
             where: Cursor(offset, commit_ms=now_ms) for where, offset in delivery.cursors.items()
         }
-        await self._in_meta(self._catalog.put_sink, delivery.query, record, cursors)
-        return record
+        self._catalog.put_sink(delivery.query, record, cursors)
 
     def _number(self, staging: Path, parts: Sequence[Part], numbers: dict[str, int]) -> list[Part]:
         """On a background thread: check every staged byte and count on from ``numbers``."""
         numbered = []
         for part in parts:
             partition = self._partition(part)
-            data = _read(staging / part.file)
+            data = _read(staging / part.file, sync=self._is_synced)
             headers = self._produce.check(partition, data, STAGED_BATCH_BYTES_MAX)
             records = sum(header.last_offset_delta + 1 for header in headers)
             where = str(partition.tp)
             sequence = numbers.get(where, 0)
             numbers[where] = sequence + records
             numbered.append(part._replace(sequence=sequence, records=records))
+        if parts and self._is_synced:
+            for directory in (staging, staging.parent):
+                _sync(directory, os.O_DIRECTORY)
         return numbered
 
     async def _finish(self, query: str, record: Any) -> None:
@@ -196,6 +224,14 @@ class Gate:
         target = self.staging(job) / name
         await loop.run_in_executor(self._background, _write, target, data)
 
+    async def discard(self, job: str) -> None:
+        """Forget a job's files, unless a delivery that was written down still needs them."""
+        needed = {record["job"] for record in self._catalog.sinks.values() if not record["done"]}
+        staging = self.staging(job)
+        if job not in needed:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._background, shutil.rmtree, staging, True)
+
     def _forget(self, job: str) -> None:
         shutil.rmtree(self.staging(job), ignore_errors=True)
 
@@ -204,11 +240,22 @@ class Gate:
         return await loop.run_in_executor(self._meta_thread, change, *arguments)
 
 
-def _read(path: Path) -> bytearray:
+def _read(path: Path, *, sync: bool = False) -> bytearray:
     try:
+        if sync:
+            _sync(path)
         return bytearray(path.read_bytes())
     except FileNotFoundError:
         raise UnknownJob(f"{path} was not staged; run the job again") from None
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    """Who staged it may sit on another machine; what is here is made durable here."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -14,6 +14,7 @@ from cordwood.broker.gate import Delivery, Part
 from cordwood.broker.metrics import exposition
 from cordwood.config import overrides
 from cordwood.errors import RequestError
+from cordwood.log.layout import LOCK
 from cordwood.log.partition import Partition
 from cordwood.meta.keys import ReaderPartition
 from cordwood.model import TopicPartition
@@ -41,6 +42,7 @@ def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
         ("POST", "/api/routes"): api.set_route,
         ("DELETE", "/api/routes"): api.remove_route,
         ("PUT", "/api/staging"): api.upload,
+        ("DELETE", "/api/staging"): api.discard,
         ("GET", "/api/deliveries"): api.deliveries,
         ("POST", "/api/deliveries"): api.deliver,
         ("POST", "/api/swaps"): api.swap,
@@ -74,6 +76,7 @@ class HttpApi:
                 "version": __version__,
                 "cluster_id": broker.store.catalog.cluster_id(),
                 "data": str(broker.store.data.absolute()),
+                "lock_inode": (broker.store.data / LOCK).stat().st_ino,
                 "addresses": broker.addresses,
                 "topics": len(broker.store.topics),
                 "config": overrides(broker.config),
@@ -83,19 +86,21 @@ class HttpApi:
         )
 
     async def topics(self, query: Query) -> Answer:
-        """Every topic, or the one named; partitions with their segments."""
+        """Every topic, or the one named; partitions with their segments, unless ``?brief=1``."""
         names = (
             [query.params["name"]] if "name" in query.params else sorted(self._broker.topics.all())
         )
-        return Answer.of({"topics": [self._topic(name) for name in names]})
+        brief = query.params.get("brief") == "1"
+        return Answer.of({"topics": [self._topic(name, brief=brief) for name in names]})
 
-    def _topic(self, name: str) -> dict[str, Any]:
+    def _topic(self, name: str, *, brief: bool) -> dict[str, Any]:
         topic = self._broker.topics.get(name)
+        described = {"name": name, "id": topic.id, "partition_count": topic.partition_count}
+        if brief:
+            return described
         return {
-            "name": name,
-            "id": topic.id,
+            **described,
             "config": overrides(topic.config),
-            "partition_count": topic.partition_count,
             "partitions": [_partition(partition) for partition in topic.online()],
         }
 
@@ -152,6 +157,11 @@ class HttpApi:
         await self._broker.gate.upload(_text(said, "job"), _text(said, "name"), query.body)
         return Answer.of(OK)
 
+    async def discard(self, query: Query) -> Answer:
+        """Forget what ``?job=`` staged, unless a delivery of it is under way."""
+        await self._broker.gate.discard(_text(dict(query.params), "job"))
+        return Answer.of(OK)
+
     async def deliveries(self, query: Query) -> Answer:
         """The last batch each query delivered, or that of ``?query=``."""
         sinks = self._broker.store.catalog.sinks
@@ -195,6 +205,7 @@ def _partition(partition: Partition) -> dict[str, Any]:
 
 def _delivery(said: dict[str, Any]) -> Delivery:
     try:
+        cursors = {_reader(cursor): cursor for cursor in said.get("cursors", [])}
         return Delivery(
             query=_text(said, "query"),
             batch=_number(said, "batch"),
@@ -203,15 +214,19 @@ def _delivery(said: dict[str, Any]) -> Delivery:
                 Part(_text(part, "topic"), _number(part, "partition"), _text(part, "file"))
                 for part in said["parts"]
             ],
-            cursors={
-                ReaderPartition(
-                    _text(cursor, "reader"), _text(cursor, "topic"), _number(cursor, "partition")
-                ): _number(cursor, "offset")
-                for cursor in said.get("cursors", [])
+            cursors={where: _number(cursor, "offset") for where, cursor in cursors.items()},
+            starts={
+                where: _number(cursor, "start")
+                for where, cursor in cursors.items()
+                if "start" in cursor
             },
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"not a delivery: {error!r}") from None
+
+
+def _reader(said: dict[str, Any]) -> ReaderPartition:
+    return ReaderPartition(_text(said, "reader"), _text(said, "topic"), _number(said, "partition"))
 
 
 def _text(said: dict[str, Any], name: str) -> str:

@@ -19,6 +19,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -53,6 +55,8 @@ from cordwood.pipeline.offsets import (
 from cordwood.pipeline.options import SourceOptions, parse_options, parse_wanted
 from cordwood.pipeline.rows import read_rows
 from cordwood.pipeline.segments import Start
+from cordwood.pipeline.sink import TopicStreamWriter, TopicWriter
+from cordwood.pipeline.sink_options import parse_sink_options
 from cordwood.pipeline.splits import plan_splits
 
 _log: Final = logging.getLogger("cordwood.source")
@@ -92,6 +96,18 @@ class CordwoodSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """For ``spark.readStream``."""
         return TopicStreamReader(parse_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``."""
+        options = parse_sink_options(self.options, streaming=False)
+        return TopicWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """For ``df.writeStream``."""
+        options = parse_sink_options(self.options, streaming=True)
+        return TopicStreamWriter(options, schema, overwrite=overwrite)
 
 
 class _QuietPush:

@@ -1,0 +1,234 @@
+"""The broker as a job asks it, over HTTP: bindings, readers, topics, and the gate for staged work.
+
+Blocking and small. Everything asked for here may be asked twice, so while the broker is away a
+request is simply sent again, until a deadline. The HTTP door is given, or found: Kafka's
+DescribeConfigs tells the address it is bound to, which may be another one after a restart.
+
+Knows no record, and nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlencode
+
+from cordwood import errors
+from cordwood.errors import CordwoodError, RequestError, UnavailableError
+from cordwood.pipeline.kafka import parse_address
+from cordwood.wire.kafka.frames import encode_request, parse_response
+from cordwood.wire.kafka.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from cordwood.wire.kafka.schema import api_of
+
+CLIENT_ID: Final = "cordwood-pipeline"
+TIMEOUT_S: Final = 60.0  # how long a broker may be away before a job gives up
+_ANSWER_S: Final = 60.0  # for one answer; a delivery is appended and synced before it comes
+_PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
+_BROKER: Final = (4, "1")  # resource type and node
+_DESCRIBE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """How a broker is found: by its Kafka door, or by its HTTP door; picklable."""
+
+    servers: str | None = None
+    http: str | None = None
+
+    def __str__(self) -> str:
+        """As messages name it."""
+        return self.http or self.servers or "nowhere"
+
+
+class Part(NamedTuple):
+    """A staged file of whole batches for one partition, as the gate is told of it."""
+
+    topic: str
+    partition: int
+    file: str
+
+
+class Cursor(NamedTuple):
+    """How far a reader comes with a delivery, and where it must have stood before."""
+
+    reader: str
+    topic: str
+    partition: int
+    start: int
+    offset: int
+
+
+class BrokerApi:
+    """One connection to the HTTP door, opened when first needed; one per thread."""
+
+    def __init__(self, where: Where, *, timeout_s: float = TIMEOUT_S) -> None:
+        """``timeout_s`` bounds how long an absent broker is waited for."""
+        self._where = where
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    # --- what jobs ask ------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What the broker is: its data directory, topics for lines and dead letters."""
+        return self._ask("GET", "/api/status")
+
+    def partition_counts(self) -> dict[str, int]:
+        """Every topic's number of partitions."""
+        found = self._ask("GET", "/api/topics", brief="1")["topics"]
+        return {topic["name"]: topic["partition_count"] for topic in found}
+
+    def bindings(self) -> list[dict[str, str]]:
+        """Every binding of a routing key."""
+        return cast("list[dict[str, str]]", self._ask("GET", "/api/routes")["routes"])
+
+    def set_binding(self, kind: str, key: str, topic: str) -> None:
+        """Bind a key."""
+        self._ask("POST", "/api/routes", {"kind": kind, "key": key, "topic": topic})
+
+    def remove_binding(self, kind: str, key: str) -> None:
+        """Take a binding away."""
+        self._ask("DELETE", "/api/routes", kind=kind, key=key)
+
+    def register(self, topic: str, reader: str) -> None:
+        """RECLAIM waits for this reader from now on; the topic must be there."""
+        self._ask("POST", "/api/readers", {"action": "register", "topic": topic, "reader": reader})
+
+    def advance(self, topic: str, partition: int, reader: str, offset: int) -> None:
+        """Move a reader's cursor on."""
+        said = {"topic": topic, "partition": partition, "reader": reader, "offset": offset}
+        self._ask("POST", "/api/readers", {"action": "advance", **said})
+
+    def positions(self, topic: str, reader: str) -> dict[int, int]:
+        """A registered reader's cursors by partition."""
+        found = self._ask("GET", "/api/readers", topic=topic)["readers"]
+        return {row["partition"]: row["seq"] for row in found if row["reader"] == reader}
+
+    def last_batch(self, query: str) -> int | None:
+        """The last batch the query delivered."""
+        found = self._ask("GET", "/api/deliveries", query=query)["deliveries"]
+        return cast("int | None", found.get(query))
+
+    def upload(self, job: str, name: str, data: bytes | bytearray) -> None:
+        """Stage a file through the door."""
+        self._ask("PUT", "/api/staging", bytes(data), job=job, name=name)
+
+    def discard(self, job: str) -> None:
+        """Forget what a job staged."""
+        self._ask("DELETE", "/api/staging", job=job)
+
+    def deliver(
+        self,
+        query: str,
+        batch: int,
+        job: str,
+        parts: list[Part],
+        cursors: list[Cursor],
+    ) -> bool:
+        """Have staged files appended, once; False when that batch was delivered before."""
+        said = {
+            "query": query,
+            "batch": batch,
+            "job": job,
+            "parts": [part._asdict() for part in parts],
+            "cursors": [cursor._asdict() for cursor in cursors],
+        }
+        return bool(self._ask("POST", "/api/deliveries", said)["delivered"])
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- within -------------------------------------------------------------------------------
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | bytes | None = None, **params: str
+    ) -> dict[str, Any]:
+        """The answer, however often it takes while the broker is away."""
+        deadline = time.monotonic() + self._timeout_s
+        target = f"{path}?{urlencode(params)}" if params else path
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        for pause_s in _pauses():
+            try:
+                return self._ask_once(method, target, data)
+            except UnavailableError:
+                self.close()
+                if time.monotonic() + pause_s > deadline:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("pauses never end")
+
+    def _ask_once(self, method: str, target: str, data: bytes | None) -> dict[str, Any]:
+        try:
+            if self._connection is None:
+                host, port = parse_address(self._where.http or find_http(self._where.servers or ""))
+                self._connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
+            self._connection.request(method, target, data)
+            response = self._connection.getresponse()
+            said = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise UnavailableError(
+                f"the broker at {self._where} does not answer: {error!r}; is it running?"
+            ) from None
+        answer = json.loads(said) if said else {}
+        if response.status >= 400:
+            raise _refusal(response.status, answer)
+        return cast("dict[str, Any]", answer)
+
+
+def find_http(servers: str) -> str:
+    """The HTTP door of the first Kafka server that answers."""
+    failure = UnavailableError("no broker was named")
+    for server in servers.split(","):
+        try:
+            return _describe_http(server.strip())
+        except OSError as error:
+            failure = UnavailableError(
+                f"the broker at {server.strip()} does not answer: {error}; is it running?"
+            )
+    raise failure
+
+
+def _describe_http(server: str) -> str:
+    request = DescribeConfigsRequest([DescribeConfigsResource(*_BROKER, ["http"])])
+    with socket.create_connection(parse_address(server), timeout=_ANSWER_S) as connection:
+        connection.sendall(b"".join(encode_request(request, _DESCRIBE_VERSION, 1, CLIENT_ID)))
+        with connection.makefile("rb") as replies:
+            length = replies.read(4)
+            frame = replies.read(int.from_bytes(length, "big"))
+    if len(length) < 4:
+        raise ConnectionError("it closed the connection")
+    _, reply = parse_response(api_of(type(request)).key, _DESCRIBE_VERSION, frame)
+    configs = reply.results[0].configs
+    found = next((config.value for config in configs if config.name == "http"), None)
+    if not found or found == "off":
+        raise RequestError(
+            f"the broker at {server} has no HTTP door, which staged work needs; serve with --http"
+        )
+    return str(found.split(",")[0])
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSE_S
+    while True:
+        yield _PAUSE_S[-1]
+
+
+def _refusal(status: int, answer: dict[str, Any]) -> CordwoodError:
+    """The broker's error as the class it was there."""
+    message = str(answer.get("message", f"the broker answered with status {status}"))
+    known = {
+        kind.name: kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, CordwoodError)
+    }
+    if answer.get("error") in known:
+        return known[answer["error"]](message)
+    return UnavailableError(message) if status >= 500 else RequestError(message)

@@ -1,0 +1,129 @@
+"""Staged files: what tasks leave for the gate, and how they get where the broker finds them.
+
+A task fills an ``Outbox``: batches for partitions, gathered and written as files of bounded size
+under ``staging/<job>/`` of the data directory, or sent through the HTTP door where that directory
+cannot be reached from the task's machine. The names go to the driver, which asks the gate to
+deliver them; files nobody names are never read.
+
+Files are synced by the gate before it relies on them, not here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cordwood.batch.columns import Columns, encode_columns, plan_batches
+from cordwood.config import MIB
+from cordwood.log.layout import LOCK
+from cordwood.log.manifest import STAGING_NAME
+from cordwood.model import Codec
+from cordwood.pipeline.broker import BrokerApi, Part, Where
+
+FILE_BYTES: Final = 8 * MIB  # a part's file is closed past this; the door takes 16 MiB
+HELD_BYTES_MAX: Final = 64 * MIB  # of all parts of a task together, before files are closed early
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """Where jobs stage; small and picklable."""
+
+    where: Where
+    data: str
+    lock_inode: int
+
+    @classmethod
+    def of(cls, api: BrokerApi, where: Where) -> Yard:
+        """As the broker tells it."""
+        status = api.status()
+        return cls(where, status["data"], status["lock_inode"])
+
+    def is_reachable(self) -> bool:
+        """Whether the broker's own data directory is at that path here too, and can be written."""
+        staging = Path(self.data)
+        try:
+            return (staging / LOCK).stat().st_ino == self.lock_inode and os.access(staging, os.W_OK)
+        except OSError:
+            return False
+
+    def discard(self, job: str) -> None:
+        """Forget what a job staged."""
+        api = BrokerApi(self.where)
+        try:
+            api.discard(job)
+        finally:
+            api.close()
+
+
+class Outbox:
+    """What one task stages; files are named so that no other attempt writes the same ones."""
+
+    def __init__(self, yard: Yard, job: str, *, codec: Codec = Codec.NONE) -> None:
+        """Nothing is written before there is something to write."""
+        self._yard = yard
+        self._job = job
+        self._codec = codec
+        self._mark = secrets.token_hex(4)
+        self._held: dict[tuple[str, int], list[bytearray]] = {}
+        self._held_bytes = 0
+        self._directory: Path | None = None
+        self._api: BrokerApi | None = None
+        self.parts: list[Part] = []
+
+    def add(self, topic: str, partition: int, columns: Columns) -> None:
+        """Encode rows, in their order, behind what the partition was given before."""
+        batches = plan_batches(columns, codec=self._codec)
+        data = encode_columns(columns, batches)
+        self._held.setdefault((topic, partition), []).append(data)
+        self._held_bytes += len(data)
+        if sum(map(len, self._held[topic, partition])) >= FILE_BYTES:
+            self._write(topic, partition)
+        elif self._held_bytes >= HELD_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> Sequence[Part]:
+        """Write what is held; every part so far, in order."""
+        for topic, partition in list(self._held):
+            self._write(topic, partition)
+        return self.parts
+
+    def close(self) -> None:
+        """Hang up, if a door was used."""
+        if self._api is not None:
+            self._api.close()
+
+    def _write(self, topic: str, partition: int) -> None:
+        held = self._held.pop((topic, partition))
+        self._held_bytes -= sum(map(len, held))
+        name = f"{self._mark}-{len(self.parts)}"
+        self._put(name, held)
+        self.parts.append(Part(topic, partition, name))
+
+    def _put(self, name: str, held: list[bytearray]) -> None:
+        if self._directory is None and self._api is None:
+            self._open()
+        if self._api is not None:
+            self._api.upload(self._job, name, b"".join(held))
+            return
+        assert self._directory is not None
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / name).open("wb") as file:
+            file.writelines(held)
+
+    def _open(self) -> None:
+        if self._yard.is_reachable():
+            self._directory = Path(self._yard.data) / STAGING_NAME / self._job
+        else:
+            self._api = BrokerApi(self._yard.where)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.close()
