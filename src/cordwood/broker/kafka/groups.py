@@ -56,7 +56,6 @@ from cordwood.wire.kafka.messages.groups import (
 _GROUP, _TRANSACTION = 0, 1  # what a coordinator can be asked for
 _BATCHED_FIND: Final = 4  # from this FindCoordinator on there are several keys
 _BATCHED_LEAVE: Final = 3
-_NULL_PROTOCOL: Final = 7  # before this JoinGroup a protocol cannot be null
 
 
 class KafkaGroups:
@@ -108,12 +107,11 @@ class KafkaGroups:
                 protocols=tuple((each.name, each.metadata) for each in request.protocols),
             ),
         )
-        is_nullable = version >= _NULL_PROTOCOL
         return JoinGroupResponse(
             error_code=answer.code,
             generation_id=answer.generation,
             protocol_type=answer.protocol_type,
-            protocol_name=answer.protocol if is_nullable else answer.protocol or "",
+            protocol_name=answer.protocol,
             leader=answer.leader,
             skip_assignment=answer.skip_assignment,
             member_id=answer.member_id,

@@ -354,6 +354,7 @@ async def test_a_topic_deleted_meanwhile_does_not_stop_the_end(tmp_path):
         await producer.stage(1)
         await desks.topics.delete("t")
         assert await producer.end(commit=True) == Code.NONE
+        assert await state_of(desks) == "CompleteCommit"
         assert desks.store.partitions("u")[0].high_watermark == 1
         assert not desks.catalog.cursors()
 
