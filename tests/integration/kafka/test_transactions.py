@@ -288,6 +288,52 @@ def settle_quietly(member):
         assert member.consumer.poll(0) is None
 
 
+def committed_offset(address, group, topic):
+    reader = kafka.KafkaConsumer(bootstrap_servers=address, group_id=group)
+    try:
+        return reader.committed(kafka.TopicPartition(topic, 0))
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_kafka_python_moves_offsets_with_its_transaction(broker, topic, commit):
+    """Offsets handed in without being a member count if, and only if, it commits."""
+    writer = KafkaPythonTransactions(broker.kafka, f"tx-{topic}")
+    try:
+        writer.producer.begin_transaction()
+        at = {kafka.TopicPartition(topic, 0): kafka.OffsetAndMetadata(7, "", -1)}
+        writer.producer.send_offsets_to_transaction(at, f"g-{topic}")
+        if commit:
+            writer.producer.commit_transaction()
+        else:
+            writer.producer.abort_transaction()
+    finally:
+        writer.close()
+    assert committed_offset(broker.kafka, f"g-{topic}", topic) == (7 if commit else None)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_aiokafka_moves_offsets_with_its_transaction(broker, topic, commit):
+    """The same in the oldest versions of these APIs."""
+    writer = AioKafkaTransactions(broker.kafka, f"tx-{topic}")
+
+    async def move_offsets():
+        await writer.producer.begin_transaction()
+        at = {aiokafka.TopicPartition(topic, 0): aiokafka.structs.OffsetAndMetadata(7, "")}
+        await writer.producer.send_offsets_to_transaction(at, f"g-{topic}")
+        if commit:
+            await writer.producer.commit_transaction()
+        else:
+            await writer.producer.abort_transaction()
+
+    try:
+        writer.runner.run(move_offsets())
+    finally:
+        writer.close()
+    assert committed_offset(broker.kafka, f"g-{topic}", topic) == (7 if commit else None)
+
+
 def test_transactions_survive_a_restart_of_the_broker(tmp_path):
     """Committed and aborted ones stay so, the producer goes on, and its epoch still fences."""
     with Broker(tmp_path, **SETTINGS) as old:
