@@ -5,11 +5,14 @@ Runs on executors. Only what the schema names is decoded, and every batch's chec
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from cordwood.batch.warmth import kernels
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.pipeline.frames import HEADERS
 from cordwood.pipeline.offsets import Range
@@ -24,6 +27,7 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
     from cordwood.batch.arrow import arrow_batches, wanted_columns
     from cordwood.batch.columns import decode_columns
 
+    _settle()
     shape = to_arrow_schema(schema, timezone="UTC")
     wanted = wanted_columns(schema.names)
     for chunk in chunks:
@@ -42,6 +46,17 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
                 for name, array in zip(schema.names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+@cache
+def _settle() -> None:
+    """Load the kernels, and keep Spark's worker from walking through them after every task.
+
+    A worker collects garbage before it takes its next task. With numba loaded that is 70 ms of a
+    core, more than most tasks take; what is frozen is not walked through.
+    """
+    kernels()
+    gc.freeze()
 
 
 def _null_when_none(pa: Any, headers: Any) -> Any:

@@ -361,3 +361,11 @@ def test_chunks_outside_the_split_are_cut_off(data, log):
 def test_reading_no_chunk_gives_no_row():
     """An iterator that is empty, which Spark accepts."""
     assert list(read_rows([], None, OFFSET)) == []
+
+
+def test_reading_keeps_the_kernels_out_of_the_collectors_way(data, log):
+    """Spark's worker collects garbage after every task; walking through numba takes 70 ms."""
+    import gc
+
+    collect(source(data).reader(OFFSET))
+    assert gc.get_freeze_count() > 10_000
