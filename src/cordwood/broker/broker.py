@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from cordwood.broker.archive import ArchiveDesk
 from cordwood.broker.commands import CommandDesk
 from cordwood.broker.feed import Feed
 from cordwood.broker.gate import Gate
@@ -20,6 +21,7 @@ from cordwood.broker.metrics import snapshot
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.replays import ReplayDesk
 from cordwood.broker.routes import RouteDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
@@ -77,6 +79,8 @@ class Broker:
             status=lambda: snapshot(self),
         )
         self.routes = RouteDesk(store.catalog, self._meta_thread)
+        self.archive = ArchiveDesk(store, self._meta_thread)
+        self.replays = ReplayDesk(store.catalog, self._meta_thread)
         self.gate = Gate(
             store=store,
             topics=self.topics,

@@ -7,7 +7,7 @@ where a topic's policy is about records (a compacted topic refuses one without a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cordwood.batch.header import BatchHeader, check_batches, parse_headers
 from cordwood.batch.records import decode_batch, encode_batch
@@ -35,6 +35,21 @@ class ProduceDesk:
         """
         headers = self.check(partition, data, partition.config.max_message_bytes)
         return self.submit(partition, bytearray(data), headers)
+
+    def append_then(
+        self,
+        partition: Partition,
+        data: bytes | bytearray | memoryview,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """As ``append``, telling ``done`` on the loop; writable ``data`` is the log's from now on.
+
+        Offsets are patched into it where it lies: the bytes of a frame are copied no more on
+        their way to the file.
+        """
+        headers = self.check(partition, data, partition.config.max_message_bytes)
+        mine = memoryview(data)
+        self._submit(partition, bytearray(data) if mine.readonly else mine, headers, done)
 
     def check(
         self, partition: Partition, data: bytes | bytearray | memoryview, batch_bytes_max: int
@@ -84,10 +99,22 @@ class ProduceDesk:
             else:
                 future.set_result(outcome)
 
+        self._submit(partition, data, headers, done, hold=hold, strict=strict)
+        return future
+
+    def _submit(
+        self,
+        partition: Partition,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        done: Callable[[Outcome], None],
+        *,
+        hold: bool = False,
+        strict: bool = True,
+    ) -> None:
         records = sum(header.count for header in headers)
         append = Append(partition, data, headers, records, done, hold=hold, strict=strict)
         self._writer.submit(append)
-        return future
 
 
 def _check_keys(

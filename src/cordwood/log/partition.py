@@ -64,11 +64,9 @@ from cordwood.log.recovery import (
     Loader,
     Recovery,
     open_segment,
-    remove_leftovers,
 )
 from cordwood.log.segment import Segment, Survey, survey
 from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
-from cordwood.log.swap import recover_swaps
 from cordwood.log.tail import Broken, Tail, assign, parse_markers
 from cordwood.log.view import Slice, TimedOffset, View
 from cordwood.log.window import Window
@@ -113,7 +111,9 @@ class Partition:
         self._graveyard = Graveyard(files)
         self._offline = ""  # why, once it is
         self._is_closed = False
-        loaded = self._load(log_start_offset)
+        loader = self._loader()
+        loader.settle()
+        loaded = loader.load() or loader.create(log_start_offset)
         self._marks = Marks(directory, files)
         self._window = Window(self._marks)
         self._window.log_start_offset = log_start_offset
@@ -143,8 +143,6 @@ class Partition:
         if not directory.is_dir():
             files.mkdir(directory)
             files.sync_dir(directory.parent)
-        recover_swaps(directory, files)
-        remove_leftovers(directory, files)
         if topic_id is not None and not (directory / PARTITION_METADATA).exists():
             files.write_whole(directory / PARTITION_METADATA, encode_metadata(topic_id))
         return cls(
@@ -158,16 +156,14 @@ class Partition:
             descriptors=descriptors,
         )
 
-    def _load(self, log_start_offset: int) -> Loaded:
-        """What the files say, or a first segment where there is none."""
-        loader = Loader(
+    def _loader(self) -> Loader:
+        return Loader(
             self.directory,
             files=self._files,
             descriptors=self._descriptors,
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._clock.now_ms(),
         )
-        return loader.load() or loader.create(log_start_offset)
 
     def _adopt(self, loaded: Loaded) -> None:
         """Begin with what the files say; all of it is durable, so all of it is published."""
@@ -256,7 +252,7 @@ class Partition:
     # --- append: writer thread --------------------------------------------------------------
 
     def append(
-        self, data: bytearray, headers: Sequence[BatchHeader], *, strict: bool = True
+        self, data: bytearray | memoryview, headers: Sequence[BatchHeader], *, strict: bool = True
     ) -> Appended:
         """Assign offsets to these whole batches and write them, with one call; not durable yet.
 
@@ -381,6 +377,9 @@ class Partition:
             return
         for segment in wrong:
             logger.info("index.rebuilt partition=%s base=%d", self.tp, segment.base_offset)
+            for kind in (Kind.INDEX, Kind.TIMEINDEX):
+                if segment.path(kind).name not in self.recovery.rebuilt:
+                    self.recovery.rebuilt.append(segment.path(kind).name)
             segment.forget()
             segment.seal()
 
@@ -473,7 +472,8 @@ class Partition:
         with self._window.replacing, self._offline_after_errors("a truncation"):
             target.is_void = True
             self._cut(target, later, target.size_bytes if position is None else position)
-            loaded = self._load(self.log_start_offset)
+            loaded = self._loader().load()
+            assert loaded is not None, "the target is still there"
             self._release()
             self._adopt(loaded)
 

@@ -30,7 +30,7 @@ class Tail:
         self._files = files
         self.synced_bytes = segment.size_bytes
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytearray | memoryview) -> None:
         """Put bytes behind the last batch; all of them or none. The caller notes them."""
         size_bytes = self.segment.size_bytes
         try:
@@ -68,7 +68,7 @@ class Tail:
 
 
 def assign(
-    data: bytearray,
+    data: bytearray | memoryview,
     headers: Sequence[BatchHeader],
     base_offset: int,
     leader_epoch: int,
@@ -88,7 +88,9 @@ def assign(
     return stored
 
 
-def parse_markers(data: bytearray, headers: Sequence[BatchHeader]) -> list[Marker | None]:
+def parse_markers(
+    data: bytearray | memoryview, headers: Sequence[BatchHeader]
+) -> list[Marker | None]:
     """Per batch the marker it holds, if it is one."""
     markers: list[Marker | None] = []
     position = 0

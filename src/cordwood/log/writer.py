@@ -46,7 +46,7 @@ class Append:
     """Whole batches for one partition, and whom to tell."""
 
     partition: Partition
-    data: bytearray
+    data: bytearray | memoryview
     headers: list[BatchHeader]
     records: int
     done: Callable[[Outcome], None]

@@ -12,6 +12,8 @@ from cordwood.log.writer import Writer
 from cordwood.wire.kafka.frames import Request, decode_request
 from cordwood.wire.kafka.schema import API_BY_KEY
 
+# A coroutine function, or for what happens all day a function that returns a future: one that is
+# done already, if it can.
 Handler = Callable[[Any, int, Caller], Awaitable[Any]]
 
 WAITING_BYTES_MAX: Final = 64 * MIB  # batches waiting for the writer before Produce is held up
@@ -28,9 +30,14 @@ class KafkaDesk:
         self._handlers = {key: handlers[api.name] for key, api in API_BY_KEY.items()}
         self._room = asyncio.Event()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the writer takes another Produce."""
+        return self._writer.waiting_bytes <= WAITING_BYTES_MAX
+
     async def room(self) -> None:
-        """Until the writer has room for another Produce."""
-        while self._writer.waiting_bytes > WAITING_BYTES_MAX:
+        """Until it does."""
+        while not self.has_room:
             self._room.clear()
             await self._room.wait()
 
@@ -38,7 +45,10 @@ class KafkaDesk:
         """A commit took what waited."""
         self._room.set()
 
-    async def answer(self, request: Request, caller: Caller) -> Any:
-        """The typed reply, or None where the protocol wants none; raises ``ProtocolError``."""
+    def answer(self, request: Request, caller: Caller) -> Awaitable[Any]:
+        """The typed reply, or None where the protocol wants none; raises ``ProtocolError``.
+
+        Produce's batches are with the writer, in order, when this returns.
+        """
         message = decode_request(request)
-        return await self._handlers[request.api_key](message, request.api_version, caller)
+        return self._handlers[request.api_key](message, request.api_version, caller)

@@ -2,12 +2,14 @@
 
 Incremental sessions are declined (session id 0): a full request costs one dictionary look-up per
 partition here. What lies at the end of the log is read on the loop, since it is in the page
-cache; anything older is read on another thread, so that a cold disk holds up nobody else.
+cache, and a little at a time; anything older is read on another thread, so that neither a cold
+disk nor a greedy client holds up anybody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 from cordwood.broker.feed import Feed
@@ -31,13 +33,38 @@ from cordwood.wire.kafka.messages.fetch import (
 READ_COMMITTED: Final = 1
 RESPONSE_BYTES_MAX: Final = 64 * MIB  # whatever the client would take
 HOT_RECORDS: Final = 50_000  # this near the end of the log, reading does not wait for a disk
+HOT_BYTES: Final = MIB  # what one reply may take from there; the client asks again for the rest
 WAIT_S_MAX: Final = 60.0
 
 
-class _Found(NamedTuple):
-    topics: list[FetchedTopic]
-    size_bytes: int
-    has_error: bool
+class _Found:
+    """What one look at the partitions of a request gave."""
+
+    def __init__(self, request: FetchRequest) -> None:
+        self.left_bytes = min(request.max_bytes, RESPONSE_BYTES_MAX)
+        self.size_bytes = 0
+        self.has_error = False
+        self.topics: list[FetchedTopic] = []
+
+    def add(self, parts: list[FetchedPartition], fetched: FetchedPartition) -> None:
+        """Count one partition in."""
+        size = len(fetched.records or b"")
+        self.left_bytes = max(0, self.left_bytes - size)
+        self.size_bytes += size
+        self.has_error |= fetched.error_code != Code.NONE
+        parts.append(fetched)
+
+
+class _Plan(NamedTuple):
+    """One partition's part of a request, looked up: there is something to read."""
+
+    partition: Partition
+    number: int
+    offset: int
+    end: int
+    bytes_max: int
+    is_committed: bool
+    is_hot: bool
 
 
 class KafkaFetch:
@@ -48,10 +75,27 @@ class KafkaFetch:
         self._feed = feed
         self._clock = clock
 
-    async def fetch(self, request: FetchRequest, _version: int, _caller: Caller) -> FetchResponse:
+    def fetch(
+        self, request: FetchRequest, _version: int, _caller: Caller
+    ) -> Awaitable[FetchResponse]:
         """Read; if it is too little, wait for more and read again, until ``max_wait_ms``."""
-        wait_s = min(request.max_wait_ms / 1000, WAIT_S_MAX)
-        deadline = self._clock.monotonic() + wait_s
+        found = self._read_hot(request)
+        if found is None or not self._is_enough(found, request):
+            return self._wait(request)
+        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        answer.set_result(FetchResponse(topics=found.topics))
+        return answer
+
+    def _is_enough(self, found: _Found, request: FetchRequest) -> bool:
+        return (
+            found.size_bytes >= request.min_bytes
+            or found.has_error
+            or request.max_wait_ms <= 0
+            or self._feed.is_draining
+        )
+
+    async def _wait(self, request: FetchRequest) -> FetchResponse:
+        deadline = self._clock.monotonic() + min(request.max_wait_ms / 1000, WAIT_S_MAX)
         wanted = [
             TopicPartition(topic.name, part.partition)
             for topic in request.topics
@@ -60,77 +104,106 @@ class KafkaFetch:
         while True:
             published = self._feed.expect(wanted)
             try:
-                found = await self._read(request)
+                found = self._read_hot(request) or await self._read(request)
                 left = deadline - self._clock.monotonic()
-                if found.size_bytes >= request.min_bytes or found.has_error or left <= 0:
+                if left <= 0 or self._is_enough(found, request):
                     return FetchResponse(topics=found.topics)
                 await self._feed.wait(published, left)
             finally:
                 self._feed.forget(published, wanted)
 
-    async def _read(self, request: FetchRequest) -> _Found:
-        left = min(request.max_bytes, RESPONSE_BYTES_MAX)
-        topics, total, has_error = [], 0, False
-        for topic in request.topics:
-            parts = []
-            for part in topic.partitions:
-                fetched = await self._read_one(topic.name, part, left, request.isolation_level)
-                size = len(fetched.records or b"")
-                left, total = max(0, left - size), total + size
-                has_error |= fetched.error_code != Code.NONE
-                parts.append(fetched)
-            topics.append(FetchedTopic(topic.name, parts))
-        return _Found(topics, total, has_error)
+    # --- reading ----------------------------------------------------------------------------
 
-    async def _read_one(
-        self, topic: str, part: FetchPartition, bytes_left: int, isolation_level: int
-    ) -> FetchedPartition:
+    def _read_hot(self, request: FetchRequest) -> _Found | None:
+        """Read all on the loop; None if something of it does not lie at the end of a log."""
+        found = _Found(request)
+        for topic in request.topics:
+            parts: list[FetchedPartition] = []
+            for part in topic.partitions:
+                plan = self._plan(topic.name, part, request, found.left_bytes)
+                if isinstance(plan, FetchedPartition):
+                    found.add(parts, plan)
+                elif plan.is_hot:
+                    found.add(parts, _read_plan(plan))
+                else:
+                    return None
+            found.topics.append(FetchedTopic(topic.name, parts))
+        return found
+
+    async def _read(self, request: FetchRequest) -> _Found:
+        """Read each partition where it is best read."""
+        loop = asyncio.get_running_loop()
+        found = _Found(request)
+        for topic in request.topics:
+            parts: list[FetchedPartition] = []
+            for part in topic.partitions:
+                plan = self._plan(topic.name, part, request, found.left_bytes)
+                if isinstance(plan, FetchedPartition):
+                    found.add(parts, plan)
+                else:
+                    found.add(parts, await loop.run_in_executor(None, _read_plan, plan))
+            found.topics.append(FetchedTopic(topic.name, parts))
+        return found
+
+    def _plan(
+        self, topic: str, part: FetchPartition, request: FetchRequest, left_bytes: int
+    ) -> _Plan | FetchedPartition:
+        """What is to be read, or the answer where nothing is."""
         try:
             partition = self._topics.get(topic).partition(part.partition)
-            return await self._read_partition(partition, part, bytes_left, isolation_level)
-        except OffsetOutOfRange as error:
-            return FetchedPartition(
-                part.partition,
-                error.code,
-                high_watermark=partition.high_watermark,
-                log_start_offset=partition.log_start_offset,
-            )
         except CordwoodError as error:
             return FetchedPartition(part.partition, error.code, high_watermark=-1)
-
-    async def _read_partition(
-        self, partition: Partition, part: FetchPartition, bytes_left: int, isolation_level: int
-    ) -> FetchedPartition:
-        stable = partition.last_stable_offset
-        high = partition.high_watermark
-        is_committed = isolation_level == READ_COMMITTED
-        end = stable if is_committed else high
-        offset = part.fetch_offset
+        offset, high = part.fetch_offset, partition.high_watermark
+        is_committed = request.isolation_level == READ_COMMITTED
+        end = partition.last_stable_offset if is_committed else high
         if not partition.log_start_offset <= offset <= high:
-            raise OffsetOutOfRange(f"{partition.tp} has no offset {offset}")
-        data: bytes = b""
-        aborted: list[AbortedTransaction] | None = [] if is_committed else None
-        if offset < end and bytes_left > 0:
-            bytes_max = max(1, min(bytes_left, part.partition_max_bytes))
-            if high - offset <= HOT_RECORDS:
-                read = partition.read(offset, bytes_max, end_offset=end)
-            else:
-                loop = asyncio.get_running_loop()
-                read = await loop.run_in_executor(
-                    None, lambda: partition.read(offset, bytes_max, end_offset=end)
-                )
-            data = read.data
-            if is_committed:
-                aborted = [
-                    AbortedTransaction(entry.producer_id, entry.first_offset)
-                    for entry in partition.aborted(offset, read.next_offset)
-                ]
-        return FetchedPartition(
-            part.partition,
-            Code.NONE,
-            high_watermark=high,
-            last_stable_offset=stable,
-            log_start_offset=partition.log_start_offset,
-            aborted_transactions=aborted,
-            records=data,
-        )
+            return _refused(partition, part.partition, OffsetOutOfRange.code)
+        if offset >= end or left_bytes <= 0:
+            return _fetched(partition, part.partition, b"", [] if is_committed else None)
+        bytes_max = max(1, min(left_bytes, part.partition_max_bytes))
+        is_hot = high - offset <= HOT_RECORDS and request.min_bytes <= HOT_BYTES
+        if is_hot:
+            bytes_max = min(bytes_max, HOT_BYTES)
+        return _Plan(partition, part.partition, offset, end, bytes_max, is_committed, is_hot)
+
+
+def _read_plan(plan: _Plan) -> FetchedPartition:
+    """Carry it out; any thread."""
+    partition = plan.partition
+    try:
+        read = partition.read(plan.offset, plan.bytes_max, end_offset=plan.end)
+        aborted = None
+        if plan.is_committed:
+            aborted = [
+                AbortedTransaction(entry.producer_id, entry.first_offset)
+                for entry in partition.aborted(plan.offset, read.next_offset)
+            ]
+    except CordwoodError as error:
+        return _refused(partition, plan.number, error.code)
+    return _fetched(partition, plan.number, read.data, aborted)
+
+
+def _fetched(
+    partition: Partition,
+    number: int,
+    data: bytes,
+    aborted: list[AbortedTransaction] | None,
+) -> FetchedPartition:
+    return FetchedPartition(
+        number,
+        Code.NONE,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log_start_offset,
+        aborted_transactions=aborted,
+        records=data,
+    )
+
+
+def _refused(partition: Partition, number: int, code: int) -> FetchedPartition:
+    return FetchedPartition(
+        number,
+        code,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
+    )

@@ -10,7 +10,8 @@ from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidRecord, RequestError
-from cordwood.log.partition import Appended, Partition
+from cordwood.log.partition import Partition
+from cordwood.log.writer import Outcome
 from cordwood.wire.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,
@@ -36,50 +37,81 @@ class KafkaProduce:
         self._topics = topics
         self._produce = produce
 
-    async def produce(
+    def produce(
         self, request: ProduceRequest, _version: int, _caller: Caller
-    ) -> ProduceResponse | None:
-        """Everything is handed to the writer before the first await, so order is the client's."""
-        under_way = [
-            [(part.partition, self._begin(request, topic.name, part)) for part in topic.partitions]
-            for topic in request.topics
-        ]
-        answered = []
-        for topic, parts in zip(request.topics, under_way, strict=True):
-            answers = [await _answer(number, append) for number, append in parts]
-            answered.append(ProducedTopic(topic.name, answers))
-        return ProduceResponse(answered) if request.acks else None
+    ) -> asyncio.Future[ProduceResponse | None]:
+        """Everything is with the writer when this returns, so order is the client's."""
+        answers = _Answers(request)
+        for at_topic, topic in enumerate(request.topics):
+            for at_part, part in enumerate(topic.partitions):
+                self._begin(request.acks, topic.name, part, answers, (at_topic, at_part))
+        answers.settle()
+        return answers.future
 
     def _begin(
-        self, request: ProduceRequest, topic: str, part: ProducePartition
-    ) -> tuple[Partition, asyncio.Future[Appended]] | CordwoodError:
+        self,
+        acks: int,
+        topic: str,
+        part: ProducePartition,
+        answers: _Answers,
+        place: tuple[int, int],
+    ) -> None:
         try:
-            if request.acks not in _ACKS:
-                raise InvalidAcks(f"acks is {request.acks}; it takes 0, 1 or -1 (all)")
+            if acks not in _ACKS:
+                raise InvalidAcks(f"acks is {acks}; it takes 0, 1 or -1 (all)")
             if not part.records:
                 raise InvalidRecord(f"no record batch for {topic}-{part.partition}")
             partition = self._topics.get(topic).partition(part.partition)
-            return partition, self._produce.append(partition, part.records)
+
+            def done(outcome: Outcome) -> None:
+                answers.put(place, _produced(partition, part.partition, outcome))
+
+            self._produce.append_then(partition, part.records, done)
         except CordwoodError as error:
-            return error
+            answers.put(place, _refused(part.partition, error))
 
 
-async def _answer(
-    number: int, append: tuple[Partition, asyncio.Future[Appended]] | CordwoodError
-) -> ProducedPartition:
-    if isinstance(append, CordwoodError):
-        return _refused(number, append)
-    partition, future = append
-    try:
-        appended = await future
-    except CordwoodError as error:
-        return _refused(number, error)
+class _Answers:
+    """Gathers what became of each batch of one request; the last one ends the future."""
+
+    def __init__(self, request: ProduceRequest) -> None:
+        self.future: asyncio.Future[ProduceResponse | None]
+        self.future = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._found: dict[tuple[int, int], ProducedPartition] = {}
+        self._missing = 1 + sum(len(topic.partitions) for topic in request.topics)
+
+    def put(self, place: tuple[int, int], answer: ProducedPartition) -> None:
+        """The answer for the partition at this place of the request."""
+        self._found[place] = answer
+        self.settle()
+
+    def settle(self) -> None:
+        """One fewer is missing: a partition, or the request's own last word that all are begun."""
+        self._missing -= 1
+        if self._missing or self.future.done():
+            return
+        self.future.set_result(self._response() if self._request.acks else None)
+
+    def _response(self) -> ProduceResponse:
+        topics = [
+            ProducedTopic(
+                topic.name, [self._found[at_topic, at] for at in range(len(topic.partitions))]
+            )
+            for at_topic, topic in enumerate(self._request.topics)
+        ]
+        return ProduceResponse(topics)
+
+
+def _produced(partition: Partition, number: int, outcome: Outcome) -> ProducedPartition:
+    if isinstance(outcome, CordwoodError):
+        return _refused(number, outcome)
     by_broker = partition.config.message_timestamp_type == "LogAppendTime"
     return ProducedPartition(
         partition=number,
         error_code=Code.NONE,
-        base_offset=appended.base_offset,
-        log_append_time_ms=appended.append_ms if by_broker else _NO_OFFSET,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.append_ms if by_broker else _NO_OFFSET,
         log_start_offset=partition.log_start_offset,
     )
 

@@ -6,6 +6,8 @@ ends, and hold back every ``read_committed`` reader of the partition for good.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.produce import KafkaProduce
@@ -32,10 +34,10 @@ class VerifiedProduce:
         self._produce = produce
         self._coordinator = coordinator
 
-    async def produce(
+    def produce(
         self, request: ProduceRequest, version: int, caller: Caller
-    ) -> ProduceResponse | None:
-        """As ``KafkaProduce.produce``; batches reach the writer before the first wait."""
+    ) -> Awaitable[ProduceResponse | None]:
+        """As ``KafkaProduce.produce``; batches are with the writer when this returns."""
         refused = {
             TopicPartition(topic.name, part.partition): code
             for topic in request.topics
@@ -43,10 +45,10 @@ class VerifiedProduce:
             if (code := self._check(request.transactional_id, topic.name, part))
         }
         if not refused:
-            return await self._produce.produce(request, version, caller)
+            return self._produce.produce(request, version, caller)
         kept = [_without(topic, refused) for topic in request.topics]
-        response = await self._produce.produce(request._replace(topics=kept), version, caller)
-        return response and response._replace(topics=_merge(request, response, refused))
+        under_way = self._produce.produce(request._replace(topics=kept), version, caller)
+        return _merged(request, under_way, refused)
 
     def _check(self, transactional_id: str | None, topic: str, part: ProducePartition) -> Code:
         header = _first_header(part)
@@ -79,6 +81,15 @@ def _without(topic: ProduceTopic, refused: dict[TopicPartition, Code]) -> Produc
         if TopicPartition(topic.name, part.partition) not in refused
     ]
     return topic._replace(partitions=kept)
+
+
+async def _merged(
+    request: ProduceRequest,
+    under_way: Awaitable[ProduceResponse | None],
+    refused: dict[TopicPartition, Code],
+) -> ProduceResponse | None:
+    response = await under_way
+    return response and response._replace(topics=_merge(request, response, refused))
 
 
 def _merge(
