@@ -97,6 +97,10 @@ class TopicConfig:
         low=0,
         limit=True,
     )
+    archive_required: bool = setting(
+        False,
+        "Keep sealed segments until they are in an archive bundle that was read back and verified.",
+    )
     min_cleanable_dirty_ratio: float = setting(
         0.5, "Compact when the dirty part is more than this share of the log.", low=0, high=1
     )

@@ -57,6 +57,8 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_log_bytes": Metric("gauge", "Bytes of the partition's segments.", TOPIC),
     "cordwood_segments": Metric("gauge", "Segments by state.", (*TOPIC, "state")),
     "cordwood_segments_held": Metric("gauge", "Segments due but held back now.", TOPIC),
+    "cordwood_archived_end_offset": Metric("gauge", "Records below it are in bundles.", TOPIC),
+    "cordwood_archive_bundles": Metric("gauge", "Archive bundles read back and verified.", TOPIC),
     "cordwood_partition_offline": Metric("gauge", "1 when the files cannot be served.", TOPIC),
     "cordwood_cuts_total": Metric("counter", "Segments sealed by the monitor.", ("reason",)),
     "cordwood_reclaims_total": Metric("counter", "Segments reclaimed.", ("reason",)),
@@ -201,6 +203,9 @@ def _partitions(broker: Broker) -> Iterator[Sample]:
             yield Sample("cordwood_segments", sealed, {**labels, "state": "sealed"})
             held = broker.monitor.stats.held.get(partition.tp, 0)
             yield Sample("cordwood_segments_held", held, labels)
+            bundles = broker.store.catalog.bundles(partition.tp)
+            yield Sample("cordwood_archived_end_offset", bundles.end, labels)
+            yield Sample("cordwood_archive_bundles", len(bundles.entries()), labels)
     for tp in broker.store.offline:
         labels = {"topic": tp.topic, "partition": str(tp.partition)}
         yield Sample("cordwood_partition_offline", 1, labels)

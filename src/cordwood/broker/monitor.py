@@ -15,7 +15,7 @@ from functools import partial
 
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig
+from cordwood.config import KEEP_ALL, BrokerConfig
 from cordwood.decide.retention import Reason, RetentionPlan, plan_retention
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError
@@ -127,7 +127,14 @@ class Monitor:
             log_start=partition.log_start_offset,
             config=partition.config,
             now_ms=self._clock.now_ms(),
+            archived_end=self._archived_end(partition),
         )
+
+    def _archived_end(self, partition: Partition) -> int:
+        """How far RECLAIM may go for the archive's sake."""
+        if not partition.config.archive_required:
+            return KEEP_ALL
+        return self._store.catalog.bundles(partition.tp).end
 
     def _purge(self) -> None:
         for topic in list(self._store.topics):

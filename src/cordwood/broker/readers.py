@@ -45,9 +45,12 @@ class ReaderDesk:
         start, end = partition.log_start_offset, partition.high_watermark
         if start <= offset <= end:
             return
-        entry = self._catalog.segments(partition.tp).find(offset) if offset < start else None
+        bundle = self._catalog.bundles(partition.tp).find(offset) if offset < start else None
         where = (
-            f"; {offset + 1} is in archive bundle {entry.bundle}" if entry and entry.bundle else ""
+            f"; {offset + 1} is in archive bundle {bundle.name} under {bundle.place}: "
+            f"`cordwood archive restore {partition.tp.topic}` brings it back"
+            if bundle
+            else ""
         )
         raise OffsetOutOfRange(
             f"{partition.tp.topic} holds seq {start + 1} to {end} and {offset + 1} is not among "
@@ -62,9 +65,9 @@ class ReaderDesk:
         if offset >= partition.log_start_offset:
             passed = offset < watermark(positions, partition.log_start_offset)
             return "PROCESSED" if passed else "PENDING"
-        entry = self._catalog.segments(partition.tp).find(offset)
-        if entry and entry.bundle:
-            return f"ARCHIVED {entry.bundle}"
+        bundle = self._catalog.bundles(partition.tp).find(offset)
+        if bundle:
+            return f"ARCHIVED {bundle.name}"
         return "PROCESSED" if positions and offset < min(positions.values()) else "UNKNOWN"
 
     def describe(self, topic: str | None) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from cordwood.errors import (
     UnknownReader,
     UnknownTopic,
 )
+from cordwood.meta.bundles import BundleEntry, BundleIndex
 from cordwood.meta.keys import (
     CLUSTER_ID,
     NOW,
@@ -32,6 +33,7 @@ from cordwood.meta.keys import (
     ReaderPartition,
     SegmentEntry,
     Topic,
+    bundle_key,
     cursor_key,
     decode,
     encode,
@@ -171,6 +173,18 @@ class Catalog:
             if log_start > self.log_start(tp):
                 put |= _start(tp, log_start)
             self._put(put)
+
+    # --- archive ----------------------------------------------------------------------------
+
+    def bundles(self, tp: TopicPartition) -> BundleIndex:
+        """The archive bundles of a partition."""
+        return self._mirror.bundles[tp]
+
+    def put_bundles(self, tp: TopicPartition, entries: Iterable[BundleEntry]) -> None:
+        """Record bundles that were read back, all or none."""
+        self._put({bundle_key(tp, e.start_offset): encode_fields(e) for e in entries})
+
+    # --- swaps ------------------------------------------------------------------------------
 
     @property
     def swaps(self) -> Mapping[TopicPartition, Any]:
@@ -465,5 +479,5 @@ def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
 def _is_of_topic(text: str, topic: str) -> bool:
     """Whether a key says something about this topic."""
     kind, names = parse_key(text)
-    kinds = {"topic", "start", "epoch", "segment", "swap", "reader", "cursor"}
+    kinds = {"topic", "start", "epoch", "segment", "bundle", "swap", "reader", "cursor"}
     return kind in kinds and names[0] == topic

@@ -8,6 +8,7 @@
 ``now/start/<topic>/<partition>``                     log start offset
 ``now/epoch/<topic>/<partition>``                     leader epoch of the current term
 ``now/segment/<topic>/<partition>/<base, 20 digits>`` segment index entry
+``now/bundle/<topic>/<partition>/<start, 20 digits>`` archive bundle of offsets from there on
 ``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
 ``now/reader/<topic>/<reader>``                       a registered reader, and since when
 ``now/cursor/<topic>/<partition>/<reader>``           how far it has come
@@ -33,6 +34,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from cordwood.errors import CorruptionError
+from cordwood.meta.bundles import BundleEntry
 from cordwood.model import SegmentInfo, SegmentState, TopicPartition
 
 NOW: Final = "now/"
@@ -93,7 +95,6 @@ class SegmentEntry:
     newest_ms: int
     state: SegmentState
     sha256: str | None = None  # of the .log file; None until it has been read through
-    bundle: str | None = None  # where the archive keeps it
 
 
 def entry_of(info: SegmentInfo, sha256: str | None = None) -> SegmentEntry:
@@ -118,6 +119,11 @@ def key(kind: str, *names: str | int) -> str:
 def segment_key(tp: TopicPartition, base_offset: int) -> str:
     """Bases sort as numbers, so a range comes in offset order."""
     return key("segment", tp.topic, tp.partition, f"{base_offset:020d}")
+
+
+def bundle_key(tp: TopicPartition, start_offset: int) -> str:
+    """Starts sort as numbers, as segments' bases do."""
+    return key("bundle", tp.topic, tp.partition, f"{start_offset:020d}")
 
 
 def cursor_key(where: ReaderPartition) -> str:
@@ -167,7 +173,7 @@ def encode_topic(topic: Topic) -> bytes:
     )
 
 
-def encode_fields(value: Cursor | LineProducer | SegmentEntry) -> bytes:
+def encode_fields(value: Cursor | LineProducer | SegmentEntry | BundleEntry) -> bytes:
     """A flat value as a JSON object of its fields."""
     return encode(asdict(value))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cordwood.errors import CorruptionError
+from cordwood.meta.bundles import BundleEntry, BundleIndex
 from cordwood.meta.keys import (
     Cursor,
     LineProducer,
@@ -44,6 +45,7 @@ class Mirror:
         self.log_starts: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
         self.segments: defaultdict[TopicPartition, SegmentIndex] = defaultdict(SegmentIndex)
+        self.bundles: defaultdict[TopicPartition, BundleIndex] = defaultdict(BundleIndex)
         self.swaps: dict[TopicPartition, Any] = {}
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
@@ -94,6 +96,8 @@ class Mirror:
         kind, names = parse_key(key)
         if kind == "segment":
             self.segments[_partition(names)].remove(int(names[2]))
+        elif kind == "bundle":
+            self.bundles[_partition(names)].remove(int(names[2]))
         elif kind == "reader":
             del self.registered[names[0]][names[1]]
         else:
@@ -103,6 +107,8 @@ class Mirror:
     def _put(self, kind: str, names: list[str], found: Any) -> None:
         if kind == "segment":
             self.segments[_partition(names)].put(parse_segment(found))
+        elif kind == "bundle":
+            self.bundles[_partition(names)].put(BundleEntry(**found))
         elif kind == "reader":
             self.registered[names[0]][names[1]] = int(found)
         else:

@@ -10,7 +10,6 @@ import threading
 from bisect import bisect_right, insort
 
 from cordwood.meta.keys import SegmentEntry
-from cordwood.model import SegmentState
 
 
 class SegmentIndex:
@@ -52,12 +51,3 @@ class SegmentIndex:
         """All entries in offset order."""
         with self._lock:
             return [self._entries[base] for base in self._bases]
-
-    def archived_end(self) -> int:
-        """The offset up to which every segment has a bundle or is gone already."""
-        end = 0
-        for entry in self.entries():
-            if entry.bundle is None and entry.state is not SegmentState.RECLAIMED:
-                return entry.base_offset
-            end = entry.end_offset
-        return end

@@ -16,6 +16,7 @@ from cordwood.config import overrides
 from cordwood.errors import RequestError
 from cordwood.log.layout import LOCK
 from cordwood.log.partition import Partition
+from cordwood.meta.bundles import BundleEntry
 from cordwood.meta.keys import ReaderPartition
 from cordwood.model import TopicPartition
 from cordwood.net.http import Answer, Handler, Query
@@ -46,6 +47,10 @@ def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
         ("GET", "/api/deliveries"): api.deliveries,
         ("POST", "/api/deliveries"): api.deliver,
         ("POST", "/api/swaps"): api.swap,
+        ("GET", "/api/archive"): api.archive,
+        ("POST", "/api/archive"): api.record_bundles,
+        ("GET", "/api/replays"): api.replays,
+        ("POST", "/api/replays"): api.record_replay,
     }
 
 
@@ -179,6 +184,41 @@ class HttpApi:
         """Let a finished job's segments take the place of those it read."""
         await self._broker.gate.swap(_text(query.json(), "job"))
         return Answer.of(OK)
+
+    async def archive(self, query: Query) -> Answer:
+        """The bundles of ``?topic=``, and the cursors an archive keeps with its records."""
+        topic = _text(dict(query.params), "topic")
+        return Answer.of(self._broker.archive.describe(topic))
+
+    async def record_bundles(self, query: Query) -> Answer:
+        """Bundles of ``topic`` and ``partition`` that a job has written and read back."""
+        said = query.json()
+        tp = TopicPartition(_text(said, "topic"), _number(said, "partition"))
+        end = await self._broker.archive.record(tp, [_bundle(each) for each in said["bundles"]])
+        return Answer.of({"archived_end": end})
+
+    async def replays(self, _: Query) -> Answer:
+        """Every replay of dead letters."""
+        return Answer.of({"replays": self._broker.replays.list()})
+
+    async def record_replay(self, query: Query) -> Answer:
+        """What replay ``id`` has done so far, as ``record``."""
+        said = query.json()
+        if not isinstance(said.get("record"), dict):
+            raise RequestError("record is missing; it takes an object")
+        await self._broker.replays.put(_text(said, "id"), said["record"])
+        return Answer.of(OK)
+
+
+def _bundle(said: dict[str, Any]) -> BundleEntry:
+    return BundleEntry(
+        start_offset=_number(said, "start_offset"),
+        end_offset=_number(said, "end_offset"),
+        name=_text(said, "name"),
+        sha256=_text(said, "sha256"),
+        link=_text(said, "link"),
+        place=_text(said, "place"),
+    )
 
 
 def _partition(partition: Partition) -> dict[str, Any]:

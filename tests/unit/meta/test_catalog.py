@@ -15,6 +15,7 @@ from cordwood.errors import (
     UnknownReader,
     UnknownTopic,
 )
+from cordwood.meta.bundles import BundleEntry
 from cordwood.meta.catalog import PRODUCER_ID_BLOCK, Catalog
 from cordwood.meta.keys import (
     Cursor,
@@ -76,12 +77,13 @@ def assert_survives(opened: Opened) -> None:
     """The mirror shows exactly what a restart reads: no more, no less."""
     now, again = opened.catalog._mirror, opened.again()._mirror
     for name in vars(now):
-        if name in {"_tables", "segments", "registered"}:
+        if name in {"_tables", "segments", "bundles", "registered"}:
             continue
         assert getattr(now, name) == getattr(again, name), name
     assert {t: r for t, r in now.registered.items() if r} == dict(again.registered)
-    indexes = {tp: index.entries() for tp, index in now.segments.items() if index.entries()}
-    assert indexes == {tp: index.entries() for tp, index in again.segments.items()}
+    for shown, read in ((now.segments, again.segments), (now.bundles, again.bundles)):
+        indexes = {tp: index.entries() for tp, index in shown.items() if index.entries()}
+        assert indexes == {tp: index.entries() for tp, index in read.items()}
 
 
 def test_a_topic_is_there_after_a_restart(opened):
@@ -271,15 +273,15 @@ def test_segments_are_found_by_offset(opened):
 
 
 def test_a_reclaimed_segment_is_remembered(opened):
-    """Its state and the log start change in one step; range, size and bundle stay known."""
+    """Its state and the log start change in one step; range, size and sum stay known."""
     catalog = opened.catalog
     catalog.create_topic(a_topic())
-    catalog.put_segments(TP, [an_entry(0, 10, bundle="b.tar", sha256="ab"), an_entry(10, 20)])
+    catalog.put_segments(TP, [an_entry(0, 10, sha256="ab"), an_entry(10, 20)])
     before, _ = opened.store.range("")
     catalog.reclaim_segments(TP, [catalog.segments(TP).get(0)], 10)
     assert opened.store.range("")[0] == before + 1
     entry = catalog.segments(TP).find(5)
-    assert (entry.state, entry.bundle, entry.sha256) == (SegmentState.RECLAIMED, "b.tar", "ab")
+    assert (entry.state, entry.sha256) == (SegmentState.RECLAIMED, "ab")
     assert catalog.log_start(TP) == 10
     assert_survives(opened)
 
@@ -303,20 +305,39 @@ def test_a_swap_turns_entries_into_history(opened):
     assert_survives(opened)
 
 
-def test_archived_end_stops_at_the_first_segment_without_a_bundle(catalog):
-    """A reclaimed one no longer waits for the archive."""
-    catalog.create_topic(a_topic())
-    assert catalog.segments(TP).archived_end() == 0
-    catalog.put_segments(
-        TP,
-        [
-            an_entry(0, 10, state=SegmentState.RECLAIMED),
-            an_entry(10, 20, bundle="b"),
-            an_entry(20, 30),
-            an_entry(30, 40, bundle="b"),
-        ],
+def a_bundle(start, end):
+    return BundleEntry(
+        start_offset=start,
+        end_offset=end,
+        name=f"{start}.tar.gz",
+        sha256="ab",
+        link="cd",
+        place="p",
     )
-    assert catalog.segments(TP).archived_end() == 20
+
+
+def test_bundles_are_found_by_offset(opened):
+    """Whatever becomes of segments; past the last of them nothing is archived."""
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    assert (catalog.bundles(TP).end, catalog.bundles(TP).find(0)) == (0, None)
+    catalog.put_bundles(TP, [a_bundle(10, 20), a_bundle(20, 30)])
+    found = [catalog.bundles(TP).find(offset) for offset in (9, 10, 19, 20, 30)]
+    assert [b.name if b else None for b in found] == [
+        None, "10.tar.gz", "10.tar.gz", "20.tar.gz", None,
+    ]  # fmt: skip
+    assert catalog.bundles(TP).end == 30
+    assert_survives(opened)
+
+
+def test_bundles_go_with_their_topic(opened):
+    """A topic created again under the name is another one: nothing of it is archived."""
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    catalog.put_bundles(TP, [a_bundle(0, 10)])
+    catalog.begin_delete(TP.topic)
+    assert catalog.bundles(TP).entries() == []
+    assert_survives(opened)
 
 
 def test_the_cluster_keeps_its_id(opened):

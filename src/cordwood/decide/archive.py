@@ -1,0 +1,271 @@
+"""ARCHIVE: which sealed offsets are due, where bundles are cut, and what a manifest must look like.
+
+A bundle is a run of offsets of one partition. Bundles of a partition follow each other without a
+hole, so a manifest shows at once whether one is missing. A cut may fall inside a batch, which is
+then written as two; only a batch that compaction has thinned is never divided.
+
+A manifest is one line of JSON per bundle. Each line carries the hash of the line before it and its
+own, so no line can be changed, taken out or moved without the chain showing it; ``check_manifest``
+says which line, and how. A chain cannot show that its *last* links are gone: that is what the
+broker's own list of bundles is for (``check_known``).
+
+Pure: no file is touched here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from cordwood.config import KEEP_ALL
+
+FORMAT_VERSION: Final = 1
+
+
+class Sealed(NamedTuple):
+    """A sealed segment's offsets."""
+
+    base_offset: int
+    end_offset: int
+
+
+class Run(NamedTuple):
+    """One batch as its header tells it; ``records`` is 0 for a transaction's marker."""
+
+    base_offset: int
+    end_offset: int
+    records: int
+    size_bytes: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it may be divided at any offset."""
+        return self.records == self.end_offset - self.base_offset
+
+
+class Span(NamedTuple):
+    """Offsets of one bundle, half-open."""
+
+    start: int
+    end: int
+
+
+def plan_due(
+    sealed: Sequence[Sealed],
+    *,
+    log_start: int,
+    archived_end: int,
+    stable_end: int,
+    through: int = KEEP_ALL,
+) -> Span | None:
+    """The offsets to archive now: sealed, decided (no open transaction), not archived before.
+
+    ``through`` is the offset the operator wants archived up to, not included.
+    """
+    start = max(log_start, archived_end)
+    sealed_end = max((segment.end_offset for segment in sealed), default=0)
+    end = min(sealed_end, stable_end, through)
+    return Span(start, end) if start < end else None
+
+
+def plan_bundles(
+    runs: Iterable[Run],
+    due: Span,
+    *,
+    records_max: int = KEEP_ALL,
+    bytes_max: int = KEEP_ALL,
+) -> list[Span]:
+    """Cut what is due into bundles of at most so many records or bytes (one batch at least)."""
+    cuts: list[int] = []
+    records = size_bytes = 0
+    for run in runs:
+        run_records, run_bytes = _inside(run, due), run.size_bytes
+        if (records or size_bytes) and size_bytes + run_bytes > bytes_max:
+            cuts.append(run.base_offset)
+            records = size_bytes = 0
+        if run.is_dense:
+            first = max(run.base_offset, due.start)
+            offset = first + (records_max - records)  # where the open bundle is full
+            while offset < min(run.end_offset, due.end):
+                cuts.append(offset)
+                offset += records_max
+                records = records - records_max
+            records += run_records
+        else:
+            if records and records + run_records > records_max:
+                cuts.append(run.base_offset)
+                records = size_bytes = 0
+            records += run_records
+        size_bytes += run_bytes
+    edges = [due.start, *sorted({cut for cut in cuts if due.start < cut < due.end}), due.end]
+    return [Span(start, end) for start, end in itertools.pairwise(edges)]
+
+
+def _inside(run: Run, due: Span) -> int:
+    """How many of a run's records are due; a thinned run counts whole."""
+    if not run.is_dense:
+        return run.records
+    return max(0, min(run.end_offset, due.end) - max(run.base_offset, due.start))
+
+
+def bundle_name(partition: int, span: Span) -> str:
+    """``<partition>/<first seq>-<last seq>.tar.gz``, in an order that is also the bundles'."""
+    return f"{partition}/{span.start + 1:020d}-{span.end:020d}.tar.gz"
+
+
+# --- the manifest ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the manifest."""
+
+    number: int  # from 1
+    bundle: str
+    topic: str
+    topic_id: str
+    partition: int
+    first_seq: int
+    last_seq: int
+    first_ms: int  # the time range of its records; -1 without any
+    newest_ms: int
+    records: int
+    size_bytes: int
+    sha256: str
+    parquet_sha256: str | None
+    archived: str  # when, ISO 8601 in UTC
+    cursors: Mapping[str, int]  # reader → next seq's offset, when it was archived
+    previous: str
+    link: str = ""
+
+    @property
+    def span(self) -> Span:
+        """Its offsets."""
+        return Span(self.first_seq - 1, self.last_seq)
+
+
+class Problem(StrEnum):
+    """What can be wrong with an archive."""
+
+    EDITED = "edited"  # a manifest line does not match its own hash
+    ORDER = "order"  # a line does not follow the one before it: something was removed or moved
+    GAP = "gap"  # sequences that no bundle holds although their neighbours are archived
+    MISSING = "missing"  # a bundle is not there
+    CHANGED = "changed"  # a bundle's bytes are not those that were archived
+    STRANGER = "stranger"  # a bundle the manifest does not know
+    UNKNOWN = "unknown"  # what the broker knows as archived is not in the manifest
+
+
+class Finding(NamedTuple):
+    """One thing wrong, and where."""
+
+    problem: Problem
+    where: str
+    detail: str
+
+
+def genesis(topic: str, topic_id: str) -> str:
+    """What the first line of a topic's manifest follows."""
+    return hashlib.sha256(
+        f"cordwood archive {FORMAT_VERSION} {topic} {topic_id}".encode()
+    ).hexdigest()
+
+
+def seal_entry(entry: Entry) -> Entry:
+    """The entry with its link: the hash over all its other fields, the previous link included."""
+    said = asdict(entry)
+    del said["link"]
+    link = hashlib.sha256(_canonical(said)).hexdigest()
+    return Entry(**{**said, "link": link})
+
+
+def encode_manifest(entries: Iterable[Entry]) -> bytes:
+    """The manifest's text."""
+    return b"".join(_canonical(asdict(entry)) + b"\n" for entry in entries)
+
+
+def parse_entry(line: bytes) -> Entry | None:
+    """A manifest line, or None when it is not one."""
+    try:
+        said = json.loads(line)
+        entry = Entry(**said)
+    except (ValueError, TypeError):
+        return None
+    numbers = (entry.number, entry.partition, entry.first_seq, entry.last_seq, entry.records)
+    texts = (entry.bundle, entry.topic, entry.topic_id, entry.sha256, entry.previous, entry.link)
+    is_sound = all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)
+    return entry if is_sound and isinstance(entry.cursors, dict) else None
+
+
+def check_manifest(text: bytes) -> tuple[list[Entry], list[Finding]]:
+    """The entries that can be read, and everything the chain shows."""
+    entries: list[Entry] = []
+    findings: list[Finding] = []
+    previous: str | None = None
+    lines = text.split(b"\n")
+    if lines.pop():
+        findings.append(Finding(Problem.EDITED, "manifest", "its last line is cut short"))
+    for number, line in enumerate(lines, 1):
+        entry = parse_entry(line)
+        if entry is None:
+            findings.append(Finding(Problem.EDITED, f"line {number}", "it is no manifest entry"))
+            previous = None
+            continue
+        findings += _check_entry(entry, line, number, previous)
+        previous = entry.link
+        entries.append(entry)
+    return entries, findings + _check_spans(entries)
+
+
+def _check_entry(entry: Entry, line: bytes, number: int, previous: str | None) -> list[Finding]:
+    where = f"line {number} ({entry.bundle})"
+    if previous is None and number == 1:
+        previous = genesis(entry.topic, entry.topic_id)
+    findings = []
+    if seal_entry(entry).link != entry.link or _canonical(asdict(entry)) != line:
+        findings.append(Finding(Problem.EDITED, where, "its hash does not match what it says"))
+    if previous is not None and entry.previous != previous:
+        detail = "it does not follow the line before it: one was removed, or the order changed"
+        findings.append(Finding(Problem.ORDER, where, detail))
+    elif entry.number != number:
+        findings.append(Finding(Problem.ORDER, where, f"it was line {entry.number}"))
+    return findings
+
+
+def _check_spans(entries: Sequence[Entry]) -> list[Finding]:
+    """Sequences of a partition rise; a hole is only right where the log had been reclaimed."""
+    ends: dict[int, int] = {}
+    findings = []
+    for entry in entries:
+        start, end = entry.span
+        reached = ends.get(entry.partition)
+        if not start < end:
+            findings.append(Finding(Problem.EDITED, entry.bundle, "its sequence range is empty"))
+        elif reached is not None and start != reached:
+            detail = f"partition {entry.partition} was archived up to seq {reached}"
+            findings.append(Finding(Problem.GAP, entry.bundle, detail))
+        ends[entry.partition] = end
+    return findings
+
+
+def check_known(entries: Iterable[Entry], known: Mapping[str, str]) -> list[Finding]:
+    """Compare with what the broker remembers: bundle → link."""
+    links = {entry.bundle: entry.link for entry in entries}
+    findings = []
+    for bundle, link in known.items():
+        if bundle not in links:
+            detail = "the broker knows it as archived, and the manifest has no such entry"
+            findings.append(Finding(Problem.UNKNOWN, bundle, detail))
+        elif links[bundle] != link:
+            detail = "its entry is not the one the broker was told of"
+            findings.append(Finding(Problem.EDITED, bundle, detail))
+    return findings
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

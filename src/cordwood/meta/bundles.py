@@ -1,0 +1,67 @@
+"""The archive bundles of one partition in memory: which one holds an offset, and how far they go.
+
+Bundles are runs of offsets, not of segments: they stay right when compaction swaps segments, and
+after RECLAIM they are what a status query answers from. Gaps between them are offsets that were
+gone before they could be archived.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleEntry:
+    """A bundle that was written, read back and found right."""
+
+    start_offset: int
+    end_offset: int
+    name: str
+    sha256: str
+    link: str  # its manifest entry's hash: what the chain has to show at this place
+    place: str  # the directory or URL the archive is under
+
+
+class BundleIndex:
+    """Bundles by start offset. For any thread."""
+
+    def __init__(self) -> None:
+        """Empty: nothing was archived."""
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._entries: dict[int, BundleEntry] = {}
+
+    def put(self, entry: BundleEntry) -> None:
+        """Add a bundle, or change the one that starts there."""
+        with self._lock:
+            if entry.start_offset not in self._entries:
+                insort(self._starts, entry.start_offset)
+            self._entries[entry.start_offset] = entry
+
+    def remove(self, start_offset: int) -> None:
+        """Forget a bundle, with its topic."""
+        with self._lock:
+            del self._entries[start_offset]
+            self._starts.remove(start_offset)
+
+    def find(self, offset: int) -> BundleEntry | None:
+        """The bundle that holds the offset."""
+        with self._lock:
+            position = bisect_right(self._starts, offset) - 1
+            if position < 0:
+                return None
+            entry = self._entries[self._starts[position]]
+        return entry if offset < entry.end_offset else None
+
+    def entries(self) -> list[BundleEntry]:
+        """All of them in offset order."""
+        with self._lock:
+            return [self._entries[start] for start in self._starts]
+
+    @property
+    def end(self) -> int:
+        """One past the last offset archived; 0 when nothing is."""
+        with self._lock:
+            return self._entries[self._starts[-1]].end_offset if self._starts else 0
