@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from cordwood.batch.header import HEADER_BYTES
 from cordwood.config import MIB
 from cordwood.errors import CorruptionError, DataLoss
-from cordwood.log import index, scan
+from cordwood.log import index
 from cordwood.log.layout import DELETED, SWAP, Kind, file_path, parse_file_name
 
 CHUNK_BYTES: Final = 8 * MIB
@@ -240,10 +242,12 @@ def _index_floor(segment: Segment, offset: int) -> index.OffsetEntry | None:
     except FileNotFoundError:
         return None
     usable = data[: len(data) - len(data) % index.OFFSET_ENTRY_BYTES]
-    reader = index.FileIndex(
-        segment.base_offset, scan.read_from(usable), len(usable), scan.read_from(b""), 0
-    )
-    return reader.floor(offset)
+    entries = np.frombuffer(usable, ">i4").reshape(-1, 2)
+    at = int(np.searchsorted(entries[:, 0], offset - segment.base_offset, side="right")) - 1
+    if at < 0:
+        return None
+    relative, position = entries[at].tolist()
+    return index.OffsetEntry(segment.base_offset + relative, position)
 
 
 def batch_span(fd: int, position: int) -> tuple[int, int] | None:
