@@ -22,7 +22,7 @@ from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, changed
 from cordwood.errors import ConfigError
 from cordwood.log.files import Files
-from cordwood.net.service import Service
+from cordwood.net.service import Service, new_event_loop
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Broker:
     def start(self) -> None:
         """Start, and return when every door is open; raises what the start raised."""
         assert self._thread is None, "already running"
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="cordwood-broker", daemon=True
         )

@@ -170,6 +170,8 @@ class CommandDesk:
         return replies.encode_json(self._status())
 
     async def _list_readers(self, request: c.Readers, _: Framing) -> bytes:
+        if request.topic is not None:
+            self._topics.get(request.topic)
         return replies.encode_json({"readers": self._readers.describe(request.topic)})
 
     async def _reset(self, request: c.Reset, _: Framing) -> bytes:

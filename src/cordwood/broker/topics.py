@@ -101,8 +101,11 @@ class TopicDesk:
         """A topic as Walrus's ``STATE`` tells it, counting segments from 1."""
         partition = self.get(name).partition(0)
         *sealed, active = partition.segments()
-        current = len(self._store.catalog.segments(partition.tp).entries()) + 1
-        first = current - len(sealed)
+        oldest = (*sealed, active)[0].base_offset
+        # The index is written behind the cuts: what is live is counted here, what is gone there.
+        gone = self._store.catalog.segments(partition.tp).entries()
+        first = sum(entry.base_offset < oldest for entry in gone) + 1
+        current = first + len(sealed)
         counts = {str(first + i): segment.records for i, segment in enumerate(sealed)}
         return {
             "topic": name,

@@ -84,12 +84,17 @@ def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]],
     """Serve until SIGTERM or SIGINT."""
     _raise_file_limit()
     threading.excepthook = _die
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(config, on_ready))
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The loop brokers run on."""
     try:
         import uvloop
     except ImportError:  # not on this platform; the standard loop does the same, slower
-        asyncio.run(_serve(config, on_ready))
-    else:
-        uvloop.run(_serve(config, on_ready))
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _raise_file_limit() -> None:

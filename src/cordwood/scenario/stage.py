@@ -127,8 +127,11 @@ class Stage:
 def read_all(control: str, topic: str, count: int) -> list[Line]:
     """The first ``count`` records of a topic, from the start."""
     lines: list[Line] = []
-    with Client(control) as client:
-        for line in client.subscribe(topic, from_start=True, idle_timeout_s=30):
+    with (
+        Client(control) as client,
+        client.subscribe(topic, from_start=True, idle_timeout_s=30) as stream,
+    ):
+        for line in stream:
             lines.append(line)
             if len(lines) == count:
                 break

@@ -1,0 +1,230 @@
+"""The ingress door: acknowledgements, duplicates, takeovers, dead letters."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
+
+from cordwood.batch.records import decode_batches
+from cordwood.model import Record
+from cordwood.testing import Broker
+
+
+def stored(broker: Broker, topic: str) -> list[Record]:
+    """Records with their headers, straight from the log."""
+    partition = broker.service.broker.store.topic(topic).partition(0)
+    offset, records = 0, []
+    while offset < partition.high_watermark:
+        read = partition.read(offset, 2**20)
+        records += decode_batches(read.data)
+        offset = read.next_offset
+    return records
+
+
+def letters(broker: Broker, count: int) -> list[tuple[bytes | None, str, str]]:
+    """Bytes, reason and source of the dead letters, once there are so many."""
+    until(lambda: high_watermark(broker.control, "dead_letter") >= count, f"{count} dead letters")
+    found = []
+    for record in stored(broker, "dead_letter"):
+        headers = {header.key: (header.value or b"").decode() for header in record.headers}
+        found.append((record.value, headers["dlq.reason"], headers["dlq.source"]))
+    assert len(found) == count
+    return found
+
+
+def source(wire: Wire) -> str:
+    return "{}:{}".format(*wire.socket.getsockname())
+
+
+def test_named_producer_hears_of_every_line(broker: Broker):
+    """HELLO is answered with epoch and last n; ACK says up to where lines are durable."""
+    with Wire(broker.ingress) as wire:
+        assert wire.hello("billing") == [b"OK", b"billing", b"0", b"0"]
+        wire.send(numbered(1, 1001)).acked(1000)
+    lines = read_topic(broker.control)
+    assert [line.n for line in lines] == list(range(1, 1001))
+    assert lines[41].payload == b"p42"
+
+
+def test_resent_lines_are_dropped_also_after_a_restart(tmp_path):
+    """The name and its n are in the log: a new broker knows what the old one stored."""
+    with Broker(tmp_path / "data", kafka="off") as broker:
+        with Wire(broker.ingress) as wire:
+            wire.hello("billing")
+            wire.send(numbered(1, 101)).acked(100)
+            wire.send(numbered(51, 121)).acked(120)
+            wire.send(numbered(1, 121)).acked(120)
+        broker.restart()
+        with Wire(broker.ingress) as wire:
+            assert wire.hello("billing")[3] == b"120"
+            wire.send(numbered(90, 151)).acked(150)
+        assert [line.n for line in read_topic(broker.control)] == list(range(1, 151))
+
+
+def test_frames_at_the_ingress_door_are_acknowledged_in_frames(broker: Broker):
+    """A payload with newlines and NUL is one record."""
+    payload = b"a\nb\0c|d\r\n"
+    with Wire(broker.ingress) as wire:
+        assert wire.frame(b"HELLO framed").read_frame() == b"OK framed 0 0"
+        assert wire.frame(b"test.k|17|1|" + payload).read_frame() == b"ACK 1"
+    assert [r.value for r in stored(broker, "append")] == [payload]
+
+
+def test_second_connection_takes_the_name_over(broker: Broker):
+    """The first is told and closed; nothing of both is stored twice or lost."""
+    with Wire(broker.ingress) as first, Wire(broker.ingress) as second:
+        first.hello("billing")
+        first.send(numbered(1, 11)).acked(10)
+        assert second.hello("billing")[3] == b"10"
+        assert first.line().startswith(b"ERR PRODUCER_FENCED another connection said HELLO billing")
+        assert first.is_closed()
+        second.send(numbered(5, 21)).acked(20)
+    assert [line.n for line in read_topic(broker.control)] == list(range(1, 21))
+
+
+def test_many_connections_of_one_name_at_once_leave_one(broker: Broker):
+    """However they race, one session holds the name, and each n is stored once."""
+    replies: list[list[bytes]] = []
+
+    def produce() -> None:
+        with Wire(broker.ingress) as wire:
+            replies.append(wire.hello("racer"))
+            try:
+                wire.send(numbered(1, 201)).end().rest()
+            except OSError:
+                pass  # taken over
+
+    threads = [threading.Thread(target=produce) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Wire(broker.ingress) as wire:
+        wire.hello("racer")
+        wire.send(numbered(1, 201)).acked(200)
+    assert sorted(line.n for line in read_topic(broker.control)) == list(range(1, 201))
+    until(lambda: not broker.service.broker.ingress._named, "names are given back")
+
+
+def test_older_epoch_is_refused(broker: Broker):
+    """Who comes back with a lower epoch was replaced."""
+    with Wire(broker.ingress) as wire:
+        assert wire.hello("billing", 5)[2] == b"5"
+    with Wire(broker.ingress) as wire:
+        assert wire.hello("billing", 4)[:2] == [b"ERR", b"PRODUCER_FENCED"]
+        assert wire.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "code"),
+    [
+        (b"HELLO\n", b"BAD_HELLO"),
+        (b"HELLO a b c\n", b"BAD_HELLO"),
+        (b"HELLO bad/name\n", b"BAD_HELLO"),
+        (b"HELLO a 70000\n", b"BAD_HELLO"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff\n", None),
+        (b"\x01\x00\x00\x00x\xff\xff\xff\xff", b"BAD_FRAME"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"UNEXPECTED_TLS"),
+    ],
+)
+def test_greeting_that_cannot_be_followed_is_told_and_closed(
+    broker: Broker, greeting: bytes, code: bytes | None
+):
+    """One ERR line, then the end; bytes that are merely no record stay a dead letter."""
+    with Wire(broker.ingress) as wire:
+        said = wire.send(greeting).end().rest()
+    if code is None:
+        assert said == b""
+        assert letters(broker, 1)[0][0] == greeting[:-1]
+    else:
+        assert b"ERR " + code in said
+
+
+def test_what_is_no_record_becomes_a_dead_letter_with_why_and_whence(broker: Broker):
+    """Reason, source address and the bytes; neighbours on the same connection are stored."""
+    long = b"test.k|17|1|" + b"x" * 2_000_000
+    with Wire(broker.ingress) as wire:
+        peer = source(wire)
+        wire.send(b"test.k|17|1|good\n")
+        wire.send(b"no separators\n" + b"|17|2|no key\n" + b"test.k|when|3|x\n")
+        wire.send(b"test.k|17|many|x\n" + b"te\x07st|17|4|x\n" + b"\0\0\0\0\0|17|4|x\n")
+        wire.send(long + b"\n" + b"test.k|17|5|good\n" + b"test.k|17|6|cut sho")
+        assert wire.end().rest() == b""
+    assert [line.payload for line in read_topic(broker.control)] == [b"good", b"good"]
+    found = letters(broker, 8)
+    assert [value for value, _, _ in found] == [
+        b"no separators",
+        b"|17|2|no key",
+        b"test.k|when|3|x",
+        b"test.k|17|many|x",
+        b"te\x07st|17|4|x",
+        b"\0\0\0\0\0|17|4|x",
+        long[:4096],
+        b"test.k|17|6|cut sho",
+    ]
+    assert {where for _, _, where in found} == {peer}
+    reasons = [why for _, why, _ in found]
+    assert reasons[0].startswith("expected routing_key|timestamp|n|payload")
+    assert reasons[1] == "the routing key is empty"
+    assert "timestamp" in reasons[2]
+    assert reasons[3].startswith("n is not")
+    assert "control character" in reasons[4]
+    assert reasons[6:] == [f"too_long {len(long)} bytes", "half_line"]
+
+
+def test_client_that_vanishes_mid_line_leaves_a_dead_letter(broker: Broker):
+    """A reset instead of an end loses nothing that had arrived."""
+    wire = Wire(broker.ingress)
+    wire.send(numbered(1, 4) + b"test.k|17|4|cut sho")
+    until(lambda: high_watermark(broker.control) == 3, "the whole lines are stored")
+    wire.reset()
+    assert letters(broker, 1)[0][:2] == (b"test.k|17|4|cut sho", "half_line")
+
+
+def test_flood_of_bad_lines_is_all_there_and_nobody_waits_long(broker: Broker):
+    """131,072 bad lines in a few reads are written in slices, and counted to the last."""
+    with Wire(broker.ingress) as wire:
+        wire.send(b"x\n" * 131_072 + b"test.k|17|1|good\n")
+        assert wire.end().rest() == b""
+    assert high_watermark(broker.control, "dead_letter") == 131_072
+    assert [line.payload for line in read_topic(broker.control)] == [b"good"]
+    assert broker.service.broker.ingress.stats.rejected == 131_072
+
+
+def test_lines_without_hello_get_no_reply(broker: Broker):
+    """nc pushes and hears nothing; the end of the connection says that all is stored."""
+    with Wire(broker.ingress) as wire:
+        assert wire.send(numbered(1, 5001)).end().rest() == b""
+    assert high_watermark(broker.control) == 5000
+
+
+def test_order_holds_per_producer_while_many_send(broker: Broker):
+    """Eight producers at once: each finds its own lines in order, once."""
+
+    def produce(number: int) -> None:
+        with Wire(broker.ingress) as wire:
+            wire.hello(f"p{number}")
+            wire.send(numbered(1, 2001, key=f"k.{number}")).acked(2000)
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = read_topic(broker.control)
+    assert [line.seq for line in lines] == list(range(1, 16_001))
+    for number in range(8):
+        own = [line.n for line in lines if line.routing_key == f"k.{number}"]
+        assert own == list(range(1, 2001))
+
+
+def test_names_are_free_again_after_their_connections(broker: Broker):
+    """A thousand producers that came and went leave nothing behind in memory."""
+    for number in range(200):
+        with Wire(broker.ingress) as wire:
+            wire.hello(f"brief-{number}")
+            wire.send(numbered(1, 2))  # and does not wait for its ACK
+    until(lambda: not broker.service.broker.ingress._named, "names are given back")
+    assert ask(broker.control, "GET_ACK").startswith(b"ACK")

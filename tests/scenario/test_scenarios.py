@@ -1,0 +1,22 @@
+"""Every story a user can play with ``cordwood scenario`` holds."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cordwood.scenario import SCENARIOS, Stage
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_passes(name: str):
+    """The functions behind the command, with the verdict they print; a failure shows the story."""
+    out = io.StringIO()
+    try:
+        with Stage(name, out=out) as stage:
+            SCENARIOS[name](stage)
+    finally:
+        print(out.getvalue())
+    assert out.getvalue().rstrip().endswith("step=result outcome=PASS")
+    assert "outcome=FAIL" not in out.getvalue()
