@@ -1,0 +1,325 @@
+"""ROUTE: the streaming query from the ingress topic to the routes, exactly once.
+
+Records never pass through the JVM. The query's source plans ranges of offsets; the task that reads
+a range also routes it and stages the result (``routing``), and its one row says what it staged. The
+driver then has the gate append all parts of the micro-batch and move the cursor of the reader
+``route``, in one step.
+
+That cursor is where the query stands, and the only place that says so. A delivery names the offsets
+it starts from, and the gate takes it only if the cursor stands there: so nothing is routed twice
+and nothing is left out, whoever dies, and also when two drivers run at once. Spark's checkpoint is
+scratch: each start takes a new one, and begins at the cursor.
+
+Bindings are read anew for each micro-batch. Order within a route is the source's order, partition
+by partition.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from cordwood.config import BrokerConfig
+from cordwood.decide.routing import Bindings
+from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.model import TopicPartition
+from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
+from cordwood.pipeline.logs import open_log
+from cordwood.pipeline.options import SourceOptions, parse_options
+from cordwood.pipeline.source import Split, TopicStreamReader
+from cordwood.pipeline.staging import Outbox, Yard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+logger = logging.getLogger("cordwood.pipeline")
+
+READER: Final = "route"
+FORMAT: Final = "cordwood-route"
+RECORDS_MAX: Final = 1_000_000  # of one micro-batch: bounds what is staged and what is repeated
+IDLE_WAIT_S: Final = 1.0  # how long one question for new records waits for them
+POLL_S: Final = 0.01
+SCHEMA: Final = "partition int, start bigint, end bigint, job string, parts string"
+_WANTED: Final = frozenset({"offset", "timestamp", "key", "value", "headers"})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteJob:
+    """What is to be routed; small and picklable."""
+
+    where: Where
+    topic: str
+    dead_letter_topic: str
+    yard: Yard
+    new_count: int
+    records_max: int = RECORDS_MAX
+
+    @property
+    def query(self) -> str:
+        """What the gate knows the query by."""
+        return f"{READER}.{self.topic}"
+
+    def source_options(self) -> SourceOptions:
+        """Files where they can be reached, else the wire; what is lost is lost, and said."""
+        said = {
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+            "maxOffsetsPerTrigger": str(self.records_max),
+        }
+        if self.yard.is_reachable():
+            said["path"] = self.yard.data
+        if self.where.servers:
+            said["kafka.bootstrap.servers"] = self.where.servers
+        return parse_options(said, streaming=True)
+
+
+class RouteSplit(InputPartition):
+    """One task: a range, and everything that decides where its records go."""
+
+    def __init__(self, split: Split, ways: Any, job: str) -> None:
+        """Plain values only: it is pickled for every task."""
+        super().__init__(None)
+        self.split = split
+        self.ways = ways
+        self.job = job
+
+
+class RouteSource(DataSource):
+    """Spark's way to the reader below; the job travels as an option."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for ``format``."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """What a task says of the range it routed."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """For ``spark.readStream``."""
+        return RouteReader(_parse_job(self.options["job"]))
+
+
+class RouteReader(DataSourceStreamReader):
+    """Plans ranges as the topic's own reader does; reading one routes it."""
+
+    def __init__(self, job: RouteJob) -> None:
+        """Nothing is asked yet."""
+        self._job = job
+        self._reader = TopicStreamReader(job.source_options(), StructType())
+        self._api: BrokerApi | None = None
+
+    # --- what Spark asks the driver ----------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
+        """Where the cursor stands."""
+        stands = self._broker().positions(self._job.topic, READER)
+        return {self._job.topic: {str(at): offset for at, offset in sorted(stands.items())}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """A micro-batch has a bound."""
+        return ReadMaxRows(self._job.records_max)
+
+    def latestOffset(  # noqa: N802 - Spark's
+        self, start: dict[str, dict[str, int]], limit: ReadLimit
+    ) -> dict[str, dict[str, int]]:
+        """Where the next micro-batch ends; waits a moment for records, as asking costs more."""
+        deadline = time.monotonic() + IDLE_WAIT_S
+        while True:
+            latest = self._reader.latestOffset(start, limit)
+            if latest != start or time.monotonic() > deadline:
+                return latest
+            time.sleep(POLL_S)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's
+        """So that progress shows the lag."""
+        return self._reader.reportLatestOffset()
+
+    def partitions(
+        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
+    ) -> Sequence[InputPartition]:
+        """The tasks of one micro-batch, with the bindings of this moment."""
+        splits = self._reader.partitions(start, end)
+        if not splits:
+            return []
+        ways = self._ways()
+        job = f"{self._job.query}.{secrets.token_hex(6)}"
+        return [RouteSplit(split, ways, job) for split in splits if isinstance(split, Split)]
+
+    def commit(self, end: dict[str, dict[str, int]]) -> None:
+        """The gate moved the cursor already."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._reader.stop()
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+
+    # --- what an executor does ---------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Route the range; one row of what was staged."""
+        if isinstance(partition, RouteSplit):  # else Spark's stand-in when there is nothing
+            yield route_range(self._job, partition)
+
+    # --- within ------------------------------------------------------------------------------
+
+    def _broker(self) -> BrokerApi:
+        if self._api is None:
+            self._api = BrokerApi(self._job.where)
+        return self._api
+
+    def _ways(self) -> Any:
+        from cordwood.pipeline.routing import Ways
+
+        api = self._broker()
+        return Ways(
+            bindings=parse_bindings(api.bindings(), self._job.topic),
+            dead_letter_topic=self._job.dead_letter_topic,
+            counts=api.partition_counts(),
+            new_count=self._job.new_count,
+        )
+
+
+def parse_bindings(rows: Sequence[Mapping[str, str]], source: str) -> Bindings:
+    """As the broker lists them."""
+    found: dict[str, dict[str, str]] = {"exact": {}, "prefix": {}}
+    for row in rows:
+        found[row["kind"]][row["key"]] = row["topic"]
+    return Bindings(exact=found["exact"], prefix=found["prefix"], source=source)
+
+
+def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
+    """Runs on an executor: read, route, stage."""
+    from cordwood.batch.columns import decode_columns
+    from cordwood.pipeline.routing import Router
+
+    tp, start, end = whole = task.split.range
+    with open_log(job.source_options()) as log, Outbox(job.yard, task.job) as outbox:
+        router = Router(task.ways, outbox)
+        for chunk in log.chunks(whole, task.split.hint):
+            try:
+                columns = decode_columns(
+                    chunk.data, start_offset=chunk.start_offset, end_offset=end, wanted=_WANTED
+                )
+            except CorruptBatch as error:
+                raise CorruptionError(
+                    f"{tp}, offsets {chunk.start_offset} to {chunk.end_offset}: {error}; run "
+                    "`cordwood segment verify`"
+                ) from None
+            router.route(tp, columns)
+        parts = outbox.flush()
+    return tp.partition, start, end, task.job, json.dumps(parts)
+
+
+# --- the driver -----------------------------------------------------------------------------------
+
+
+class Route:
+    """The running query."""
+
+    def __init__(self, spark: SparkSession, job: RouteJob, api: BrokerApi) -> None:
+        """Registers the reader and starts at its cursor."""
+        self._job = job
+        self._api = api
+        stand_up(api, job)
+        last = api.last_batch(job.query)
+        self._batch = 0 if last is None else last + 1
+        self._checkpoint = Path(tempfile.mkdtemp(prefix="cordwood-route-"))
+        spark.dataSource.register(RouteSource)
+        self.query: StreamingQuery = (
+            spark.readStream.format(FORMAT)
+            .option("job", _encode_job(job))
+            .load()
+            .writeStream.queryName(job.query)
+            .foreachBatch(self._deliver)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .start()
+        )
+
+    def stop(self) -> None:
+        """End the query; a micro-batch under way is either delivered or was never there."""
+        try:
+            self.query.stop()
+        finally:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _deliver(self, staged: DataFrame, _: int) -> None:
+        """One micro-batch; raising ends the query, and the next start begins at the cursor."""
+        rows = sorted(tuple(row) for row in staged.collect())
+        if not rows:
+            return
+        parts = [Part(*part) for row in rows for part in json.loads(row[4])]
+        job = rows[0][3]
+        self._api.deliver(self._job.query, self._batch, job, parts, self._cursors(rows))
+        self._batch += 1
+
+    def _cursors(self, rows: Sequence[tuple[Any, ...]]) -> list[Cursor]:
+        """From the first offset of the first range to the end of the last, by partition."""
+        spans: dict[int, tuple[int, int]] = {}
+        for partition, start, end, *_ in rows:
+            first, last = spans.get(partition, (start, start))
+            assert start == last, "the ranges of a partition follow each other"
+            spans[partition] = first, end
+        return [
+            Cursor(READER, self._job.topic, partition, start, end)
+            for partition, (start, end) in spans.items()
+        ]
+
+
+def plan_route(api: BrokerApi, where: Where, *, records_max: int = RECORDS_MAX) -> RouteJob:
+    """The job a broker's settings ask for."""
+    status = api.status()
+    new_count = status["config"].get("num.partitions", BrokerConfig().num_partitions)
+    return RouteJob(
+        where=where,
+        topic=status["ingress_topic"],
+        dead_letter_topic=status["dead_letter_topic"],
+        yard=Yard.of(api, where),
+        new_count=int(new_count),
+        records_max=records_max,
+    )
+
+
+def stand_up(api: BrokerApi, job: RouteJob) -> None:
+    """Wait for the topic, register the reader, and put its cursor where records can be read."""
+    while job.topic not in api.partition_counts():
+        time.sleep(POLL_S * 20)
+    api.register(job.topic, READER)
+    stands = api.positions(job.topic, READER)
+    tps = [TopicPartition(job.topic, partition) for partition in sorted(stands)]
+    with open_log(job.source_options()) as log:
+        bounds = log.bounds(tps)
+    for tp, (begin, _) in bounds.items():
+        if begin > stands[tp.partition]:
+            lost = stands[tp.partition], begin
+            logger.warning("route.data_lost partition=%s from=%d to=%d", tp, *lost)
+            api.advance(tp.topic, tp.partition, READER, begin)
+
+
+def _encode_job(job: RouteJob) -> str:
+    return json.dumps(asdict(job))
+
+
+def _parse_job(text: str) -> RouteJob:
+    said = json.loads(text)
+    where = Where(**said.pop("where"))
+    yard = said.pop("yard")
+    yard["where"] = Where(**yard["where"])
+    return RouteJob(where=where, yard=Yard(**yard), **said)

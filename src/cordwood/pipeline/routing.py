@@ -1,0 +1,214 @@
+"""ROUTE on an executor: a chunk of records, decided, given its provenance, and staged by route.
+
+The decision is ``decide.routing.route``; here it is only asked as rarely as possible. Plain keys
+with the same prefix go the same way, so one of them is asked about; where a binding is exact, or a
+key is odd, each distinct key is. A record keeps its key, value, timestamp and headers; where it
+came from is added behind them (``decide.provenance``, or ``decide.deadletters`` with the reason).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from cordwood.batch.columns import Columns, HeaderSpans, Spans
+from cordwood.batch.table import Longs, readonly
+from cordwood.decide import deadletters
+from cordwood.decide.provenance import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+from cordwood.decide.routing import Bindings, DeadLetter, Routed, key_prefix, route
+from cordwood.model import TopicPartition
+from cordwood.pipeline.keys import NULL, group, partitions_of, prefixes
+from cordwood.pipeline.staging import Outbox
+
+DEAD: Final = -1
+UNDECIDED: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What decides a micro-batch: bindings and topics as they were when it was planned."""
+
+    bindings: Bindings
+    dead_letter_topic: str
+    counts: dict[str, int]  # partitions of topics
+    new_count: int  # partitions of a topic created on sight
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has, or will have."""
+        return self.counts.get(topic, self.new_count)
+
+
+class Router:
+    """One task's memory of what it decided; bindings do not change within a micro-batch."""
+
+    def __init__(self, ways: Ways, outbox: Outbox) -> None:
+        """Routes go to the outbox."""
+        self._ways = ways
+        self._outbox = outbox
+        self._topics: list[str] = []
+        self._ids: dict[str, int] = {}
+        self._by_prefix: dict[bytes, int] = {}
+        self._exact = {key_prefix(key).encode() for key in ways.bindings.exact}
+
+    def route(self, tp: TopicPartition, columns: Columns) -> None:
+        """Stage every record of a chunk where it belongs."""
+        if not len(columns):
+            return
+        assert columns.keys is not None, "keys were wanted"
+        ids, dead = self._decide(columns.keys)
+        order = np.argsort(
+            ids.astype(np.int16) if len(self._topics) < 2**15 else ids, kind="stable"
+        )
+        bounds = np.searchsorted(ids[order], np.arange(len(self._topics) + 1))
+        for topic, start, end in zip(self._topics, bounds[:-1], bounds[1:], strict=True):
+            if start < end:
+                rows = order[start:end]
+                chosen = columns.chosen(rows)
+                self._stage(topic, _add_headers(chosen, _provenance(tp, chosen.offsets)))
+        if dead:
+            rows = np.array(sorted(dead), np.int64)
+            chosen = columns.chosen(rows)
+            reasons = [dead[row] for row in rows.tolist()]
+            letters = _add_headers(chosen, _reasons(tp, chosen.offsets, reasons))
+            self._stage(self._ways.dead_letter_topic, letters)
+
+    def _stage(self, topic: str, columns: Columns) -> None:
+        count = self._ways.partition_count(topic)
+        if count == 1:
+            self._outbox.add(topic, 0, _renumbered(columns))
+            return
+        assert columns.keys is not None
+        partitions = partitions_of(columns.keys, count)
+        partitions[partitions == NULL] = 0
+        for partition in np.unique(partitions).tolist():
+            rows = np.flatnonzero(partitions == partition)
+            self._outbox.add(topic, partition, _renumbered(columns.chosen(rows)))
+
+    # --- the decision -------------------------------------------------------------------------
+
+    def _decide(self, keys: Spans) -> tuple[Longs, dict[int, DeadLetter]]:
+        """Each row's topic as a number, and why rows are dead."""
+        before_dot, is_plain = prefixes(keys)
+        groups = group(before_dot)
+        table = np.array(
+            [self._decide_prefix(before_dot[first] or b"") for first in groups.firsts.tolist()]
+            + [UNDECIDED],  # for null keys, whose group is -1
+            np.int64,
+        )
+        ids = table[groups.ids]
+        ids[~is_plain] = UNDECIDED
+        return ids, self._decide_singly(keys, ids)
+
+    def _decide_prefix(self, prefix: bytes) -> int:
+        """The topic of all plain keys with this prefix, unless each must be looked at."""
+        if prefix not in self._by_prefix:
+            self._by_prefix[prefix] = UNDECIDED
+            if prefix and prefix not in self._exact:
+                verdict = route(prefix, self._ways.bindings)
+                if isinstance(verdict, Routed):
+                    self._by_prefix[prefix] = self._number(verdict.topic)
+        return self._by_prefix[prefix]
+
+    def _decide_singly(self, keys: Spans, ids: Longs) -> dict[int, DeadLetter]:
+        """Fill in what prefixes did not tell; the dead rows."""
+        dead: dict[int, DeadLetter] = {}
+        verdicts: dict[bytes | None, Routed | DeadLetter] = {}
+        for row in np.flatnonzero(ids == UNDECIDED).tolist():
+            key = keys[row]
+            if key not in verdicts:
+                verdicts[key] = route(key, self._ways.bindings)
+            verdict = verdicts[key]
+            if isinstance(verdict, Routed):
+                ids[row] = self._number(verdict.topic)
+            else:
+                ids[row] = DEAD
+                dead[row] = verdict
+        return dead
+
+    def _number(self, topic: str) -> int:
+        if topic not in self._ids:
+            self._ids[topic] = len(self._topics)
+            self._topics.append(topic)
+        return self._ids[topic]
+
+
+# --- headers ------------------------------------------------------------------------------------
+
+
+def _provenance(tp: TopicPartition, offsets: Longs) -> list[tuple[str, Spans]]:
+    return [
+        (SOURCE_TOPIC, _constant(tp.topic, len(offsets))),
+        (SOURCE_PARTITION, _constant(str(tp.partition), len(offsets))),
+        (SOURCE_OFFSET, digits(offsets)),
+    ]
+
+
+def _reasons(
+    tp: TopicPartition, offsets: Longs, reasons: Sequence[DeadLetter]
+) -> list[tuple[str, Spans]]:
+    """The headers of ``deadletters.headers_for_record``, column by column."""
+    whole = [
+        deadletters.headers_for_record(why.reason, why.detail, *tp, offset)
+        for why, offset in zip(reasons, offsets.tolist(), strict=True)
+    ]
+    names = [header.key for header in whole[0]]
+    return [
+        (name, Spans.of([headers[at].value for headers in whole])) for at, name in enumerate(names)
+    ]
+
+
+def _constant(text: str, rows: int) -> Spans:
+    data = text.encode()
+    return Spans(readonly(data), np.zeros(rows, np.int64), np.full(rows, len(data), np.int32))
+
+
+def digits(numbers: Longs) -> Spans:
+    """Numbers as text, all at once."""
+    texts = numbers.astype("S20")
+    lengths = np.char.str_len(texts).astype(np.int32)
+    starts = np.arange(len(numbers), dtype=np.int64) * 20
+    return Spans(readonly(texts.tobytes()), starts, lengths)
+
+
+def _add_headers(columns: Columns, extra: Sequence[tuple[str, Spans]]) -> Columns:
+    headers = columns.headers or HeaderSpans.none(len(columns))
+    return replace(columns, headers=with_headers(headers, extra))
+
+
+def with_headers(headers: HeaderSpans, extra: Sequence[tuple[str, Spans]]) -> HeaderSpans:
+    """Every row's headers followed by one of each name; bytes of the columns are joined."""
+    old = np.diff(headers.rows)
+    rows = np.zeros(len(old) + 1, np.int64)
+    np.cumsum(old + len(extra), out=rows[1:])
+    kept = np.repeat(rows[:-1] - headers.rows[:-1], old) + np.arange(len(headers.names))
+    added = [rows[:-1] + old + at for at in range(len(extra))]
+    names = [_constant(name, len(old)) for name, _ in extra]
+    contents = [spans for _, spans in extra]
+    return HeaderSpans(
+        rows,
+        _woven(int(rows[-1]), [(kept, headers.names), *zip(added, names, strict=True)]),
+        _woven(int(rows[-1]), [(kept, headers.contents), *zip(added, contents, strict=True)]),
+    )
+
+
+def _woven(count: int, pieces: Sequence[tuple[Longs, Spans]]) -> Spans:
+    """One column from several: each piece's rows go where its indexes say."""
+    starts, lengths = np.empty(count, np.int64), np.empty(count, np.int32)
+    buffers: list[Any] = []
+    base = 0
+    for where, spans in pieces:
+        if len(spans):
+            starts[where] = spans.starts + base
+            lengths[where] = spans.lengths
+            buffers.append(spans.data)
+            base += len(spans.data)
+    joined = np.concatenate(buffers) if buffers else np.empty(0, np.uint8)
+    return Spans(readonly(joined), starts, lengths)
+
+
+def _renumbered(columns: Columns) -> Columns:
+    """Offsets that run on; the log gives the real ones."""
+    return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
