@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-IDLE_MAX: Final = 64
+IDLE_MAX: Final = 256  # a quarter of the usual limit of a process
 
 
 @dataclass(slots=True)

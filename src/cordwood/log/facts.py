@@ -34,6 +34,11 @@ class Facts(NamedTuple):
     timeindex_bytes: int
     aborted_count: int  # entries of its .txnindex
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this was written of a sealed segment."""
+        return self.index_bytes >= 0
+
     @classmethod
     def blank(cls, base_offset: int, created_ms: int) -> Facts:
         """A segment without batches and, so that nobody takes it for sealed, without indexes."""

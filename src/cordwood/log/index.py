@@ -10,8 +10,8 @@ and the batch that brought it ends with this offset". A last one is forced when 
 sealed, so the last entry tells the segment's newest timestamp.
 
 Two classes answer the same questions. ``MemoryIndex`` grows with the active segment, in compact
-arrays, one writer and any readers. ``FileIndex`` bisects a sealed segment's files with a few small
-reads, so that memory does not grow with the log; what it finds is checked by whoever reads the
+arrays, one writer and any readers. ``FileIndex`` looks into a sealed segment's files with one small
+read, so that memory does not grow with the log; what it finds is checked by whoever reads the
 batch there (``batch.last_offset == entry.offset``), and a wrong index is replaced by a
 ``MemoryIndex`` built from the log.
 """
@@ -22,7 +22,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from operator import lt
 from typing import Final, NamedTuple
 
@@ -102,10 +102,6 @@ class MemoryIndex:
             return None
         return TimeEntry(self._times[i], self.base_offset + self._time_offsets[i])
 
-    def last_time(self) -> TimeEntry | None:
-        """The largest timestamp and its batch; None without one."""
-        return None if self.newest.timestamp_ms == NO_TIMESTAMP else self.newest
-
     def sizes_bytes(self) -> tuple[int, int]:
         """How large ``.index`` and ``.timeindex`` are as files."""
         return OFFSET_ENTRY_BYTES * len(self._offsets), TIME_ENTRY_BYTES * len(self._times)
@@ -125,12 +121,13 @@ class MemoryIndex:
 class FileIndex:
     """The index files of a sealed segment, read as needed.
 
-    ``read_offsets`` and ``read_times`` read the two files; each is called a few times per question
-    and may raise what opening a file raises.
+    ``check`` reads them once, before the first question, and keeps every 512th entry: some
+    kilobytes per gigabyte of log. Each question then costs one small read. ``read_offsets`` and
+    ``read_times`` read the two files and may raise what opening a file raises.
     """
 
-    __slots__ = ("_base_offset", "_offset_entries", "_read_offsets", "_read_times",
-                 "_time_entries", "is_checked")  # fmt: skip
+    __slots__ = ("_base_offset", "_offset_bytes", "_offset_marks", "_read_offsets", "_read_times",
+                 "_time_bytes", "_time_marks", "is_checked")  # fmt: skip
 
     def __init__(
         self,
@@ -145,55 +142,59 @@ class FileIndex:
         self._base_offset = base_offset
         self._read_offsets = read_offsets
         self._read_times = read_times
-        self._offset_entries = offset_bytes // OFFSET_ENTRY_BYTES
-        self._time_entries = time_bytes // TIME_ENTRY_BYTES
+        self._offset_bytes = offset_bytes
+        self._time_bytes = time_bytes
+        self._offset_marks = array("i")
+        self._time_marks = array("q")
         self.is_checked = False
 
     def sizes_bytes(self) -> tuple[int, int]:
         """How large ``.index`` and ``.timeindex`` are as files."""
-        return OFFSET_ENTRY_BYTES * self._offset_entries, TIME_ENTRY_BYTES * self._time_entries
+        return self._offset_bytes, self._time_bytes
 
     def check(self, log_bytes: int, end_offset: int) -> None:
         """Read both files once; raises ``WrongIndex`` if they cannot be this segment's."""
-        data = self._read_offsets(0, self.sizes_bytes()[0] + 1)
-        times = self._read_times(0, self.sizes_bytes()[1] + 1)
-        if (len(data), len(times)) != self.sizes_bytes():
+        data = self._read_offsets(0, self._offset_bytes + 1)
+        time_data = self._read_times(0, self._time_bytes + 1)
+        if (len(data), len(time_data)) != self.sizes_bytes():
             raise WrongIndex("an index has another size than it had when it was written")
-        pairs = array("i", data)
-        if sys.byteorder == "little":
-            pairs.byteswap()
-        _check_growing(pairs[0::2], 0, end_offset - self._base_offset)
-        _check_growing(pairs[1::2], 0, log_bytes)
-        entries = list(_TIME_ENTRY.iter_unpack(times))
-        _check_growing([entry[0] for entry in entries], 0, 2**63)
-        _check_growing([entry[1] for entry in entries], 0, end_offset - self._base_offset)
+        offsets, positions = _offset_columns(data)
+        times, time_offsets = _time_columns(time_data)
+        _check_growing(offsets, end_offset - self._base_offset)
+        _check_growing(positions, log_bytes)
+        _check_growing(times, 2**63)
+        _check_growing(time_offsets, end_offset - self._base_offset)
+        self._offset_marks = offsets[::_BLOCK_ENTRIES]
+        self._time_marks = times[::_BLOCK_ENTRIES]
         self.is_checked = True
 
     def floor(self, offset: int) -> OffsetEntry | None:
         """The last entry whose offset is not above ``offset``."""
+        assert self.is_checked
         relative = offset - self._base_offset
-        fetch = _blocks(self._read_offsets, _OFFSET_ENTRY)
-        i = _bisect(fetch, self._offset_entries, lambda entry: entry[0] <= relative) - 1
-        if i < 0:
+        block = bisect_right(self._offset_marks, relative) - 1
+        if block < 0:
             return None
-        entry = fetch(i)
-        return OffsetEntry(self._base_offset + entry[0], entry[1])
+        offsets, positions = _offset_columns(
+            _block(self._read_offsets, block, OFFSET_ENTRY_BYTES, self._offset_bytes)
+        )
+        i = bisect_right(offsets, relative) - 1
+        if i < 0:
+            raise WrongIndex("the index is not what it was when it was checked")
+        return OffsetEntry(self._base_offset + offsets[i], positions[i])
 
     def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
         """The first time entry not below ``timestamp_ms``."""
-        fetch = _blocks(self._read_times, _TIME_ENTRY)
-        i = _bisect(fetch, self._time_entries, lambda entry: entry[0] < timestamp_ms)
-        return self._time_entry(fetch, i)
-
-    def last_time(self) -> TimeEntry | None:
-        """The last time entry."""
-        return self._time_entry(_blocks(self._read_times, _TIME_ENTRY), self._time_entries - 1)
-
-    def _time_entry(self, fetch: _Fetch, i: int) -> TimeEntry | None:
-        if not 0 <= i < self._time_entries:
-            return None
-        entry = fetch(i)
-        return TimeEntry(entry[0], self._base_offset + entry[1])
+        assert self.is_checked
+        block = max(bisect_left(self._time_marks, timestamp_ms) - 1, 0)
+        for nth in (block, block + 1):  # it may be the first entry of the next block
+            if nth < len(self._time_marks):
+                data = _block(self._read_times, nth, TIME_ENTRY_BYTES, self._time_bytes)
+                times, offsets = _time_columns(data)
+                i = bisect_left(times, timestamp_ms)
+                if i < len(times):
+                    return TimeEntry(times[i], self._base_offset + offsets[i])
+        return None
 
 
 def parse_offsets(data: bytes, base_offset: int) -> Iterator[OffsetEntry]:
@@ -208,49 +209,40 @@ def parse_times(data: bytes, base_offset: int) -> Iterator[TimeEntry]:
         yield TimeEntry(timestamp_ms, base_offset + relative)
 
 
-_Fetch = Callable[[int], tuple[int, int]]
-
-
 class WrongIndex(Exception):  # caught within the room, where the index is rebuilt
     """An index contradicts itself or the log beside it."""
 
 
-def _check_growing(numbers: Sequence[int], low: int, end: int) -> None:
+def _check_growing(numbers: array[int], end: int) -> None:
     if not numbers:
         return
-    if numbers[0] < low or numbers[-1] >= end or not all(map(lt, numbers, numbers[1:])):
+    if numbers[0] < 0 or numbers[-1] >= end or not all(map(lt, numbers, numbers[1:])):
         raise WrongIndex("the entries of an index do not grow, or point behind the log")
 
 
-def _blocks(read: Read, entry: struct.Struct) -> _Fetch:
-    """Entry number → entry, keeping the block last read: a bisection ends within one block."""
-    block, block_start = b"", 0
-
-    def fetch(i: int) -> tuple[int, int]:
-        nonlocal block, block_start
-        start = i * entry.size - block_start
-        if not 0 <= start < len(block):
-            block_start = i // _BLOCK_ENTRIES * _BLOCK_ENTRIES * entry.size
-            block = read(block_start, _BLOCK_ENTRIES * entry.size)
-            start = i * entry.size - block_start
-        if start + entry.size > len(block):
-            raise WrongIndex(f"the index ends before entry {i}")
-        first, second = entry.unpack_from(block, start)
-        return first, second
-
-    return fetch
+def _block(read: Read, nth: int, entry_bytes: int, file_bytes: int) -> bytes:
+    """The nth run of entries."""
+    start = nth * _BLOCK_ENTRIES * entry_bytes
+    length = min(_BLOCK_ENTRIES * entry_bytes, file_bytes - start)
+    data = read(start, length)
+    if len(data) != length:
+        raise WrongIndex("an index is shorter than it was when it was checked")
+    return data
 
 
-def _bisect(fetch: _Fetch, count: int, is_before: Callable[[tuple[int, int]], bool]) -> int:
-    """How many entries, from the first, are before what is looked for."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if is_before(fetch(middle)):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _offset_columns(data: bytes) -> tuple[array[int], array[int]]:
+    """Relative offsets and positions."""
+    pairs = array("i", data)
+    if sys.byteorder == "little":
+        pairs.byteswap()
+    return pairs[0::2], pairs[1::2]
+
+
+def _time_columns(data: bytes) -> tuple[array[int], array[int]]:
+    """Timestamps and relative offsets."""
+    entries = list(_TIME_ENTRY.iter_unpack(data))
+    times = array("q", [timestamp_ms for timestamp_ms, _ in entries])
+    return times, array("i", [relative for _, relative in entries])
 
 
 def _big_endian(numbers: array[int]) -> bytes:

@@ -51,7 +51,7 @@ class Kind(StrEnum):
 
 SEGMENT_KINDS: Final = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
 
-_SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+(?:-\d+)?)?")
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+(?:-\d+)?)")
 _KINDS = {kind.value: kind for kind in Kind}
 
 
@@ -76,10 +76,13 @@ def file_path(directory: Path, base_offset: int, kind: Kind, suffix: str = "") -
 
 def parse_file_name(name: str) -> SegmentFile | None:
     """What a name says, or None when it is not a segment's."""
+    digits, kind = name[:20], _KINDS.get(name[20:])
+    if kind is not None and len(digits) == 20 and digits.isascii() and digits.isdigit():
+        return SegmentFile(int(digits), kind, "")  # a live file: nearly every name there is
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or match[2] not in _KINDS:
         return None
-    return SegmentFile(int(match[1]), _KINDS[match[2]], match[3] or "")
+    return SegmentFile(int(match[1]), _KINDS[match[2]], match[3])
 
 
 def torn_suffix(now_ms: int) -> str:

@@ -21,8 +21,9 @@ sealed: empty                       fine if its line says so or it has none (com
                                     ``CorruptionError``
 sealed: damaged within its size     not seen here; ``CorruptionError`` with file and position when a
                                     read, or ``survey(verify=True)``, meets it; the others serve
-index missing or of a wrong size    rebuilt from the ``.log``, reported
-index damaged within its size       noticed when it is first used, rebuilt in memory, written later
+index missing                       rebuilt from the ``.log``, reported
+index of a wrong size or damaged    noticed when it is first used, rebuilt in memory, reported;
+                                    written at the next roll or close
 snapshot missing or damaged         an older one and the batches since then, reported
 ``.txnindex`` missing or wrong      rebuilt likewise, reported
 ``leader-epoch-checkpoint`` wrong   rebuilt from the active segment, reported
@@ -50,14 +51,15 @@ from cordwood.log.facts import Facts, encode_facts, parse_facts
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.index import MemoryIndex
 from cordwood.log.layout import (
+    CLEANED,
     DELETED,
     LEADER_EPOCHS,
     PARTITION_METADATA,
     SEGMENT_FACTS,
+    SWAP,
     TMP,
     TORN,
     Kind,
-    SegmentFile,
     file_name,
     file_path,
     parse_file_name,
@@ -67,6 +69,7 @@ from cordwood.log.marks import MARKS_NAME
 from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot, encode_aborted
 from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, read_fd, zeros_start
 from cordwood.log.segment import Segment, survey
+from cordwood.log.swap import recover_swaps
 
 _OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SEGMENT_FACTS})
 
@@ -113,12 +116,26 @@ class Loader:
         self._interval_bytes = interval_bytes
         self._now_ms = now_ms
         self._recovery = Recovery()
-        self._sizes: dict[SegmentFile, int] = {}
+        self._live: dict[str, dict[int, os.DirEntry[str]]] = {}  # suffix → base offset → file
+        self._odd: list[str] = []  # all other names
+
+    def settle(self) -> None:
+        """Finish or undo what an earlier process left under names that are not live."""
+        self._list()
+        if any(name.endswith((SWAP, CLEANED)) for name in self._odd):
+            recover_swaps(self._directory, self._files)
+        for name in self._odd:
+            if name.endswith((TMP, DELETED)):
+                self._files.unlink(self._directory / name)
+        if self._odd:
+            self._list()
 
     def load(self) -> Loaded | None:
         """The partition, or None if the directory holds no segment."""
-        self._list()
-        bases = sorted(f.base_offset for f in self._sizes if f.kind is Kind.LOG and not f.suffix)
+        if not self._live:
+            self._list()
+        self._note_names()
+        bases = sorted(self._live[Kind.LOG.value])
         if not bases:
             return None
         self._remove_strays(frozenset(bases))
@@ -145,18 +162,31 @@ class Loader:
     # --- names ------------------------------------------------------------------------------
 
     def _list(self) -> None:
+        """Names only: which files are looked at more closely is decided later."""
+        self._live = {kind.value: {} for kind in Kind}
+        self._odd = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                parsed = parse_file_name(entry.name)
-                if parsed is not None and not parsed.suffix:
-                    self._sizes[parsed] = entry.stat().st_size
-                elif not _is_known(entry.name, parsed):
-                    self._recovery.notes.append(f"{entry.path} is not a file of ours; left alone")
+                digits, suffix = entry.name[:20], entry.name[20:]
+                if suffix in self._live and digits.isascii() and digits.isdigit():
+                    self._live[suffix][int(digits)] = entry
+                elif entry.name not in _OWN_NAMES:
+                    self._odd.append(entry.name)
+
+    def _note_names(self) -> None:
+        for name in self._odd:
+            parsed = parse_file_name(name)
+            is_torn = parsed is not None and parsed.suffix.startswith(TORN)
+            if not is_torn and not name.endswith((TMP, DELETED)):
+                path = self._directory / name
+                self._recovery.notes.append(f"{path} is not a file of ours; left alone")
 
     def _remove_strays(self, bases: frozenset[int]) -> None:
-        for stray in [f for f in self._sizes if f.base_offset not in bases]:
-            self._files.unlink(file_path(self._directory, stray.base_offset, stray.kind))
-            del self._sizes[stray]
+        for kind in Kind:
+            found = self._live[kind.value]
+            for base_offset in found.keys() - bases:
+                self._files.unlink(file_path(self._directory, base_offset, kind))
+                del found[base_offset]
 
     def _read_small(self, name: str) -> bytes:
         try:
@@ -164,24 +194,26 @@ class Loader:
         except FileNotFoundError:
             return b""
 
-    def _size(self, base_offset: int, kind: Kind) -> int | None:
-        return self._sizes.get(SegmentFile(base_offset, kind, ""))
+    def _exists(self, base_offset: int, kind: Kind) -> bool:
+        return base_offset in self._live[kind.value]
+
+    def _size(self, base_offset: int, kind: Kind) -> int:
+        """A live file's size; 0 for one that is not there."""
+        entry = self._live[kind.value].get(base_offset)
+        return 0 if entry is None else entry.stat().st_size
 
     # --- sealed segments --------------------------------------------------------------------
 
     def _load_sealed(self, base_offset: int, end_offset: int, facts: Facts | None) -> Segment:
-        size_bytes = self._sizes[SegmentFile(base_offset, Kind.LOG, "")]
+        size_bytes = self._size(base_offset, Kind.LOG)
         if facts is not None and size_bytes < facts.size_bytes:
             raise CorruptionError(
                 f"{file_path(self._directory, base_offset, Kind.LOG)} has {size_bytes} bytes and "
                 f"had {facts.size_bytes}: records are missing; restore this segment from a copy"
             )
-        sizes = self._size(base_offset, Kind.INDEX), self._size(base_offset, Kind.TIMEINDEX)
-        if facts is None or (size_bytes, *sizes) != (
-            facts.size_bytes,
-            facts.index_bytes,
-            facts.timeindex_bytes,
-        ):
+        has_index = self._exists(base_offset, Kind.INDEX)
+        has_index = has_index and self._exists(base_offset, Kind.TIMEINDEX)
+        if not has_index or not facts or not facts.is_sealed or size_bytes != facts.size_bytes:
             return self._survey_sealed(base_offset, end_offset, facts)
         segment = Segment(
             self._directory,
@@ -207,7 +239,7 @@ class Loader:
             )
         if found.size_bytes == 0:
             self._recovery.notes.append(f"{path} is sealed and empty")
-        aborted_count = (self._size(base_offset, Kind.TXNINDEX) or 0) // ABORTED_BYTES
+        aborted_count = self._size(base_offset, Kind.TXNINDEX) // ABORTED_BYTES
         if facts is not None and facts.size_bytes == found.size_bytes:
             aborted_count = facts.aborted_count
         segment = Segment(
@@ -225,7 +257,7 @@ class Loader:
         return segment
 
     def _check_aborted(self, segment: Segment) -> None:
-        size_bytes = self._size(segment.base_offset, Kind.TXNINDEX) or 0
+        size_bytes = self._size(segment.base_offset, Kind.TXNINDEX)
         if size_bytes == segment.aborted_count * ABORTED_BYTES:
             return
         self._recovery.rebuilt.append(file_name(segment.base_offset, Kind.TXNINDEX))
@@ -256,7 +288,7 @@ class Loader:
         return producers
 
     def _snapshot_at(self, offset: int) -> Producers | None:
-        if self._size(offset, Kind.SNAPSHOT) is None:
+        if not self._exists(offset, Kind.SNAPSHOT):
             return None
         path = file_path(self._directory, offset, Kind.SNAPSHOT)
         try:
@@ -386,20 +418,6 @@ class Loader:
             self._files.close(copy)
         self._files.sync_dir(self._directory)
         self._recovery.torn_copy = copy_path
-
-
-def remove_leftovers(directory: Path, files: Files) -> None:
-    """What an earlier process left half written or did not live to remove."""
-    with os.scandir(directory) as entries:
-        names = [entry.name for entry in entries if entry.name.endswith((TMP, DELETED))]
-    for name in names:
-        files.unlink(directory / name)
-
-
-def _is_known(name: str, parsed: SegmentFile | None) -> bool:
-    if parsed is not None and parsed.suffix.startswith(TORN):
-        return True
-    return name in _OWN_NAMES or name.endswith((TMP, DELETED))
 
 
 def open_segment(

@@ -24,7 +24,7 @@ from cordwood.batch.records import decode_batch
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.facts import Facts
-from cordwood.log.index import FileIndex, MemoryIndex, OffsetEntry, TimeEntry, WrongIndex
+from cordwood.log.index import FileIndex, MemoryIndex, OffsetEntry, WrongIndex
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.producers import Aborted, WrongSnapshot, parse_aborted
 from cordwood.log.scan import Located, Walk, read_fd
@@ -225,14 +225,26 @@ class Segment:
 
     def locate(self, fd: int, offset: int, limit: int) -> int | None:
         """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
-        entry = self._floor(fd, offset)
+        try:
+            entry = self._checked_index().floor(offset)
+            return self._walk(fd, entry, offset, limit)
+        except WrongIndex:
+            return self._walk(fd, self.rebuild_index(fd).floor(offset), offset, limit)
+
+    def _walk(self, fd: int, entry: OffsetEntry | None, offset: int, limit: int) -> int | None:
+        """From header to header; the first must be the one the index meant."""
         position = 0 if entry is None else entry.position
+        if entry is not None and position >= limit:
+            raise WrongIndex("an entry points behind the log")
         least = self.base_offset
-        block, block_start = b"", 0
+        block, block_start = b"", position
         while position < limit:
             start = position - block_start
             if start + HEADER_BYTES > len(block):
                 block, block_start, start = os.pread(fd, WALK_BYTES, position), position, 0
+            if entry is not None:
+                self._check_entry(entry, block)
+                entry = None
             base_offset, last_offset, size_bytes = self._frame(block, start, position, limit)
             self._check_offsets(least, base_offset, last_offset, position)
             if last_offset >= offset:
@@ -248,9 +260,7 @@ class Segment:
         so that batch lies after the last offset entry before the first time entry that reaches it.
         Batches that end below ``least_offset`` are passed over.
         """
-        reached = self._first_reaching(fd, timestamp_ms)
-        entry = self._floor(fd, self.end_offset if reached is None else reached.offset - 1)
-        position = 0 if entry is None else entry.position
+        position = self._floor_time(fd, timestamp_ms)
         if least_offset > self.base_offset:
             least = self.locate(fd, least_offset, limit)
             position = max(position, limit if least is None else least)
@@ -277,22 +287,17 @@ class Segment:
             return Retired()
         return CorruptionError(f"{self.path()}: {problem}; restore this segment from a copy")
 
-    def _floor(self, fd: int, offset: int) -> OffsetEntry | None:
-        """The index's answer, if the batch it points to agrees; otherwise a new index's."""
+    def _floor_time(self, fd: int, timestamp_ms: int) -> int:
         try:
             index = self._checked_index()
-            entry = index.floor(offset)
-            if entry is not None and isinstance(index, FileIndex):
-                self._check_entry(fd, entry)
+            reached = index.first_reaching(timestamp_ms)
+            entry = index.floor(self.end_offset if reached is None else reached.offset - 1)
+            if entry is not None:
+                self._check_entry(entry, os.pread(fd, HEADER_BYTES, entry.position))
         except WrongIndex:
-            return self.rebuild_index(fd).floor(offset)
-        return entry
-
-    def _first_reaching(self, fd: int, timestamp_ms: int) -> TimeEntry | None:
-        try:
-            return self._checked_index().first_reaching(timestamp_ms)
-        except WrongIndex:
-            return self.rebuild_index(fd).first_reaching(timestamp_ms)
+            self.rebuild_index(fd)
+            return self._floor_time(fd, timestamp_ms)
+        return 0 if entry is None else entry.position
 
     def _checked_index(self) -> MemoryIndex | FileIndex:
         index = self.index
@@ -300,11 +305,11 @@ class Segment:
             index.check(self.size_bytes, self.end_offset)
         return index
 
-    def _check_entry(self, fd: int, entry: OffsetEntry) -> None:
-        head = os.pread(fd, HEADER_BYTES, entry.position)
-        if len(head) < HEADER_BYTES:
-            raise WrongIndex("an entry points behind the file")
-        base_offset, _, magic, _, delta = _FRAME.unpack_from(head)
+    def _check_entry(self, entry: OffsetEntry, block: bytes) -> None:
+        """An index in files is believed if the batch it points to ends as it says."""
+        if isinstance(self.index, MemoryIndex) or len(block) < HEADER_BYTES:
+            return
+        base_offset, _, magic, _, delta = _FRAME.unpack_from(block)
         if magic != MAGIC or base_offset + delta != entry.offset:
             raise WrongIndex(f"no batch at {entry.position} ends with offset {entry.offset}")
 

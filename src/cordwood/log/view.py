@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cordwood.log.index import TimeEntry
 from cordwood.log.producers import Aborted
 from cordwood.log.segment import Segment
 from cordwood.model import NO_TIMESTAMP
@@ -48,7 +47,7 @@ class View(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     end_position: int  # of the high watermark in the last segment
-    newest: TimeEntry | None  # the largest published timestamp of the last segment
+    newest_ms: int  # the largest published timestamp of the last segment
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> Slice:
         """Whole batches from ``offset`` on that begin below ``end_offset``."""
@@ -120,9 +119,7 @@ class View(NamedTuple):
         return self.log_start_offset <= offset < self.high_watermark
 
     def _newest_of(self, segment: Segment) -> int:
-        if segment is not self.segments[-1]:
-            return segment.newest_ms
-        return NO_TIMESTAMP if self.newest is None else self.newest.timestamp_ms
+        return self.newest_ms if segment is self.segments[-1] else segment.newest_ms
 
     def _newest_left(self, segment: Segment, limit: int) -> int:
         """The largest timestamp of a segment whose first records lie below the log start."""

@@ -15,6 +15,7 @@ from cordwood.errors import PartitionOffline, UnavailableError
 from cordwood.log.marks import Marks, Published
 from cordwood.log.segment import Retired, Segment
 from cordwood.log.view import View
+from cordwood.model import NO_TIMESTAMP
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class Window:
                 end_offset,
                 max(stable, self.log_start_offset),
                 active.size_bytes,
-                active.index.last_time(),
+                active.newest_ms,
             )
         )
 
@@ -71,7 +72,7 @@ class Window:
                 last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
                 # Another last one begins at the high watermark: nothing of it is published.
                 end_position=old.end_position if is_same else 0,
-                newest=old.newest if is_same else None,
+                newest_ms=old.newest_ms if is_same else NO_TIMESTAMP,
             )
         )
 
