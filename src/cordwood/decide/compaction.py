@@ -17,7 +17,7 @@ transaction is there, then gets a horizon like a tombstone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -400,6 +400,11 @@ def encode_state(state: CleanerState) -> dict[str, Any]:
 
 
 def parse_state(found: Mapping[str, Any]) -> CleanerState:
-    """Inverse of ``encode_state``."""
-    horizons = tuple(Horizon(*pair) for pair in found.get("horizons", ()))
-    return CleanerState(**{**found, "horizons": horizons})
+    """Inverse of ``encode_state``; raises ``ValueError`` or ``TypeError`` for anything else."""
+    known = {row.name: str(row.type) for row in fields(CleanerState)}
+    values = {name: value for name, value in found.items() if name in known}
+    for name, value in values.items():
+        if known[name] == "int" and type(value) is not int:
+            raise ValueError(f"{name} is {value!r}, not a whole number")
+    horizons = tuple(Horizon(int(due), int(first)) for due, first in found.get("horizons", ()))
+    return CleanerState(**{**values, "horizons": horizons})

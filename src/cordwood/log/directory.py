@@ -7,6 +7,7 @@
     <topic>-<n>.<topic id>-delete/   a deleted partition on its way out
     staging/<job>/    results that wait for the gate
     archive/          bundles
+    cleaner/          key digests, which compaction makes again when they are gone
 
 Anything else is foreign: reported at start-up, never read, renamed or removed. A partition's
 directory that belongs to no topic is foreign too, and no topic can be created over it.
@@ -38,9 +39,11 @@ from cordwood.model import TopicPartition
 
 META: Final = "meta.db"
 ARCHIVE: Final = "archive"
+CLEANER: Final = "cleaner"
 NAME_BYTES_MAX: Final = 255  # of one directory entry
 _OWN: Final = frozenset(
-    {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, ARCHIVE, f"{FORMAT}.tmp"}
+    {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, ARCHIVE, CLEANER}
+    | {f"{FORMAT}.tmp"}
 )
 _DOOMED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 

@@ -12,8 +12,10 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
-from cordwood.errors import CorruptionError
+from cordwood.decide.compaction import encode_state, parse_state
+from cordwood.errors import CorruptionError, InvalidManifest
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.manifest import StagedSegment
 from cordwood.log.partition import Partition
@@ -92,6 +94,7 @@ class Ledger:
             "job": job.manifest.job,
             "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
             "segments": [asdict(_entry_of_staged(s, job)) for s in job.manifest.segments],
+            "cleaner": _cleaner_of(job),
         }
         self._catalog.begin_swap(job.manifest.topic_partition, record)
 
@@ -104,7 +107,14 @@ class Ledger:
         sizes = {info.base_offset: info.size_bytes for info in partition.segments()[:-1]}
         left = set(record["replaces"]) & set(sizes) - {entry.base_offset for entry in new}
         if not left and all(sizes.get(entry.base_offset) == entry.size_bytes for entry in new):
-            self._catalog.finish_swap(partition.tp, record["job"], record["replaces"], new)
+            cleaner = record.get("cleaner")
+            self._catalog.finish_swap(
+                partition.tp,
+                record["job"],
+                record["replaces"],
+                new,
+                parse_state(cleaner) if cleaner else None,
+            )
         else:
             self._catalog.cancel_swap(partition.tp)
 
@@ -140,6 +150,17 @@ def _check_sealed(
             f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed; "
             "restore it from a copy"
         )
+
+
+def _cleaner_of(job: Verified) -> dict[str, Any] | None:
+    """What a compaction pass remembers with its last swap; raises ``InvalidManifest``."""
+    found = job.manifest.verified.get("cleaner")
+    if found is None:
+        return None
+    try:
+        return encode_state(parse_state(found))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidManifest(f"job {job.manifest.job}: its cleaner state: {error}") from None
 
 
 def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:

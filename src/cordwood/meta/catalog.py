@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from cordwood.decide.compaction import CleanerState, encode_state
 from cordwood.decide.routing import Bindings
 from cordwood.errors import (
     Indefinite,
@@ -200,9 +201,17 @@ class Catalog:
         self._delete([key("swap", *tp)])
 
     def finish_swap(
-        self, tp: TopicPartition, job: str, old: Sequence[int], new: Sequence[SegmentEntry]
+        self,
+        tp: TopicPartition,
+        job: str,
+        old: Sequence[int],
+        new: Sequence[SegmentEntry],
+        cleaner: CleanerState | None = None,
     ) -> None:
-        """Put a swap's segments in the place of those it replaced, which become history."""
+        """Put a swap's segments in the place of those it replaced, which become history.
+
+        With ``cleaner``, the swap is the last of a compaction pass, which has then come this far.
+        """
         with self._writing:
             replaced = [entry for base in old if (entry := self.segments(tp).get(base))]
             put = {
@@ -212,6 +221,8 @@ class Catalog:
                 for entry in replaced
             }
             put |= _segments(tp, new)
+            if cleaner is not None:
+                put[key("cleaner", *tp)] = encode(encode_state(cleaner))
             gone = [segment_key(tp, entry.base_offset) for entry in replaced]
             self._write(put, [*(text for text in gone if text not in put), key("swap", *tp)])
 
@@ -219,6 +230,16 @@ class Catalog:
         """History: (store key, entry) of every segment a swap replaced; read from the store."""
         _, found = self._store.range(past_segment_prefix(tp))
         return [(kv.key, parse_segment(decode(kv.key, kv.value))) for kv in found]
+
+    def cleaner(self, tp: TopicPartition) -> CleanerState:
+        """How far compaction has come on a partition."""
+        return self._mirror.cleaners.get(tp) or CleanerState()
+
+    def put_cleaner(self, tp: TopicPartition, state: CleanerState) -> None:
+        """Remember a pass that replaced nothing, or one that failed."""
+        with self._writing:
+            self.topic(tp.topic)
+            self._put({key("cleaner", *tp): encode(encode_state(state))})
 
     # --- readers and cursors ----------------------------------------------------------------
 
@@ -479,5 +500,5 @@ def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
 def _is_of_topic(text: str, topic: str) -> bool:
     """Whether a key says something about this topic."""
     kind, names = parse_key(text)
-    kinds = {"topic", "start", "epoch", "segment", "bundle", "swap", "reader", "cursor"}
+    kinds = {"topic", "start", "epoch", "segment", "bundle", "swap", "cleaner", "reader", "cursor"}
     return kind in kinds and names[0] == topic

@@ -10,6 +10,7 @@
 ``now/segment/<topic>/<partition>/<base, 20 digits>`` segment index entry
 ``now/bundle/<topic>/<partition>/<start, 20 digits>`` archive bundle of offsets from there on
 ``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
+``now/cleaner/<topic>/<partition>``                   how far compaction has come
 ``now/reader/<topic>/<reader>``                       a registered reader, and since when
 ``now/cursor/<topic>/<partition>/<reader>``           how far it has come
 ``now/group/<group>``                                 protocol type of a consumer group

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from cordwood.decide.compaction import CleanerState, parse_state
 from cordwood.errors import CorruptionError
 from cordwood.meta.bundles import BundleEntry, BundleIndex
 from cordwood.meta.keys import (
@@ -47,6 +48,7 @@ class Mirror:
         self.segments: defaultdict[TopicPartition, SegmentIndex] = defaultdict(SegmentIndex)
         self.bundles: defaultdict[TopicPartition, BundleIndex] = defaultdict(BundleIndex)
         self.swaps: dict[TopicPartition, Any] = {}
+        self.cleaners: dict[TopicPartition, CleanerState] = {}
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
         self.groups: dict[str, str] = {}  # consumer group → what it is for
@@ -65,6 +67,7 @@ class Mirror:
             "start": _Table(self.log_starts, _partition, lambda _, found: int(found)),
             "epoch": _Table(self.epochs, _partition, lambda _, found: int(found)),
             "swap": _Table(self.swaps, _partition, lambda _, found: found),
+            "cleaner": _Table(self.cleaners, _partition, lambda _, found: parse_state(found)),
             "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found)),
             "group": _Table(self.groups, _first, lambda _, found: str(found)),
             "cluster-id": _Table(self.cluster_id, _only, lambda _, found: str(found)),

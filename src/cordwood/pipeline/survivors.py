@@ -1,0 +1,182 @@
+"""Which records are superseded, found bucket by bucket from digests; which markers have no use.
+
+A *range* is a slice of the hash space. Its task reads that slice of every segment's digest, in the
+log's order, and finds for each entry whether a later one has its key: the same key never falls into
+two ranges, so no task needs to know of another. What it finds goes to a file, segment by segment,
+for the tasks that rewrite. Ranges are cut so that one fits in a task's memory however many keys or
+records there are.
+
+Reads digests, writes under the pass's own directory, decides nothing but "a later one exists".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cordwood.batch.table import Longs
+from cordwood.pipeline.digests import (
+    BUCKET_SHIFT,
+    DELTA,
+    ENTRY_WORDS,
+    EVENT_MARKER,
+    DamagedDigest,
+    Digest,
+    Entries,
+    Words,
+    kernels,
+    read_digest,
+)
+
+ENTRY_BYTES: Final = 64  # what an entry costs a task: itself twice, its slots, its marks
+RANGES_MAX: Final = 1 << 20
+HASH_END: Final = 1 << 32  # ranges cut the highest 32 bits of the hash
+
+Deltas = NDArray[np.uint32]
+
+
+class Found(NamedTuple):
+    """What a range, or the judge of markers, found."""
+
+    counts: tuple[int, ...]  # superseded entries, or markers without use, per segment
+    keys: int = 0
+    entries: int = 0
+    newest_sum: int = 0  # over the newest entry of each key: (key, offset, is a tombstone)
+
+
+class RangeTask(NamedTuple):
+    """One slice of the hash space over all segments of the pass."""
+
+    low: int
+    high: int
+    digests: tuple[str, ...]
+    topic_id: str
+    secret: bytes
+    out: str  # empty: only count and sum
+
+
+def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
+    """Slices of the hash space, equal and as few as fit the budget."""
+    needed = max(1, -(-entries * ENTRY_BYTES // budget_bytes))
+    count = min(1 << (needed - 1).bit_length(), RANGES_MAX)
+    width = HASH_END // count
+    return [(i * width, (i + 1) * width) for i in range(count)]
+
+
+def find_range(task: RangeTask) -> Found:
+    """Find the superseded entries of one slice."""
+    secret = np.frombuffer(task.secret, np.uint64)
+    parts, bases, ends = [], [], [0]
+    for path in task.digests:
+        digest = open_digest(path, task.topic_id, secret)
+        entries = _slice(digest, task.low, task.high)
+        parts.append(entries)
+        bases.append(digest.base_offset)
+        ends.append(ends[-1] + len(entries))
+    entries = np.ascontiguousarray(np.concatenate(parts))
+    dead = np.zeros(len(entries), np.uint8)
+    slots = np.full(1 << max(4, (2 * len(entries)).bit_length()), -1, np.int32)
+    keys = kernels().find_superseded(entries, slots, dead)
+    total = np.zeros(1, np.uint64)
+    offsets = np.repeat(np.array(bases, np.int64), np.diff(ends))
+    live = kernels().sum_entries(entries, offsets, 1 - dead, total)
+    assert live == keys, "a key has one newest entry"
+    rows = np.flatnonzero(dead)
+    bounds = np.searchsorted(rows, ends)
+    if task.out:
+        write_deltas(Path(task.out), entries[rows, ENTRY_WORDS - 1] & np.uint32(DELTA), bounds)
+    counts = tuple(np.diff(bounds).tolist())
+    return Found(counts, int(keys), len(entries), int(total[0]))
+
+
+def _slice(digest: Digest, low: int, high: int) -> Entries:
+    first, end = low >> BUCKET_SHIFT, ((high - 1) >> BUCKET_SHIFT) + 1
+    entries = digest.entries(first, end)
+    if (first << BUCKET_SHIFT, end << BUCKET_SHIFT) == (low, high):
+        return entries
+    words = entries[:, 0].astype(np.int64)
+    return entries[(words >= low) & (words < high)]
+
+
+def open_digest(path: str, topic_id: str, secret: Words) -> Digest:
+    """A digest this pass relies on; raises ``DamagedDigest``."""
+    digest = read_digest(Path(path), topic_id, secret)
+    if digest is None:
+        raise DamagedDigest(f"{path} cannot be read")
+    return digest
+
+
+# --- markers --------------------------------------------------------------------------------
+
+
+class MarkerTask(NamedTuple):
+    """All segments of the pass, in order."""
+
+    digests: tuple[str, ...]
+    topic_id: str
+    secret: bytes
+    out: str
+
+
+def judge_markers(task: MarkerTask) -> Found:
+    """Find the markers whose transactions have no batch in the log any more."""
+    secret = np.frombuffer(task.secret, np.uint64)
+    has_data: set[int] = set()
+    spent: list[int] = []
+    bounds = [0]
+    for path in task.digests:
+        for producer_id, delta, kind in open_digest(path, task.topic_id, secret).events.tolist():
+            if kind != EVENT_MARKER:
+                has_data.add(producer_id)
+            elif producer_id in has_data:
+                has_data.remove(producer_id)
+            else:
+                spent.append(delta)
+        bounds.append(len(spent))
+    write_deltas(Path(task.out), np.array(spent, np.uint32), np.array(bounds))
+    return Found(tuple(np.diff(bounds).tolist()))
+
+
+# --- what was found, as files ---------------------------------------------------------------
+
+
+def write_deltas(path: Path, deltas: Deltas, bounds: Longs | Any) -> None:
+    """Offsets within segments: ``deltas[bounds[i]:bounds[i + 1]]`` are those of segment ``i``.
+
+    Under its name only when whole, as a task may run twice.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(
+        np.asarray(bounds, np.int64).tobytes() + np.asarray(deltas, np.uint32).tobytes()
+    )
+    temporary.rename(path)
+
+
+def read_deltas(paths: Iterable[str], segments: int, segment: int) -> Deltas:
+    """One segment's offsets from all files, in order."""
+    parts: list[Deltas] = [np.empty(0, np.uint32)]
+    for path in paths:
+        with Path(path).open("rb") as file:
+            bounds = np.frombuffer(os.pread(file.fileno(), 16, 8 * segment), np.int64)
+            start, end = bounds.tolist()
+            position = 8 * (segments + 1) + 4 * start
+            data = os.pread(file.fileno(), 4 * (end - start), position)
+            assert len(data) == 4 * (end - start), "written whole by this pass"
+            parts.append(np.frombuffer(data, np.uint32))
+    return np.sort(np.concatenate(parts))
+
+
+def add_up(found: Sequence[Found]) -> Found:
+    """Many ranges as one."""
+    counts = np.array([part.counts for part in found], np.int64).sum(axis=0)
+    return Found(
+        tuple(counts.tolist()),
+        sum(part.keys for part in found),
+        sum(part.entries for part in found),
+        sum(part.newest_sum for part in found) % 2**64,
+    )
