@@ -12,7 +12,7 @@ length, count or delta before it has looked, and raises ``CorruptBatch`` for wha
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cordwood.batch.compress import INFLATED_BYTES_MAX, compress, decompress
@@ -156,16 +156,41 @@ def decode_batch(
 
 def decode_batches(data: Buffer) -> list[Record]:
     """The records of concatenated whole batches, without what is for nobody: control batches."""
+    return decode_committed(data, ())
+
+
+def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[Record]:
+    """As ``decode_batches``, without the records of aborted transactions.
+
+    ``aborted`` are (producer id, first offset), as a fetch below the last stable offset tells them:
+    from there on that producer's transactional records are void, up to its abort marker.
+    """
+    coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+    void: set[int] = set()
     records: list[Record] = []
+    position = 0
+    for header in _walk(data):
+        while coming and coming[-1][1] <= header.last_offset:
+            void.add(coming.pop()[0])
+        if header.is_control:
+            marker = parse_marker(data, position)
+            if marker is not None and not marker.is_commit:
+                void.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in void):
+            records += decode_batch(data, position)
+        position += header.size_bytes
+    return records
+
+
+def _walk(data: Buffer) -> Iterator[BatchHeader]:
+    """The headers of whole batches that came from elsewhere."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
-        if not header.is_control:
-            records += decode_batch(data, position)
         if header.size_bytes < HEADER_BYTES:
             raise CorruptBatch(f"no record batch (format v2) at position {position}")
+        yield header
         position += header.size_bytes
-    return records
 
 
 def encode_marker(

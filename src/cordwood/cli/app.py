@@ -1,16 +1,64 @@
-"""The tree of commands."""
+"""The tree of commands, loaded one by one: ``--help`` reads a table and imports none of them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cordwood import __version__
-from cordwood.cli import certs, scenario, serve
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve:serve", "Run a broker."),
+    "topic": ("topic:app", "Create, list, describe, alter and delete topics."),
+    "produce": ("produce:produce", "Append records from a file or pipe."),
+    "consume": ("consume:consume", "Print records."),
+    "tail": ("consume:tail", "The last records, and new ones as they come."),
+    "cat": ("cat:cat", "A topic as lines for awk."),
+    "group": ("group:app", "Consumer groups: list, describe, seek, delete."),
+    "reader": ("reader:app", "Named readers that RECLAIM waits for."),
+    "segment": ("segment:app", "Segment files: list, dump, verify."),
+    "config": ("config:app", "The broker's settings, and where they were set."),
+    "certs": ("certs:app", "Certificates for TLS in a lab."),
+    "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
+}
+
+
+class LazyCommands(TyperGroup):
+    """Imports a command's module when that command is run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load one."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module_name, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(f"cordwood.cli.{module_name}"), attribute)
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(rich_markup_mode=None, add_completion=False)
+            single.command(cmd_name)(found)
+            found = single
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """From the table, without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
 
 app = typer.Typer(
     name="cordwood",
+    cls=LazyCommands,
     help="A durable message log: Kafka's protocol and plain lines in front, Spark behind.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -32,8 +80,3 @@ def _root(
     ] = False,
 ) -> None:
     del version
-
-
-app.command("serve")(serve.serve)
-app.command("scenario")(scenario.scenario)
-app.add_typer(certs.app, name="certs")

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Certificates for TLS listeners.", no_args_is_help=True, rich_markup_mode=None
+    help="Certificates for TLS listeners.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
 )
 
 

@@ -1,0 +1,138 @@
+r"""The percent language for records, as ``rpk`` and ``kcat`` users know it.
+
+``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%v`` value (also ``%s``), ``%h``
+headers, ``%T`` timestamp in ms, ``%d`` timestamp as ISO 8601, ``%K`` and ``%V`` (or ``%S``) sizes,
+``%%`` a percent sign. ``%k{hex}`` and ``%v{hex}`` or ``{base64}`` change how bytes are shown.
+``\n``, ``\t``, ``\\`` and ``\xHH`` are escapes. A null is empty for ``%k`` and ``%v``; its size
+is -1.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from cordwood.model import Header, Record, TopicPartition
+
+Part = Callable[[TopicPartition, Record], bytes]
+
+_TOKEN = re.compile(r"%(?:%|([a-zA-Z])(?:\{(\w+)\})?)|\\(n|t|r|0|\\|x[0-9a-fA-F]{2})|[^%\\]+")
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
+    """A formatter for this format; raises ``BadParameter`` naming what is wrong in it."""
+    parts: list[Part] = []
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise typer.BadParameter(
+                f"{text[position : position + 2]!r} in the format means nothing"
+            )
+        parts.append(_part(token))
+        position = token.end()
+    return lambda tp, record: b"".join(part(tp, record) for part in parts)
+
+
+def record_as_json(tp: TopicPartition, record: Record) -> dict[str, Any]:
+    """A record for ``-J``: text where bytes are UTF-8, else base64 under ``…_base64``."""
+    shown: dict[str, Any] = {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+    }
+    for name, value in (("key", record.key), ("value", record.value)):
+        _add_bytes(shown, name, value)
+    if record.headers:
+        shown["headers"] = [_header_as_json(header) for header in record.headers]
+    return shown
+
+
+def encode_json(tp: TopicPartition, record: Record) -> bytes:
+    """One line of NDJSON."""
+    return json.dumps(record_as_json(tp, record), ensure_ascii=False).encode() + b"\n"
+
+
+def _header_as_json(header: Header) -> dict[str, Any]:
+    shown: dict[str, Any] = {"key": header.key}
+    _add_bytes(shown, "value", header.value)
+    return shown
+
+
+def _add_bytes(shown: dict[str, Any], name: str, value: bytes | None) -> None:
+    if value is None:
+        shown[name] = None
+        return
+    try:
+        shown[name] = value.decode()
+    except UnicodeDecodeError:
+        shown[f"{name}_base64"] = base64.b64encode(value).decode()
+
+
+def _part(token: re.Match[str]) -> Part:
+    whole, letter, modifier, escape = token[0], token[1], token[2], token[3]
+    if whole == "%%":
+        return lambda _tp, _record: b"%"
+    if escape:
+        raw = bytes.fromhex(escape[1:]) if escape.startswith("x") else _ESCAPES[escape]
+        return lambda _tp, _record: raw
+    if letter is None:
+        literal = whole.encode()
+        return lambda _tp, _record: literal
+    if letter not in _LETTERS:
+        raise typer.BadParameter(
+            f"%{letter} means nothing; use {' '.join(f'%{x}' for x in _LETTERS)}"
+        )
+    shape = _shape(modifier)
+    show = _LETTERS[letter]
+    return lambda tp, record: shape(show(tp, record))
+
+
+def _shape(modifier: str | None) -> Callable[[bytes], bytes]:
+    shapes: dict[str | None, Callable[[bytes], bytes]] = {
+        None: lambda raw: raw,
+        "hex": lambda raw: raw.hex().encode(),
+        "base64": base64.b64encode,
+    }
+    if modifier not in shapes:
+        raise typer.BadParameter(f"{{{modifier}}} means nothing; use {{hex}} or {{base64}}")
+    return shapes[modifier]
+
+
+def _size(value: bytes | None) -> bytes:
+    return b"-1" if value is None else b"%d" % len(value)
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(
+        header.key.encode() + b"=" + (header.value or b"") for header in record.headers
+    )
+
+
+def _iso(record: Record) -> bytes:
+    moment = dt.datetime.fromtimestamp(record.timestamp_ms / 1000, dt.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+
+
+_LETTERS: dict[str, Part] = {
+    "t": lambda tp, _: tp.topic.encode(),
+    "p": lambda tp, _: b"%d" % tp.partition,
+    "o": lambda _, record: b"%d" % record.offset,
+    "k": lambda _, record: record.key or b"",
+    "v": lambda _, record: record.value or b"",
+    "s": lambda _, record: record.value or b"",
+    "h": lambda _, record: _headers(record),
+    "T": lambda _, record: b"%d" % record.timestamp_ms,
+    "d": lambda _, record: _iso(record),
+    "K": lambda _, record: _size(record.key),
+    "V": lambda _, record: _size(record.value),
+    "S": lambda _, record: _size(record.value),
+}

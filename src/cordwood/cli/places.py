@@ -1,0 +1,106 @@
+"""Places in a log as people write them: ``start``, ``end``, ``N``, ``-N``, ``@time``, ``@t1:t2``.
+
+A time is ``-1h`` (ago; s, m, h, d), milliseconds since the epoch, or ISO 8601 such as
+``2026-11-15T10:00Z``. Pure, but for ``find_place``, which asks the broker.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from enum import Enum
+from typing import NamedTuple
+
+import typer
+
+from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
+from cordwood.model import TopicPartition
+
+_AGO = re.compile(r"-(\d+)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Anchor(Enum):
+    """What a place is counted from."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    FROM_END = "from end"  # so many records before the end
+    TIME = "time"
+
+
+class Place(NamedTuple):
+    """One place; ``value`` is an offset, a count or a time in ms."""
+
+    anchor: Anchor
+    value: int = 0
+
+
+def parse_span(text: str) -> tuple[Place, Place | None]:
+    """A place to begin at and, for ``@t1:t2``, one to end at."""
+    if text.startswith("@") and (cut := _span_cut(text[1:])) is not None:
+        first, last = text[1:][:cut], text[1:][cut + 1 :]
+        return Place(Anchor.TIME, parse_time(first)), Place(Anchor.TIME, parse_time(last))
+    return parse_place(text), None
+
+
+def parse_place(text: str) -> Place:
+    """One place; raises ``BadParameter``."""
+    if text in {"start", "beginning", "earliest"}:
+        return Place(Anchor.START)
+    if text in {"end", "latest"}:
+        return Place(Anchor.END)
+    if text.startswith("@"):
+        return Place(Anchor.TIME, parse_time(text[1:]))
+    if text.isdecimal():
+        return Place(Anchor.OFFSET, int(text))
+    if text.startswith("-") and text[1:].isdecimal():
+        return Place(Anchor.FROM_END, int(text[1:]))
+    raise typer.BadParameter(f"{text!r} is no place; use start, end, N, -N, @time or @t1:t2")
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """Milliseconds since the epoch; raises ``BadParameter``."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if ago := _AGO.fullmatch(text):
+        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time; use -1h, milliseconds, or 2026-11-15T10:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.astimezone()
+    return int(moment.timestamp() * 1000)
+
+
+def find_place(client: KafkaClient, tp: TopicPartition, place: Place) -> int:
+    """The offset a place means on a partition now."""
+    if place.anchor is Anchor.OFFSET:
+        return place.value
+    if place.anchor is Anchor.START:
+        return client.offset(tp, EARLIEST) or 0
+    end = client.offset(tp, LATEST) or 0
+    if place.anchor is Anchor.FROM_END:
+        return max(client.offset(tp, EARLIEST) or 0, end - place.value)
+    if place.anchor is Anchor.TIME:
+        found = client.offset(tp, place.value)
+        return end if found is None else found
+    return end
+
+
+def _span_cut(text: str) -> int | None:
+    """Where ``t1:t2`` is cut; a time may hold colons itself, so both halves must be times."""
+    for cut in (i for i, letter in enumerate(text) if letter == ":"):
+        try:
+            parse_time(text[:cut])
+            parse_time(text[cut + 1 :])
+        except typer.BadParameter:
+            continue
+        return cut
+    return None

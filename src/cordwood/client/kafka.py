@@ -1,0 +1,343 @@
+"""A blocking Kafka client over our own codec: what the command line asks, and no more.
+
+One connection, one request at a time, to the broker it was pointed at. Applications use a real
+Kafka client instead; this one exists so that the command line needs none installed. Error codes
+come back as our own errors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+
+from cordwood.client.effects import parse_address
+from cordwood.config import MIB
+from cordwood.decide.codes import Code
+from cordwood.errors import CordwoodError, ProtocolError, RequestError, UnavailableError
+from cordwood.model import TopicPartition
+from cordwood.wire.kafka.frames import encode_request, parse_response
+from cordwood.wire.kafka.messages.commits import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from cordwood.wire.kafka.messages.configs import (
+    ConfigChange,
+    ConfigChanges,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from cordwood.wire.kafka.messages.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from cordwood.wire.kafka.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from cordwood.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
+from cordwood.wire.kafka.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from cordwood.wire.kafka.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from cordwood.wire.kafka.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopic,
+    CreateTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    GrowTopic,
+)
+from cordwood.wire.kafka.schema import api_of
+
+Reply = TypeVar("Reply")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+ONE_REPLICA: Final = 1
+_TOPIC, _BROKER = 2, 4  # kinds of config resources
+_SET, _DELETE = 0, 1  # kinds of config changes
+_TIMEOUT_MS: Final = 30_000
+_FETCH_BYTES: Final = 4 * MIB
+_VERSIONS: Final = {OffsetFetchRequest: 7, ListGroupsRequest: 4, FetchRequest: 11}
+
+
+class Committed(NamedTuple):
+    """A group's cursor on a partition."""
+
+    partition: TopicPartition
+    offset: int
+
+
+class KafkaClient:
+    """A connection to one broker; opened when first used."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+        self._address = parse_address(bootstrap)
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._correlations = itertools.count(1)
+
+    # --- topics ---------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> list[MetadataTopic]:
+        """All topics, or those named; never creates one. Raises for a name that is missing."""
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(wanted, allow_auto_topic_creation=False)
+        topics = self.ask(request, MetadataResponse).topics
+        for topic in topics:
+            _check(topic.error_code, f"topic {topic.name}")
+        return sorted(topics, key=lambda topic: topic.name or "")
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic, in order."""
+        found = self.topics([topic])[0]
+        return sorted(TopicPartition(topic, part.partition) for part in found.partitions)
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic."""
+        settings = [CreateTopicConfig(key, value) for key, value in config.items()]
+        topic = CreateTopic(name, partitions, ONE_REPLICA, configs=settings)
+        reply = self.ask(CreateTopicsRequest([topic], _TIMEOUT_MS), CreateTopicsResponse)
+        for created in reply.topics:
+            _check(created.error_code, f"topic {name}", created.error_message)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        request = DeleteTopicsRequest([DeleteTopic(name)], timeout_ms=_TIMEOUT_MS)
+        for deleted in self.ask(request, DeleteTopicsResponse).topics:
+            _check(deleted.error_code, f"topic {name}", deleted.error_message)
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Raise the partition count to ``count``."""
+        request = CreatePartitionsRequest([GrowTopic(name, count)], _TIMEOUT_MS, False)
+        for grown in self.ask(request, CreatePartitionsResponse).results:
+            _check(grown.error_code, f"topic {name}", grown.error_message)
+
+    def topic_config(self, name: str) -> Sequence[DescribedConfig]:
+        """Every setting of a topic, with where its value comes from."""
+        return self._configs(_TOPIC, name)
+
+    def broker_config(self) -> Sequence[DescribedConfig]:
+        """Every setting of the broker."""
+        return self._configs(_BROKER, "1")
+
+    def addresses(self) -> dict[str, str]:
+        """Where the broker's other doors are, as it tells."""
+        shown = {config.name: config.value or "" for config in self.broker_config()}
+        doors = ("http", "control", "ingress")
+        return {door: shown[door].split(",")[0] for door in doors if shown.get(door)}
+
+    def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change settings, all or none; None gives one its default back."""
+        wanted = [
+            ConfigChange(key, _DELETE if value is None else _SET, value)
+            for key, value in changes.items()
+        ]
+        request = IncrementalAlterConfigsRequest([ConfigChanges(_TOPIC, name, wanted)], False)
+        for altered in self.ask(request, IncrementalAlterConfigsResponse).results:
+            _check(altered.error_code, f"topic {name}", altered.error_message)
+
+    def _configs(self, kind: int, name: str) -> Sequence[DescribedConfig]:
+        resource = DescribeConfigsResource(kind, name, None)
+        reply = self.ask(DescribeConfigsRequest([resource]), DescribeConfigsResponse)
+        for described in reply.results:
+            _check(described.error_code, name, described.error_message)
+            return described.configs
+        raise ProtocolError(f"the broker did not describe {name}")
+
+    # --- records --------------------------------------------------------------------------
+
+    def offset(self, tp: TopicPartition, at: int) -> int | None:
+        """``EARLIEST``, ``LATEST`` or the first at a time in ms; None when nothing is so late."""
+        wanted = ListOffsetsTopic(tp.topic, [ListOffsetsPartition(tp.partition, timestamp_ms=at)])
+        reply = self.ask(ListOffsetsRequest(-1, topics=[wanted]), ListOffsetsResponse)
+        part = reply.topics[0].partitions[0]
+        _check(part.error_code, f"partition {tp}")
+        return None if part.offset < 0 else part.offset
+
+    def fetch(
+        self, wanted: Mapping[TopicPartition, int], *, max_wait_ms: int, committed: bool = False
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Whole batches from each offset on; waits until there are any, or for ``max_wait_ms``."""
+        topics: dict[str, list[FetchPartition]] = {}
+        for tp, offset in wanted.items():
+            part = FetchPartition(
+                tp.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+            )
+            topics.setdefault(tp.topic, []).append(part)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=4 * _FETCH_BYTES,
+            isolation_level=int(committed),
+            topics=[FetchTopic(name, parts) for name, parts in topics.items()],
+        )
+        reply = self.ask(request, FetchResponse)
+        found = {
+            TopicPartition(topic.name, part.partition): part
+            for topic in reply.topics
+            for part in topic.partitions
+        }
+        for tp, fetched in found.items():
+            _check(fetched.error_code, f"partition {tp} at offset {wanted[tp]}")
+        return found
+
+    def produce(self, tp: TopicPartition, batch: bytes) -> int:
+        """Append a whole batch, durable before this returns; its first offset."""
+        topic = ProduceTopic(tp.topic, [ProducePartition(tp.partition, memoryview(batch))])
+        reply = self.ask(ProduceRequest(None, -1, _TIMEOUT_MS, [topic]), ProduceResponse)
+        part = reply.topics[0].partitions[0]
+        _check(part.error_code, f"partition {tp}", part.error_message)
+        return part.base_offset
+
+    # --- groups ---------------------------------------------------------------------------
+
+    def groups(self) -> Sequence[ListedGroup]:
+        """Every consumer group."""
+        reply = self.ask(ListGroupsRequest(), ListGroupsResponse)
+        _check(reply.error_code, "groups")
+        return sorted(reply.groups, key=lambda group: group.group_id)
+
+    def describe_group(self, group: str) -> DescribedGroup:
+        """A group's state and members."""
+        described = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
+        _check(described.error_code, f"group {group}")
+        return described
+
+    def committed(self, group: str) -> list[Committed]:
+        """Every cursor of a group."""
+        reply = self.ask(OffsetFetchRequest(group, None), OffsetFetchResponse)
+        _check(reply.error_code, f"group {group}")
+        found = [
+            Committed(TopicPartition(topic.name, part.partition), part.offset)
+            for topic in reply.topics
+            for part in topic.partitions
+        ]
+        return sorted(found)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move a group's cursors; the group must have no members."""
+        topics: dict[str, list[OffsetCommitPartition]] = {}
+        for tp, offset in offsets.items():
+            topics.setdefault(tp.topic, []).append(OffsetCommitPartition(tp.partition, offset))
+        wanted = [OffsetCommitTopic(name, parts) for name, parts in topics.items()]
+        reply = self.ask(OffsetCommitRequest(group, topics=wanted), OffsetCommitResponse)
+        for topic in reply.topics:
+            for part in topic.partitions:
+                _check(part.error_code, f"group {group} on {topic.name}-{part.partition}")
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group and its cursors."""
+        for deleted in self.ask(DeleteGroupsRequest([group]), DeleteGroupsResponse).results:
+            _check(deleted.error_code, f"group {group}")
+
+    # --- the wire -------------------------------------------------------------------------
+
+    def ask(self, request: tuple[Any, ...], reply: type[Reply]) -> Reply:
+        """Send one request and read its reply; raises ``UnavailableError`` when nobody answers."""
+        api = api_of(type(request))
+        version = _VERSIONS.get(type(request), api.last_version)
+        correlation = next(self._correlations)
+        try:
+            connection = self._connect()
+            connection.sendall(b"".join(encode_request(request, version, correlation, "cordwood")))
+            frame = _read_frame(connection)
+        except OSError as error:
+            self.close()
+            host, port = self._address
+            raise UnavailableError(
+                f"no broker answers at {host}:{port} ({error}); start one with `cordwood serve`, "
+                "or name another with --broker HOST:PORT"
+            ) from None
+        answered, message = parse_response(api.key, version, frame)
+        if answered != correlation:
+            raise ProtocolError(f"reply {answered} came to request {correlation}")
+        assert isinstance(message, reply)
+        return message
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, timeout=self._timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> Self:
+        """Nothing is opened before it is needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    size = int.from_bytes(_read_exactly(connection, 4), "big")
+    return _read_exactly(connection, size)
+
+
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = connection.recv(min(count - len(parts), 1 * MIB))
+        if not part:
+            raise ConnectionResetError("the connection ended")
+        parts += part
+    return bytes(parts)
+
+
+def _check(code: int, what: str, said: str | None = None) -> None:
+    """Raise the error a code stands for, in the broker's own words where it had some."""
+    if code != Code.NONE:
+        kind = _by_code().get(code, RequestError)
+        raise kind(said or f"{what}: {Code(code).name.lower().replace('_', ' ')}")
+
+
+def _by_code() -> dict[int, type[CordwoodError]]:
+    """Kafka's code → the first of our request errors that carries it."""
+    found: dict[int, type[CordwoodError]] = {}
+    for kind in cast(list[type[CordwoodError]], RequestError.__subclasses__()):
+        found.setdefault(kind.code, kind)
+    return found
