@@ -1,0 +1,128 @@
+"""The command line against a real broker, as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cordwood.testing import Broker
+
+
+@pytest.fixture
+def cordwood():
+    """Runs ``cordwood WORDS`` against a broker of this test's own."""
+    with Broker() as broker:
+
+        def run(*words, stdin="", broker_address=broker.kafka):
+            return subprocess.run(
+                [sys.executable, "-m", "cordwood", *words],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                env={**os.environ, "CORDWOOD_BROKER": broker_address},
+            )
+
+        run.broker = broker
+        yield run
+
+
+def test_records_come_out_as_they_went_in(cordwood):
+    """Keys, headers and compression through a pipe, printed by a percent format."""
+    made = cordwood("produce", "t", "-K:", "-z", "lz4", "-H", "x=y", stdin="a:1\nb:2:3\n")
+    assert (made.returncode, made.stdout) == (0, "")
+    seen = cordwood("consume", "t", "-e", "-f", r"%o %k=%v %h\n")
+    assert seen.stdout == "0 a=1 x=y\n1 b=2:3 x=y\n"
+
+
+def test_consume_finds_the_last_records_and_stops_after_a_count(cordwood):
+    """``-o -N`` counts from the end, ``-n`` stops."""
+    cordwood("produce", "t", stdin="".join(f"{i}\n" for i in range(100)))
+    assert cordwood("consume", "t", "-o", "-3", "-e").stdout == "97\n98\n99\n"
+    assert cordwood("consume", "t", "-n", "2").stdout == "0\n1\n"
+
+
+def test_group_goes_on_where_it_stopped(cordwood):
+    """``-g`` begins at the group's cursor and moves it past what was printed."""
+    cordwood("produce", "t", stdin="a\nb\nc\n")
+    assert cordwood("consume", "t", "-g", "g", "-e", "-n", "2").stdout == "a\nb\n"
+    assert cordwood("consume", "t", "-g", "g", "-e").stdout == "c\n"
+    lag = json.loads(cordwood("group", "describe", "g", "--format", "json").stdout)
+    assert lag == [{"topic": "t", "partition": 0, "cursor": 3, "end": 3, "lag": 0}]
+
+
+def test_topic_lives_from_create_to_delete(cordwood):
+    """Create with settings, list, alter, delete; a missing one is exit code 3."""
+    assert cordwood("topic", "create", "t", "-p", "2", "-c", "retention.ms=1000").returncode == 0
+    assert cordwood("topic", "create", "t").returncode == 4
+    listed = json.loads(cordwood("topic", "list", "--format", "json").stdout)
+    assert [(row["topic"], row["partitions"]) for row in listed] == [("t", 2)]
+    bad = cordwood("topic", "alter", "t", "-c", "segment.bytes=5000", "-c", "segmentms=1")
+    assert bad.returncode == 1
+    assert "did you mean segment.ms?" in bad.stderr
+    assert cordwood("topic", "delete", "t").returncode == 2
+    assert cordwood("topic", "delete", "t", "--yes").returncode == 0
+    assert cordwood("topic", "describe", "t").returncode == 3
+
+
+def test_cat_and_segment_verify_read_the_files_without_a_broker(cordwood):
+    """The data directory is enough."""
+    cordwood("produce", "t", "-k", "key", stdin="hello\n")
+    data = str(cordwood.broker.data)
+    line = cordwood("cat", "t", "--data", data).stdout
+    assert line.split("|")[0::2] == ["1", "key", ""]
+    assert line.endswith("|hello\n")
+    verified = cordwood("segment", "verify", "--data", data, "--format", "json")
+    assert [row["end"] for row in json.loads(verified.stdout)] == ["clean"]
+
+
+def test_flipped_byte_is_found_by_segment_verify(cordwood):
+    """Damage is exit code 5 and names the file."""
+    cordwood("produce", "t", stdin="hello\n" * 50)
+    log = next((cordwood.broker.data / "t-0").glob("*.log"))
+    damaged = bytearray(log.read_bytes())
+    damaged[70] ^= 1
+    log.write_bytes(damaged)
+    verified = cordwood("segment", "verify", "--data", str(cordwood.broker.data))
+    assert verified.returncode == 5
+
+
+def test_reader_is_registered_listed_and_removed(cordwood):
+    """What RECLAIM waits for can be seen and released."""
+    cordwood("produce", "t", stdin="a\nb\n")
+    cordwood("reader", "register", "t", "slow")
+    (row,) = json.loads(cordwood("reader", "list", "--format", "json").stdout)
+    assert (row["reader"], row["lag"]) == ("slow", 2)
+    cordwood("reader", "remove", "t", "slow", "--yes")
+    assert json.loads(cordwood("reader", "list", "--format", "json").stdout) == []
+
+
+def test_nobody_at_the_address_is_one_sentence_and_exit_code_six(cordwood):
+    """No traceback: what, where, and what to do."""
+    lonely = cordwood("topic", "list", broker_address="127.0.0.1:1")
+    assert lonely.returncode == 6
+    assert lonely.stderr.count("\n") == 1
+    assert "cordwood serve" in lonely.stderr
+
+
+def test_wrong_flag_is_usage_and_exit_code_two(cordwood):
+    """As every command line does."""
+    assert cordwood("topic", "list", "--nope").returncode == 2
+    assert cordwood("nope").returncode == 2
+
+
+def test_closed_pipe_ends_consume_quietly(cordwood):
+    """``consume | head`` ends though no further record comes."""
+    cordwood("produce", "t", stdin="a\nb\nc\n")
+    pipe = subprocess.Popen(
+        [sys.executable, "-m", "cordwood", "consume", "t", "-b", cordwood.broker.kafka],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert pipe.stdout.readline() == b"a\n"
+    pipe.stdout.close()
+    assert (pipe.wait(timeout=30), pipe.stderr.read()) == (0, b"")
+    pipe.stderr.close()

@@ -1,0 +1,50 @@
+"""Places in a log, as people write them."""
+
+import pytest
+import typer
+
+from cordwood.cli.places import Anchor, Place, parse_place, parse_span, parse_time
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("start", Place(Anchor.START)),
+        ("end", Place(Anchor.END)),
+        ("47", Place(Anchor.OFFSET, 47)),
+        ("-3", Place(Anchor.FROM_END, 3)),
+        ("@1700000000000", Place(Anchor.TIME, NOW_MS)),
+    ],
+)
+def test_place_is_read_as_rpk_users_write_it(text, place):
+    """Words, offsets, counts from the end and times."""
+    assert parse_place(text) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("-1h", NOW_MS - 3_600_000),
+        ("-90s", NOW_MS - 90_000),
+        ("5", 5),
+        ("2023-11-14T22:13:20Z", NOW_MS),
+    ],
+)
+def test_time_is_ago_or_milliseconds_or_iso(text, ms):
+    """All three forms give milliseconds since the epoch."""
+    assert parse_time(text, NOW_MS) == ms
+
+
+def test_span_of_times_is_cut_where_both_halves_are_times():
+    """A time holds colons itself, so the cut is not simply the first one."""
+    first, last = parse_span("@2023-11-14T22:13:20Z:2023-11-14T23:13:20Z")
+    assert last == Place(Anchor.TIME, first.value + 3_600_000)
+
+
+@pytest.mark.parametrize("text", ["", "+2", "yesterday", "@", "@soon", "1.5"])
+def test_place_that_means_nothing_is_refused(text):
+    """What is refused says what would be taken."""
+    with pytest.raises(typer.BadParameter, match="use "):
+        parse_place(text)
