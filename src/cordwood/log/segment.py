@@ -234,19 +234,25 @@ class Segment:
     def _walk(self, fd: int, entry: OffsetEntry | None, offset: int, limit: int) -> int | None:
         """From header to header; the first must be the one the index meant."""
         position = 0 if entry is None else entry.position
-        if entry is not None and position >= limit:
+        if entry and position >= self.size_bytes and isinstance(self.index, FileIndex):
             raise WrongIndex("an entry points behind the log")
-        least = self.base_offset
+        least, end_offset = self.base_offset, self.end_offset
         block, block_start = b"", position
-        while position < limit:
+        while position < limit:  # a hot loop: some dozens of headers for one small read
             start = position - block_start
             if start + HEADER_BYTES > len(block):
                 block, block_start, start = os.pread(fd, WALK_BYTES, position), position, 0
+                if len(block) < HEADER_BYTES:
+                    raise self.corruption(f"the file ends in the batch at position {position}")
+            base_offset, length, magic, _, delta = _FRAME.unpack_from(block, start)
+            last_offset, size_bytes = base_offset + delta, LOG_OVERHEAD + length
             if entry is not None:
-                self._check_entry(entry, block)
+                self._check_entry(entry, magic, last_offset)
                 entry = None
-            base_offset, last_offset, size_bytes = self._frame(block, start, position, limit)
-            self._check_offsets(least, base_offset, last_offset, position)
+            if magic != MAGIC or not HEADER_BYTES <= size_bytes <= limit - position:
+                raise self.corruption(f"no batch at position {position}")
+            if not least <= base_offset <= last_offset < end_offset:
+                raise self._misplaced(position, base_offset, last_offset, least)
             if last_offset >= offset:
                 return position
             least = last_offset + 1
@@ -293,7 +299,7 @@ class Segment:
             reached = index.first_reaching(timestamp_ms)
             entry = index.floor(self.end_offset if reached is None else reached.offset - 1)
             if entry is not None:
-                self._check_entry(entry, os.pread(fd, HEADER_BYTES, entry.position))
+                self._walk(fd, entry, entry.offset, self.size_bytes)
         except WrongIndex:
             self.rebuild_index(fd)
             return self._floor_time(fd, timestamp_ms)
@@ -305,16 +311,16 @@ class Segment:
             index.check(self.size_bytes, self.end_offset)
         return index
 
-    def _check_entry(self, entry: OffsetEntry, block: bytes) -> None:
+    def _check_entry(self, entry: OffsetEntry, magic: int, last_offset: int) -> None:
         """An index in files is believed if the batch it points to ends as it says."""
-        if isinstance(self.index, MemoryIndex) or len(block) < HEADER_BYTES:
+        if magic == MAGIC and last_offset == entry.offset:
             return
-        base_offset, _, magic, _, delta = _FRAME.unpack_from(block)
-        if magic != MAGIC or base_offset + delta != entry.offset:
+        if isinstance(self.index, FileIndex):
             raise WrongIndex(f"no batch at {entry.position} ends with offset {entry.offset}")
 
     def rebuild_index(self, fd: int) -> MemoryIndex:
         """A right index in memory, made from the log; the writer puts it in files later."""
+        assert self.is_sealed, "the active segment's index is the writer's"
         index = MemoryIndex(self.base_offset, self._interval_bytes)
         for position, header in self.batches(fd, 0, self.size_bytes):
             index.add(header, position)
@@ -323,33 +329,26 @@ class Segment:
         self.is_index_wrong = True
         return index
 
-    def _frame(self, block: bytes, start: int, position: int, limit: int) -> tuple[int, int, int]:
-        """First and last offset and size of the batch at ``position``; it must end by ``limit``."""
-        if len(block) - start < HEADER_BYTES:
-            raise self.corruption(f"the file ends in the batch at position {position}")
-        base_offset, length, magic, _, delta = _FRAME.unpack_from(block, start)
-        size_bytes = LOG_OVERHEAD + length
-        if magic != MAGIC or not HEADER_BYTES <= size_bytes <= limit - position:
-            raise self.corruption(f"no batch at position {position}")
-        return base_offset, base_offset + delta, size_bytes
-
-    def _check_offsets(self, least: int, first: int, last: int, position: int) -> None:
+    def _misplaced(
+        self, position: int, first: int, last: int, least: int
+    ) -> CorruptionError | Retired:
         """Offsets lie outside the checksum: at least they must grow and be this segment's."""
-        if not least <= first <= last < self.end_offset:
-            raise self.corruption(
-                f"the batch at position {position} claims offsets {first} to {last}, expected "
-                f"some from {least} to {self.end_offset - 1}"
-            )
+        return self.corruption(
+            f"the batch at position {position} claims offsets {first} to {last}, expected some "
+            f"from {least} to {self.end_offset - 1}"
+        )
 
     def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
         """As many batches as are there whole, each with its checksum; None if all begin later."""
         end, first_offset, next_offset = 0, -1, self.base_offset
+        segment_end = self.end_offset
         while end + HEADER_BYTES <= len(data):
             base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
             size_bytes = LOG_OVERHEAD + length
             if magic != MAGIC or size_bytes < HEADER_BYTES:
                 raise self.corruption(f"no batch at position {position + end}")
-            self._check_offsets(next_offset, base_offset, base_offset + delta, position + end)
+            if not next_offset <= base_offset <= base_offset + delta < segment_end:
+                raise self._misplaced(position + end, base_offset, base_offset + delta, next_offset)
             if base_offset >= end_offset:
                 return Run(data[:end], first_offset, next_offset) if end else None
             if end + size_bytes > len(data):

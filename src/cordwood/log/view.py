@@ -52,13 +52,15 @@ class View(NamedTuple):
     def read(self, offset: int, max_bytes: int, end_offset: int) -> Slice:
         """Whole batches from ``offset`` on that begin below ``end_offset``."""
         end_offset = min(end_offset, self.high_watermark)
+        if offset >= end_offset:
+            return self._slice(b"", offset, offset)
         for segment, limit in self._from(offset):
             if segment.base_offset >= end_offset:
                 break
             run = segment.read(offset, max_bytes, end_offset, limit)
             if run is not None:
                 return self._slice(run.data, run.first_offset, run.next_offset)
-        return self._slice(b"", offset, max(offset, end_offset))
+        return self._slice(b"", offset, end_offset)
 
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
         """The first record at or after the log start whose timestamp is not below this."""

@@ -290,6 +290,23 @@ def test_records_below_the_log_start_are_not_found_by_time(tmp_path):
     assert partition.find_max_time()[:2] == (200, 4)
 
 
+def test_a_time_is_looked_for_while_nothing_is_published(tmp_path):
+    """The log start stands at the high watermark and the next batch is written and indexed."""
+    config = TopicConfig(index_interval_bytes=0)
+    partition = open_partition(tmp_path, config)
+    for seal in (False, True):
+        append(partition, b"a", times_ms=[NOW_MS])
+        partition.advance_start(partition.high_watermark)
+        append(partition, b"b", times_ms=[NOW_MS + 5], publish=False)
+        if seal:
+            partition.roll(RollReason.DEMAND)
+        assert partition.find_time(0) is None
+        assert partition.find_max_time() is None
+        partition.publish()
+        assert partition.find_time(0)[:2] == (NOW_MS + 5, partition.high_watermark - 1)
+    assert partition.recovery.rebuilt == []
+
+
 def test_a_time_lookup_does_not_walk_the_segment(tmp_path, monkeypatch):
     """One early record of the far future must not make later lookups linear."""
     partition = open_partition(tmp_path, TopicConfig(index_interval_bytes=500))
