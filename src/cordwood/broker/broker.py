@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from cordwood.broker.archive import ArchiveDesk
 from cordwood.broker.commands import CommandDesk
+from cordwood.broker.compaction import CompactionDesk
 from cordwood.broker.feed import Feed
 from cordwood.broker.gate import Gate
 from cordwood.broker.ingress import IngressDesk
@@ -90,6 +91,7 @@ class Broker:
             background=self._background,
             is_synced=config.durability == "fsync",
         )
+        self.compaction = CompactionDesk(store, self.topics, self.gate, clock, self._meta_thread)
         self._coordinators = Coordinators(
             config=config,
             clock=clock,
@@ -141,7 +143,12 @@ class Broker:
         """Whether everything can be served, and what cannot."""
         offline = {str(tp): str(error) for tp, error in self.store.offline.items()}
         disk_full = self.writer.stats.disk_full
-        facts = {"disk_full": disk_full, "offline_partitions": offline}
+        quarantined = {str(tp): error for tp, error in self.compaction.quarantined().items()}
+        facts = {
+            "disk_full": disk_full,
+            "offline_partitions": offline,
+            "compaction_quarantined": quarantined,  # served all the same
+        }
         return not offline and not disk_full, facts
 
     def drain(self) -> None:

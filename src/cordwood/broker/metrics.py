@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cordwood.batch.warmth import is_warm
 from cordwood.log.writer import SYNC_BUCKETS
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ TOPIC: Final = ("topic", "partition")
 
 METRICS: Final[dict[str, Metric]] = {
     "cordwood_info": Metric("gauge", "1, with the version as a label.", ("version",)),
+    "cordwood_kernels_loaded": Metric(
+        "gauge", "1 once lines and records go through compiled code; 0 before the first."
+    ),
     "cordwood_appended_records_total": Metric("counter", "Records made durable by the writer."),
     "cordwood_appended_bytes_total": Metric("counter", "Batch bytes made durable by the writer."),
     "cordwood_commits_total": Metric("counter", "Group commits."),
@@ -75,6 +79,18 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_reader_held_bytes": Metric(
         "gauge", "Bytes of segments a registered reader has not passed.", ("reader", *TOPIC)
     ),
+    "cordwood_topic_bytes": Metric("gauge", "Bytes of a topic's segments.", ("topic", "cleanup")),
+    "cordwood_log_cleaner_compactions_total": Metric("counter", "Compaction passes.", TOPIC),
+    "cordwood_log_cleaner_cleaned_bytes_total": Metric("counter", "Bytes compaction freed.", TOPIC),
+    "cordwood_log_cleaner_dirty_ratio": Metric(
+        "gauge", "Dirty share of what may be cleaned.", TOPIC
+    ),
+    "cordwood_log_cleaner_duration_seconds": Metric("gauge", "What the last pass took.", TOPIC),
+    "cordwood_log_cleaner_live_records": Metric("gauge", "Records the last pass left.", TOPIC),
+    "cordwood_log_cleaner_keyless_records_total": Metric(
+        "counter", "Records without a key that compaction removed.", TOPIC
+    ),
+    "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while passes fail.", TOPIC),
     "cordwood_resident_memory_bytes": Metric("gauge", "Resident memory of the broker."),
 }
 
@@ -88,6 +104,7 @@ def samples(broker: Broker) -> Iterator[Sample]:
     yield from _partitions(broker)
     yield from _monitor(broker)
     yield from _readers(broker)
+    yield from _compaction(broker)
 
 
 def exposition(broker: Broker) -> bytes:
@@ -161,6 +178,7 @@ def _process(_: Broker) -> Iterator[Sample]:
     from cordwood import __version__
 
     yield Sample("cordwood_info", 1, {"version": __version__})
+    yield Sample("cordwood_kernels_loaded", int(is_warm()))
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - not a path of ours
         pages = int(file.read().split()[1])
     yield Sample("cordwood_resident_memory_bytes", pages * os.sysconf("SC_PAGE_SIZE"))
@@ -232,3 +250,24 @@ def _readers(broker: Broker) -> Iterator[Sample]:
         yield Sample("cordwood_reader_position", row["seq"], labels)
         yield Sample("cordwood_reader_lag_records", row["lag"], labels)
         yield Sample("cordwood_reader_held_bytes", row["held_bytes"], labels)
+
+
+def _compaction(broker: Broker) -> Iterator[Sample]:
+    for name, topic in list(broker.store.topics.items()):
+        size_bytes = sum(partition.size_bytes for partition in topic.online())
+        cleanup = ",".join(sorted(topic.config.cleanup_policy))
+        yield Sample("cordwood_topic_bytes", size_bytes, {"topic": name, "cleanup": cleanup})
+    for partition, facts, plan in broker.compaction.look():
+        state = facts.state
+        labels = {"topic": partition.tp.topic, "partition": str(partition.tp.partition)}
+        values = {
+            "compactions_total": state.passes,
+            "cleaned_bytes_total": state.freed_bytes,
+            "dirty_ratio": plan.ratio,
+            "duration_seconds": state.duration_ms / 1000,
+            "live_records": state.live_records,
+            "keyless_records_total": state.keyless_records,
+            "quarantined": int(state.failures > 0),
+        }
+        for name, value in values.items():
+            yield Sample(f"cordwood_log_cleaner_{name}", value, labels)

@@ -10,6 +10,7 @@ from typing import Any
 
 from cordwood import __version__
 from cordwood.broker.broker import Broker
+from cordwood.broker.compaction import describe
 from cordwood.broker.gate import Delivery, Part
 from cordwood.broker.metrics import exposition
 from cordwood.config import overrides
@@ -47,6 +48,8 @@ def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
         ("GET", "/api/deliveries"): api.deliveries,
         ("POST", "/api/deliveries"): api.deliver,
         ("POST", "/api/swaps"): api.swap,
+        ("GET", "/api/compaction"): api.compaction,
+        ("POST", "/api/compaction"): api.compact,
         ("GET", "/api/archive"): api.archive,
         ("POST", "/api/archive"): api.record_bundles,
         ("GET", "/api/replays"): api.replays,
@@ -207,6 +210,33 @@ class HttpApi:
         if not isinstance(said.get("record"), dict):
             raise RequestError("record is missing; it takes an object")
         await self._broker.replays.put(_text(said, "id"), said["record"])
+        return Answer.of(OK)
+
+    async def compaction(self, query: Query) -> Answer:
+        """Every compacted partition, or those of ``?topic=``: state, plan and the reason."""
+        looks = self._broker.compaction.look(query.params.get("topic"))
+        return Answer.of({"partitions": [describe(look) for look in looks]})
+
+    async def compact(self, query: Query) -> Answer:
+        """For jobs. ``action``: begin (gives orders), finish, fail or release."""
+        said, desk = query.json(), self._broker.compaction
+        action = _text(said, "action")
+        if action == "begin":
+            flags = {name: said.get(name) is True for name in ("demand", "dry")}
+            orders = await desk.begin(said.get("topic"), **flags)
+            return Answer.of({"orders": orders})
+        tp = TopicPartition(_text(said, "topic"), _number(said, "partition"))
+        if action == "finish":
+            jobs, state = said.get("jobs"), said.get("state")
+            if not isinstance(jobs, list) or not isinstance(state, dict):
+                raise RequestError("finish takes the names of jobs and a state")
+            await desk.finish(tp, _text(said, "topic_id"), jobs, state)
+        elif action == "fail":
+            await desk.fail(tp, _text(said, "error"))
+        elif action == "release":
+            desk.release(tp)
+        else:
+            raise RequestError(f"action is {action!r}; it takes begin, finish, fail or release")
         return Answer.of(OK)
 
 
