@@ -118,6 +118,25 @@ def bundle_name(partition: int, span: Span) -> str:
     return f"{partition}/{span.start + 1:020d}-{span.end:020d}.tar.gz"
 
 
+class TransactionEnd(NamedTuple):
+    """A marker: the producer's open transaction ended here."""
+
+    offset: int
+    producer_id: int
+    is_commit: bool
+
+
+def aborted_spans(ends: Iterable[TransactionEnd]) -> list[tuple[int, int, int]]:
+    """(producer id, first offset, last offset) between an abort and the end before it."""
+    since: dict[int, int] = {}
+    spans = []
+    for end in sorted(ends):
+        if not end.is_commit:
+            spans.append((end.producer_id, since.get(end.producer_id, 0), end.offset))
+        since[end.producer_id] = end.offset + 1
+    return spans
+
+
 # --- the manifest ---------------------------------------------------------------------------
 
 
@@ -138,6 +157,7 @@ class Entry:
     size_bytes: int
     sha256: str
     parquet_sha256: str | None
+    transactional: bool  # whether it holds parts of transactions, which may have been given up
     archived: str  # when, ISO 8601 in UTC
     cursors: Mapping[str, int]  # reader → next seq's offset, when it was archived
     previous: str

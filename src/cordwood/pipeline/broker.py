@@ -140,6 +140,36 @@ class BrokerApi:
         }
         return bool(self._ask("POST", "/api/deliveries", said)["delivered"])
 
+    def topic(self, name: str) -> dict[str, Any]:
+        """A topic with its settings, partitions and segments."""
+        return cast("dict[str, Any]", self._ask("GET", "/api/topics", name=name)["topics"][0])
+
+    def cut(self, topic: str) -> None:
+        """Seal the active segments of a topic now."""
+        self._ask("POST", "/api/cut", {"topic": topic})
+
+    def archive(self, topic: str) -> dict[str, Any]:
+        """What of a topic is in bundles, and the cursors that belong in an archive."""
+        return self._ask("GET", "/api/archive", topic=topic)
+
+    def record_bundles(self, topic: str, partition: int, bundles: list[dict[str, Any]]) -> None:
+        """Tell of bundles that were read back."""
+        said = {"topic": topic, "partition": partition, "bundles": bundles}
+        self._ask("POST", "/api/archive", said)
+
+    def replays(self) -> list[dict[str, Any]]:
+        """Every replay of dead letters."""
+        return cast("list[dict[str, Any]]", self._ask("GET", "/api/replays")["replays"])
+
+    def record_replay(self, replay: str, record: dict[str, Any]) -> None:
+        """What a replay has done so far."""
+        self._ask("POST", "/api/replays", {"id": replay, "record": record})
+
+    def reset(self, topic: str, partition: int, reader: str, offset: int) -> None:
+        """Put a reader's cursor anywhere."""
+        said = {"topic": topic, "partition": partition, "reader": reader, "offset": offset}
+        self._ask("POST", "/api/readers", {"action": "reset", **said})
+
     def close(self) -> None:
         """Hang up."""
         if self._connection is not None:

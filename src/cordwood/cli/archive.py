@@ -1,0 +1,238 @@
+"""``cordwood archive``: bundles of records that can be checked years later, and brought back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.sparking import ConfOption, MasterOption
+
+if TYPE_CHECKING:
+    from cordwood.decide.archive import Entry
+    from cordwood.pipeline.depot import Depot
+
+PROBLEMS = 5
+
+app = typer.Typer(
+    help="Archive sealed records in verifiable bundles, check them, bring them back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+AnyTopic = Annotated[str | None, typer.Argument(help="Only this topic.")]
+DestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dest",
+        envvar="CORDWOOD_ARCHIVE",
+        help="A directory or object-store URL. [default: archive/ in the broker's data directory]",
+        metavar="PATH-OR-URL",
+    ),
+]
+
+
+@app.command()
+def create(
+    topic: Topic,
+    through: Annotated[
+        str | None,
+        typer.Option(help="Up to this SEQ (included), or older than a time.", metavar="SEQ|TIME"),
+    ] = None,
+    bundle_records: Annotated[
+        int | None, typer.Option(min=1, help="Records in a bundle at most.")
+    ] = None,
+    bundle_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Batch bytes in a bundle at most. [default: 256 MiB]")
+    ] = None,
+    dest: DestOption = None,
+    cut: Annotated[bool, typer.Option("--cut", help="Seal the active segments first.")] = False,
+    lines: Annotated[
+        bool, typer.Option(help="Put the records as text lines beside the batches.")
+    ] = True,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write each bundle's records as Parquet, too.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Write a topic's sealed records that are not archived yet as bundles, and read them back."""
+    from cordwood.cli.sparking import broker_desk, spark_session
+    from cordwood.config import KEEP_ALL
+    from cordwood.pipeline.archive import Request, create_archive
+
+    if bundle_records is not None and bundle_bytes is not None:
+        raise typer.BadParameter("give --bundle-records or --bundle-bytes, not both")
+    seq, time_ms = _parse_through(through)
+    request = Request(
+        topic=topic,
+        through_seq=seq,
+        through_ms=time_ms,
+        bundle_records=bundle_records or KEEP_ALL,
+        bundle_bytes=bundle_bytes or KEEP_ALL,
+        lines=lines,
+        parquet=parquet,
+    )
+    with broker_desk(broker) as desk:
+        if cut:
+            desk.api.cut(topic)
+        depot = _depot(dest, broker)
+        with spark_session("archive", master, conf) as spark:
+            entries = create_archive(spark, desk.api, desk.where, depot, request)
+    show([_row(entry) for entry in entries], form)
+    typer.echo(
+        f"{len(entries)} bundles in {depot.place}"
+        if entries
+        else f"nothing sealed of {topic} waits to be archived; --cut seals what was written so far",
+        err=True,
+    )
+
+
+@app.command("ls")
+def list_bundles(
+    topic: AnyTopic = None,
+    dest: DestOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Every bundle as the manifest has it."""
+    from cordwood.decide.archive import check_manifest
+    from cordwood.pipeline.shelf import list_shelves
+
+    shelves = list_shelves(_depot(dest, broker), topic)
+    show([_row(entry) for shelf in shelves for entry in check_manifest(shelf.manifest())[0]], form)
+
+
+@app.command()
+def verify(
+    topic: AnyTopic = None,
+    dest: DestOption = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not compare with what a broker remembers.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Check the manifest's chain and every bundle's bytes; exit 5 when something is wrong."""
+    from cordwood.pipeline.shelf import list_shelves
+
+    shelves = list_shelves(_depot(dest, broker), topic)
+    rows: list[dict[str, Any]] = []
+    checked = 0
+    for shelf in shelves:
+        entries, findings = shelf.verify()
+        if not offline:
+            findings += _compare_with_broker(broker, shelf, entries)
+        checked += len(entries)
+        rows += [{"archive": shelf.home, **finding._asdict()} for finding in findings]
+    show(rows, form)
+    typer.echo(f"{checked} bundles checked, {len(rows)} problems", err=True)
+    if rows:
+        raise typer.Exit(PROBLEMS)
+
+
+@app.command()
+def restore(
+    topic: Topic,
+    to: Annotated[
+        str | None, typer.Option(help="The topic to restore into. [default: the same name]")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="As of this time: -1h, ISO 8601 or ms.", metavar="TIME")
+    ] = None,
+    dest: DestOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Bring archived records and cursors back, each once; run it again if it was interrupted."""
+    from cordwood.cli.places import parse_time
+    from cordwood.cli.sparking import broker_desk, spark_session
+    from cordwood.pipeline.restore import restore_archive
+    from cordwood.pipeline.shelf import list_shelves
+
+    shelf = list_shelves(_depot(dest, broker), topic)[-1]
+    at_ms = None if at is None else parse_time(at.removeprefix("@"))
+    with broker_desk(broker) as desk, spark_session("restore", master, conf) as spark:
+        restored = restore_archive(spark, desk.api, desk.where, shelf, to=to or topic, at_ms=at_ms)
+    show(
+        [
+            {"topic": restored.topic, "partition": partition, "reader": reader, "offset": offset}
+            for partition, readers in sorted(restored.cursors.items())
+            for reader, offset in sorted(readers.items())
+        ],
+        form,
+    )
+    typer.echo(f"{restored.records} records restored to {restored.topic}", err=True)
+
+
+def _depot(dest: str | None, broker: str) -> Depot:
+    """The place named, or the broker's own archive directory."""
+    from pathlib import Path
+
+    from cordwood.cli.sparking import broker_desk
+    from cordwood.pipeline.depot import open_depot
+
+    if dest is not None:
+        return open_depot(dest)
+    with broker_desk(broker) as desk:
+        return open_depot(str(Path(desk.api.status()["data"]) / "archive"))
+
+
+def _compare_with_broker(broker: str, shelf: Any, entries: list[Entry]) -> list[Any]:
+    """A chain cannot show that its last links are gone; the broker remembers them."""
+    from cordwood.cli.sparking import broker_desk
+    from cordwood.decide.archive import check_known
+    from cordwood.errors import UnknownTopic
+    from cordwood.pipeline.archive import known_links
+    from cordwood.pipeline.shelf import shelf_name
+
+    topic = shelf.home.rpartition(".")[0]
+    with broker_desk(broker) as desk:
+        try:
+            state = desk.api.archive(topic)
+        except UnknownTopic:
+            return []
+    if shelf_name(topic, state["id"]) != shelf.home:
+        return []
+    return check_known(entries, known_links(state, shelf.depot.place))
+
+
+def _parse_through(text: str | None) -> tuple[int | None, int | None]:
+    from cordwood.cli.places import parse_time
+
+    if text is None:
+        return None, None
+    if text.isdecimal():
+        return int(text), None
+    return None, parse_time(text.removeprefix("@"))
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "number": entry.number,
+        "bundle": entry.bundle,
+        "topic": entry.topic,
+        "partition": entry.partition,
+        "first_seq": entry.first_seq,
+        "last_seq": entry.last_seq,
+        "first_time": _iso(entry.first_ms),
+        "newest_time": _iso(entry.newest_ms),
+        "records": entry.records,
+        "bytes": entry.size_bytes,
+        "sha256": entry.sha256,
+        "archived": entry.archived,
+    }
+
+
+def _iso(time_ms: int) -> str | None:
+    if time_ms < 0:
+        return None
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,206 @@
+"""Where an archive lies: a directory (a tape's LTFS mount is one) or an object store, by URL.
+
+Five things are asked of a depot: read a file, write one whole, move it, say whether it is there,
+and list names. A written file is durable, and never seen half written under its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final, Protocol, cast
+
+from cordwood.errors import ConfigError, UnavailableError
+
+_COPY_BYTES: Final = 1 << 20
+_PART: Final = ".part"  # a file being written; no name of ours ends so
+
+
+class Depot(Protocol):
+    """Named files, wherever they are."""
+
+    place: str
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file for reading; raises ``FileNotFoundError``."""
+        ...
+
+    def put(self, name: str, source: IO[bytes]) -> None:
+        """Write a file whole, over whatever had its name."""
+        ...
+
+    def move(self, old: str, new: str) -> None:
+        """Give a file another name."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Every file below a prefix, in order."""
+        ...
+
+    def held(self, name: str) -> Any:
+        """A context that one process at a time is in, as far as the place allows."""
+        ...
+
+
+def open_depot(place: str) -> Depot:
+    """By directory or URL; small enough to be opened again by every task."""
+    if "://" not in place:
+        return DirectoryDepot(place)
+    return ObjectDepot(place)
+
+
+class DirectoryDepot:
+    """Files under a directory."""
+
+    def __init__(self, place: str) -> None:
+        self._root = Path(place).absolute()
+        self.place = str(self._root)
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file for reading."""
+        return (self._root / name).open("rb")
+
+    def put(self, name: str, source: IO[bytes]) -> None:
+        """Under a temporary name, synced, then renamed."""
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(target.name + _PART)
+        with part.open("wb") as file:
+            shutil.copyfileobj(source, file, _COPY_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+        _sync(target.parent)
+
+    def move(self, old: str, new: str) -> None:
+        """One rename, synced at both ends."""
+        target = self._root / new
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (self._root / old).replace(target)
+        _sync(target.parent)
+        _sync((self._root / old).parent)
+
+    def exists(self, name: str) -> bool:
+        """Whether it is there."""
+        return (self._root / name).is_file()
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Every finished file below a prefix."""
+        found = (path for path in (self._root / prefix).rglob("*") if path.is_file())
+        return sorted(
+            str(path.relative_to(self._root))
+            for path in found
+            if path.suffix not in {_PART, ".lock"}
+        )
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """By a lock on a file beside it."""
+        lock = self._root / f"{name}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UnavailableError(
+                    f"another run is at work on {self._root / name}; wait for it, then try again"
+                ) from None
+            yield
+
+
+class ObjectDepot:
+    """Objects under a URL, through ``obstore``."""
+
+    def __init__(self, place: str) -> None:
+        try:
+            import obstore
+            from obstore.store import from_url
+        except ImportError:
+            raise ConfigError(
+                f"{place} is an object store, which needs obstore: run `pip install cordwood[s3]`"
+            ) from None
+        self._api: Any = obstore
+        self.place = place.rstrip("/")
+        if place.startswith("file://"):
+            Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        try:
+            self._store: Any = from_url(self.place)
+        except Exception as error:  # noqa: BLE001 - whatever the library makes of a bad URL
+            raise ConfigError(f"{place} is no object store: {error}") from None
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object for reading, block by block."""
+        import io
+
+        self._api.head(self._store, name)  # raises FileNotFoundError now, not at the first read
+        return cast(
+            "IO[bytes]", io.BufferedReader(_Reader(self._api.open_reader(self._store, name)))
+        )
+
+    def put(self, name: str, source: IO[bytes]) -> None:
+        """An object appears whole."""
+        self._api.put(self._store, name, source)
+
+    def move(self, old: str, new: str) -> None:
+        """A copy and a deletion, where the store has no rename."""
+        self._api.rename(self._store, old, new)
+
+    def exists(self, name: str) -> bool:
+        """Whether it is there."""
+        try:
+            self._api.head(self._store, name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Every object below a prefix."""
+        found = self._api.list(self._store, prefix or None)
+        return sorted(str(each["path"]) for chunk in found for each in chunk)
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """An object store has no lock; the broker refuses the slower of two runs."""
+        del name
+        yield
+
+
+class _Reader:
+    """Lets ``io.BufferedReader`` read what obstore opened."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return False
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._inner.read(len(buffer)).to_bytes()
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
