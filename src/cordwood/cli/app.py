@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "segment": ("segment:app", "Segment files: list, dump, verify."),
     "config": ("config:app", "The broker's settings, and where they were set."),
     "certs": ("certs:app", "Certificates for TLS in a lab."),
+    "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
     "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
 }
 
