@@ -47,6 +47,8 @@ def test_the_indexes_say_what_kafkas_dump_tool_checks(tmp_path):
     log = open_partition(tmp_path, CONFIG)
     for i in range(60):
         append(log, b"a%d" % i, b"b%d" % i, times_ms=[NOW_MS + (i * 37) % 50] * 2)
+    for i in range(3):  # an index entry falls on one of them at most: the last must be forced
+        append(log, b"newest", times_ms=[NOW_MS + 1000 + i])
     log.roll(RollReason.DEMAND)
     stem = log.directory / SEGMENT
     data = stem.with_suffix(".log").read_bytes()

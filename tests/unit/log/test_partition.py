@@ -27,7 +27,7 @@ from cordwood.log.partition import Partition
 from cordwood.log.producers import Aborted
 from cordwood.log.segment import Retired, survey
 from cordwood.model import TimestampType
-from support.crash import FailingFiles, FullDisk
+from support.crash import CrashFiles, FailingFiles, FullDisk
 from support.logs import (
     NOW_MS,
     TP,
@@ -480,6 +480,20 @@ def test_dropped_segments_are_renamed_and_removed_later(tmp_path):
     assert not [p for p in partition.directory.iterdir() if p.name.endswith(".deleted")]
 
 
+def test_a_drop_renames_the_oldest_log_first_and_then_syncs_the_directory(tmp_path):
+    """Whatever a crash leaves is the newer part of the log, and indexes without one."""
+    files = CrashFiles(tmp_path)
+    partition = open_partition(tmp_path, SMALL, files=files)
+    fill(partition, 6, roll_every=3)
+    files.effects.clear()
+    partition.drop([0, 9])
+    names = [(effect.name, effect.path.name) for effect in files.effects]
+    assert names[0] == ("rename", f"{0:020d}.log.deleted")
+    assert names[3] == ("rename", f"{9:020d}.log.deleted")
+    assert names[-1] == ("sync_dir", partition.directory.name)
+    assert [name for name, _ in names].count("sync_dir") == 1
+
+
 def test_leftovers_of_an_earlier_process_are_removed_at_open(tmp_path):
     """Its dropped files, half-written ones, and indexes without a log."""
     partition = open_partition(tmp_path, SMALL)
@@ -596,6 +610,22 @@ def test_truncation_takes_producer_state_back(tmp_path):
     assert partition.aborted(0, 10) == []
     assert append(partition, b"b", base_sequence=1, **fields).base_offset == 2
     assert partition.last_stable_offset == 2
+
+
+def test_a_reader_caught_by_a_truncation_reads_again(tmp_path):
+    """What it read from the cut segment is thrown away, whether the bytes were whole or not."""
+    partition = open_partition(tmp_path, SMALL)
+    fill(partition, 6)
+    view = partition._window.view
+    segment = view.segments[0]
+    with segment.reading():  # a reader that was there before
+        partition.truncate_to(9)
+        for offset in (0, 12):
+            with pytest.raises(Retired):
+                segment.read(offset, 10_000, 18, view.end_position)
+    with pytest.raises(OffsetOutOfRange):
+        partition.read(12, 1000)
+    assert list(values_of(partition)) == list(range(9))
 
 
 def test_truncation_below_the_log_start_is_refused(tmp_path):

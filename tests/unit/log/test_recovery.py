@@ -202,6 +202,18 @@ def test_damage_in_a_sealed_segment_is_told_when_a_read_meets_it(log, tmp_path, 
     append(reopened, b"goes on")
 
 
+@pytest.mark.parametrize("claimed", [-1, 0, 9, 17, 18, 10**15])
+def test_an_offset_out_of_place_is_corruption_and_not_a_gap(log, tmp_path, claimed):
+    """Offsets lie outside the checksum; one that was changed must not hide its batch."""
+    path = log.directory / f"{SEALED}.log"
+    data = path.read_bytes()
+    second = 12 + int.from_bytes(data[8:12], "big")
+    path.write_bytes(data[:second] + claimed.to_bytes(8, "big", signed=True) + data[second + 8 :])
+    reopened = open_partition(tmp_path, CONFIG)
+    with pytest.raises(CorruptionError, match=f"position {second}"):
+        reopened.read(12, 1)
+
+
 def test_a_sealed_segment_of_another_log_is_corruption(log, tmp_path):
     """Its offsets reach into the next segment."""
     (log.directory / "segment-facts-checkpoint").unlink()
