@@ -39,6 +39,7 @@ from cordwood.pipeline.digests import (
     is_aborted,
     kernels,
     near,
+    parse_secret,
     read_chunks,
 )
 from cordwood.pipeline.survivors import Deltas, read_deltas
@@ -105,7 +106,7 @@ def rewrite(task: RewriteTask) -> Rewritten:
     staging = Path(task.staging)
     staging.mkdir(parents=True, exist_ok=True)
     log = staging / file_name(base_offset, Kind.LOG)
-    secret = np.frombuffer(task.secret, np.uint64)
+    secret = parse_secret(task.secret)
     digest = Path(task.digests) / f"{log.name}.{staging.name}"
     writer = DigestWriter(digest, task.topic_id, base_offset, secret)
     sums, totals = hashlib.sha256(), _Totals()
@@ -262,7 +263,7 @@ class _Thinner:
         self._spent = spent.astype(np.int64) + source.base_offset
         self._range_end = range_end
         self._rules = rules
-        self._secret = np.frombuffer(task.secret, np.uint64)
+        self._secret = parse_secret(task.secret)
         self._aborted = [Aborted(*entry[:3]) for entry in rules.aborted]
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
 

@@ -30,6 +30,7 @@ from cordwood.pipeline.digests import (
     Entries,
     Words,
     kernels,
+    parse_secret,
     read_digest,
 )
 
@@ -70,7 +71,7 @@ def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
 
 def find_range(task: RangeTask) -> Found:
     """Find the superseded entries of one slice."""
-    secret = np.frombuffer(task.secret, np.uint64)
+    secret = parse_secret(task.secret)
     parts, bases, ends = [], [], [0]
     for path in task.digests:
         digest = open_digest(path, task.topic_id, secret)
@@ -125,7 +126,7 @@ class MarkerTask(NamedTuple):
 
 def judge_markers(task: MarkerTask) -> Found:
     """Find the markers whose transactions have no batch in the log any more."""
-    secret = np.frombuffer(task.secret, np.uint64)
+    secret = parse_secret(task.secret)
     has_data: set[int] = set()
     spent: list[int] = []
     bounds = [0]

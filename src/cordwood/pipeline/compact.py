@@ -1,0 +1,171 @@
+"""COMPACT as a Spark job: orders from the broker, tasks on Spark, a swap at the end.
+
+What a pass does is in ``cleaner``; this brings it together with Spark, which runs its tasks, and
+with the broker, which says what is due and lets the result in. Records never pass through Spark's
+JVM. Executors must see the data directory under the path the broker gives.
+
+A partition that fails is reported to the broker, which leaves it alone for a while; the others go
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cordwood.decide.compaction import (
+    encode_state,
+)
+from cordwood.errors import CordwoodError, StaleManifest
+from cordwood.model import TopicPartition
+from cordwood.pipeline.cleaner import TASK_BYTES, Outcome, Pass, Progress, RunTasks
+from cordwood.pipeline.digests import (
+    DamagedDigest,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("cordwood.pipeline")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Api(Protocol):
+    """The broker's JSON API."""
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what the body says."""
+        ...
+
+
+def on_spark(spark: SparkSession) -> RunTasks:
+    """Each item a task of its own: what a task does is large, and its description small."""
+    context = spark.sparkContext
+
+    def run(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
+        if not items:
+            return []
+        answers = context.parallelize(items, len(items)).map(_carried(function)).collect()
+        return [_unpacked(answer) for answer in answers]
+
+    return run
+
+
+def _carried(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Errors of ours come back as values: through the JVM they would lose their class."""
+
+    def carry(item: Any) -> Any:
+        try:
+            return function(item)
+        except (CordwoodError, DamagedDigest) as error:
+            return error
+
+    return carry
+
+
+def _unpacked(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def in_process(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
+    """Without Spark, one after another: for small logs and for tests."""
+    return [function(item) for item in items]
+
+
+# --- the job --------------------------------------------------------------------------------
+
+
+def run_due(
+    api: Api,
+    run: RunTasks,
+    *,
+    topic: str | None = None,
+    demand: bool = False,
+    dry: bool = False,
+    progress: Progress | None = None,
+    task_bytes: int = TASK_BYTES,
+) -> list[Outcome]:
+    """Compact what is due, the most dirty first; what fails is reported and holds up no other."""
+    said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
+    outcomes = []
+    for order in api.post("/api/compaction", said)["orders"]:
+        where = {"topic": order["topic"], "partition": order["partition"]}
+        try:
+            outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
+                                      task_bytes=task_bytes))  # fmt: skip
+        except StaleManifest as error:  # the log moved on meanwhile; the next look takes it up
+            logger.info("compaction.stale partition=%s-%d: %s", *where.values(), error)
+            api.post("/api/compaction", {"action": "release", **where})
+            outcomes.append(_failed(order, error))
+        except CordwoodError as error:
+            logger.exception("compaction.failed partition=%s-%d", *where.values())
+            api.post("/api/compaction", {"action": "fail", **where, "error": str(error)})
+            outcomes.append(_failed(order, error))
+    return outcomes
+
+
+def run_order(
+    api: Api,
+    run: RunTasks,
+    order: Mapping[str, Any],
+    *,
+    dry: bool = False,
+    progress: Progress | None = None,
+    task_bytes: int = TASK_BYTES,
+) -> Outcome:
+    """One pass over one partition, swapped in unless ``dry``."""
+    work = Pass(order, run, progress=progress or _silent, task_bytes=task_bytes)
+    try:
+        try:
+            outcome = work.prepare()
+        except DamagedDigest as error:  # made again from the log, once
+            logger.warning("compaction.digests_damaged %s", error)
+            work.forget_digests()
+            outcome = work.prepare()
+        if not dry:
+            jobs, state = work.commit()
+            api.post(
+                "/api/compaction",
+                {
+                    "action": "finish",
+                    "topic": work.tp.topic,
+                    "partition": work.tp.partition,
+                    "topic_id": order["topic_id"],
+                    "jobs": jobs,
+                    "state": encode_state(state),
+                },
+            )
+        return outcome
+    finally:
+        work.tidy()
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    del stage, done, total
+
+
+def _failed(order: Mapping[str, Any], error: CordwoodError) -> Outcome:
+    segments = order["segments"]
+    size_bytes = sum(segment["size_bytes"] for segment in segments)
+    records = sum(segment["records"] for segment in segments)
+    return Outcome(
+        tp=TopicPartition(order["topic"], order["partition"]),
+        rule=str(order["rule"]),
+        segments_before=len(segments),
+        segments_rewritten=0,
+        segments_staged=0,
+        bytes_before=size_bytes,
+        bytes_after=size_bytes,
+        records_before=records,
+        records_after=records,
+        tombstones_removed=0,
+        keyless_removed=0,
+        digests_made=0,
+        seconds=0.0,
+        error=str(error),
+    )
