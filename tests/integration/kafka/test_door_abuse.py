@@ -1,0 +1,284 @@
+"""Peers that do not speak Kafka, or speak it badly: the door closes, and nothing worse happens.
+
+A neighbour produces and consumes all the while; it must not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from cordwood.net.server import Link
+from cordwood.testing import Broker
+from cordwood.wire.kafka.frames import encode_request, parse_response
+from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
+from support.kafka_clients import PATIENCE_S, create_topic
+from support.recording import Recorder, converse
+
+UNSUPPORTED_VERSION = 35
+API_VERSIONS = 18
+CREATES = {19, 20, 37}  # topics: a mutated partition count would be a wish, not an abuse
+CLOSES_WITHIN_S = 5.0
+
+
+class Neighbour:
+    """A client that writes numbers and reads them again while others misbehave."""
+
+    def __init__(self, address: str) -> None:
+        """Begins at once."""
+        create_topic(address, "neighbour")
+        self._address = address
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._produce)
+        self.sent = 0
+        self.waits_s: list[float] = []
+        self._thread.start()
+
+    def _produce(self) -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": self._address, "linger.ms": 0})
+        while not self._ending.wait(0.005):
+            started = time.monotonic()
+            producer.produce("neighbour", b"%d" % self.sent)
+            assert producer.flush(PATIENCE_S) == 0
+            self.waits_s.append(time.monotonic() - started)
+            self.sent += 1
+
+    def end(self) -> None:
+        """Every number is there, once and in order, and no ack took seconds."""
+        goal, deadline = self.sent + 2, time.monotonic() + PATIENCE_S
+        while self.sent < goal:
+            assert time.monotonic() < deadline, "the neighbour is served no more"
+            time.sleep(0.005)
+        self._ending.set()
+        self._thread.join()
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self._address, "group.id": "neighbour"}
+        )
+        consumer.assign([confluent_kafka.TopicPartition("neighbour", 0, 0)])
+        found = consumer.consume(self.sent, timeout=PATIENCE_S)
+        consumer.close()
+        assert [int(message.value()) for message in found] == list(range(self.sent))
+        assert max(self.waits_s) < 3
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Requests of real clients, taken down once."""
+    recorder = Recorder()
+    settings = {"advertised_kafka": recorder.address, "group_initial_rebalance_delay_ms": 0}
+    with Broker(durability="os", **settings) as broker:
+        recorder.target = broker.kafka
+        converse(recorder.address)
+        recorder.close()
+    found = recorder.frames()
+    apis = {struct.unpack_from(">h", frame, 4)[0] for frame in found}
+    assert {0, 1, 2, 3, 8, 9, 10, 11, 13, 14, 18, 22} <= apis
+    return [frame for frame in found if struct.unpack_from(">h", frame, 4)[0] not in CREATES]
+
+
+@pytest.fixture
+def broker():
+    with Broker(durability="os") as running:
+        yield running
+
+
+@pytest.fixture
+def neighbour(broker, caplog):
+    """Ends with the checks every test here shares: no traceback, nobody left, neighbour well."""
+    caplog.set_level(logging.INFO, "cordwood")
+    living = Neighbour(broker.kafka)
+    yield living
+    living.end()
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=CLOSES_WITHIN_S)
+
+
+def is_closed_by_peer(door: socket.socket) -> bool:
+    """Read to the end; a time-out fails the test."""
+    with contextlib.suppress(ConnectionError):
+        while door.recv(65_536):
+            pass
+    return True
+
+
+def say(address: str, data: bytes) -> None:
+    """Say it, stop, and wait for the door to close."""
+    with connect(address) as door:
+        with contextlib.suppress(ConnectionError):
+            door.sendall(data)
+            door.shutdown(socket.SHUT_WR)
+        assert is_closed_by_peer(door)
+
+
+def mutate(frame: bytes, chance: random.Random) -> bytes:
+    """One of the ways in which bytes go wrong."""
+    data = bytearray(frame)
+    at = chance.randrange(len(data))
+    match chance.randrange(6):
+        case 0:  # flipped bits
+            for _ in range(chance.randrange(1, 8)):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        case 1:  # the end is missing, and the length says so
+            data = data[: max(14, at)]
+            struct.pack_into(">i", data, 0, len(data) - 4)
+        case 2:  # the end is missing, and the length does not know
+            data = data[:at]
+        case 3:  # a field became huge
+            at = chance.randrange(4, max(5, len(data) - 4))
+            data[at : at + 4] = chance.choice(
+                [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80" * 4]
+            )
+        case 4:  # something was put in between
+            data[at:at] = chance.randbytes(chance.randrange(1, 30))
+        case 5:  # noise from some point on
+            data[at:] = chance.randbytes(len(data) - at)
+    return bytes(data)
+
+
+def test_mutated_requests_harm_only_their_own_connection(broker, neighbour, frames):
+    """Answered or cut off, each within a moment, and the log shows no traceback."""
+    chance = random.Random(seed := random.SystemRandom().randrange(2**32))
+    print(f"seed {seed}")
+    for _ in range(300):
+        chosen = chance.choices(frames, k=chance.randrange(1, 4))
+        say(broker.kafka, b"".join(mutate(frame, chance) for frame in chosen))
+
+
+def test_noise_is_closed(broker, neighbour):
+    """Random bytes are a bad length or a header that makes no sense."""
+    chance = random.Random(seed := random.SystemRandom().randrange(2**32))
+    print(f"seed {seed}")
+    for _ in range(100):
+        say(broker.kafka, chance.randbytes(chance.randrange(1, 3000)))
+    say(broker.kafka, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n")
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 9, 2**31 - 1, 200_000_000])
+def test_an_impossible_length_closes_at_once(broker, neighbour, length, caplog):
+    """Without waiting for bytes that will not come; one line in the log says why."""
+    with connect(broker.kafka) as door:
+        door.sendall(struct.pack(">i", length))
+        assert is_closed_by_peer(door)
+    lines = [r.getMessage() for r in caplog.records if "kafka.malformed" in r.getMessage()]
+    assert len(lines) == 1
+    assert str(length) in lines[0]
+
+
+def test_large_announcements_cost_little_memory(broker, neighbour):
+    """A hundred peers that announce 100 MB each and send a few bytes of it."""
+    header = struct.pack(">ihhih", 100_000_000, 0, 9, 1, -1)
+    before = resident_bytes()
+    with contextlib.ExitStack() as doors:
+        for _ in range(100):
+            door = doors.enter_context(connect(broker.kafka))
+            door.sendall(header + bytes(100))
+        say(broker.kafka, api_versions(1))  # behind them all, so they have been looked at
+        grown_bytes = resident_bytes() - before
+    assert grown_bytes < 100_000_000
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def api_versions(correlation_id: int, version: int = 0) -> bytes:
+    """A request every broker answers."""
+    if version > 4:
+        return struct.pack(">ihhih", 10, API_VERSIONS, version, correlation_id, -1)
+    return b"".join(encode_request(ApiVersionsRequest(), version, correlation_id, "abuse"))
+
+
+def read_reply(door: socket.socket) -> bytes:
+    """One whole reply without its length."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        needed = 4 if len(data) < 4 else 4 + struct.unpack_from(">i", data)[0]
+        more = door.recv(needed - len(data))
+        assert more, "closed before the reply was whole"
+        data += more
+    return data[4:]
+
+
+def test_a_slow_drip_is_answered_in_the_end(broker, neighbour):
+    """Byte by byte is slow, not wrong."""
+    with connect(broker.kafka) as door:
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(5):
+            for byte in api_versions(number, 3):
+                door.sendall(bytes([byte]))
+            assert parse_response(API_VERSIONS, 3, read_reply(door))[0] == number
+
+
+@pytest.mark.parametrize(("api", "version"), [(999, 0), (0, 99), (0, 2), (1, 13), (-1, -1), (6, 0)])
+def test_an_unknown_api_or_version_closes_with_one_line(broker, neighbour, api, version, caplog):
+    """No peer could read an answer, so there is none; the log names what was asked for."""
+    with connect(broker.kafka) as door:
+        door.sendall(struct.pack(">ihhih", 10, api, version, 7, -1))
+        assert is_closed_by_peer(door)
+    lines = [r.getMessage() for r in caplog.records if "kafka.unsupported" in r.getMessage()]
+    assert len(lines) == 1
+    assert f"api={api} version={version}" in lines[0]
+
+
+def test_a_too_new_api_versions_is_told_what_there_is(broker, neighbour):
+    """In version 0 and with error 35; the connection stays good."""
+    with connect(broker.kafka) as door:
+        door.sendall(api_versions(1, 99) + api_versions(2, 0))
+        first, second = (parse_response(API_VERSIONS, 0, read_reply(door)) for _ in range(2))
+    assert (first[0], first[1].error_code) == (1, UNSUPPORTED_VERSION)
+    assert (second[0], second[1].error_code) == (2, 0)
+    assert first[1].api_keys == second[1].api_keys
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(broker, neighbour):
+    """The door stops reading its requests; once it reads, all are answered in order."""
+    count = 20_000
+    requests = b"".join(map(api_versions, range(count)))
+    with connect(broker.kafka) as door:
+        sender = threading.Thread(target=door.sendall, args=(requests,))
+        sender.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(is_stopped(link) for link in list(links_of(broker))):
+            assert time.monotonic() < deadline, "the door never stopped writing"
+            time.sleep(0.01)
+        with door.makefile("rb", 1_000_000) as replies:
+            for number in range(count):
+                (length,) = struct.unpack(">i", replies.read(4))
+                assert struct.unpack_from(">i", replies.read(length))[0] == number
+        sender.join()
+
+
+def links_of(broker: Broker) -> set[Link]:
+    return broker.service.server.doors["kafka"].links
+
+
+def is_stopped(link: Link) -> bool:
+    return not link.writable.is_set()
+
+
+def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, neighbour, frames):
+    """Its place at the door and its wait at the feed are given back."""
+    fetches = [frame for frame in frames if struct.unpack_from(">h", frame, 4)[0] == 1]
+    for _ in range(20):
+        with connect(broker.kafka) as door:
+            door.sendall(fetches[0])
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    deadline = time.monotonic() + PATIENCE_S
+    while len(links_of(broker)) > 2:  # the neighbour's
+        assert time.monotonic() < deadline, f"{len(links_of(broker))} connections are left"
+        time.sleep(0.01)
