@@ -214,10 +214,20 @@ class Served:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def warm_up(self) -> None:
+        """Wait for what the first ingress connection loads: it is memory of another kind."""
+        Wire(self.ingress).close()
+        until(lambda: self.metrics()["cordwood_kernels_loaded"], "the kernels are loaded")
+
     def metrics(self) -> dict[str, Any]:
         found = json.loads(ask(self.control, "METRICS"))
         assert isinstance(found, dict)
         return found
+
+    def connections(self, door: str) -> int:
+        """How many are open, the one that asks included."""
+        rows = self.metrics()["cordwood_connections"]
+        return next(int(row["value"]) for row in rows if row["door"] == door)
 
     def kill(self) -> None:
         self.process.kill()

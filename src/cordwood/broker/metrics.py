@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.batch.warmth import is_warm
+from cordwood.broker.pipeline import PipelineState
 from cordwood.log.writer import SYNC_BUCKETS
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ METRICS: Final[dict[str, Metric]] = {
         "counter", "Records without a key that compaction removed.", TOPIC
     ),
     "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while passes fail.", TOPIC),
+    "cordwood_pipeline_up": Metric("gauge", "1 while the embedded pipeline runs its jobs."),
+    "cordwood_pipeline_restarts_total": Metric("counter", "Times the pipeline was restarted."),
     "cordwood_resident_memory_bytes": Metric("gauge", "Resident memory of the broker."),
 }
 
@@ -174,8 +177,12 @@ def _sync_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], int]:
     return buckets, total
 
 
-def _process(_: Broker) -> Iterator[Sample]:
+def _process(broker: Broker) -> Iterator[Sample]:
     from cordwood import __version__
+
+    is_up = broker.pipeline.state is PipelineState.UP
+    yield Sample("cordwood_pipeline_up", int(is_up))
+    yield Sample("cordwood_pipeline_restarts_total", broker.pipeline.restarts)
 
     yield Sample("cordwood_info", 1, {"version": __version__})
     yield Sample("cordwood_kernels_loaded", int(is_warm()))

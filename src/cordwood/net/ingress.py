@@ -67,6 +67,8 @@ class IngressProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived."""
+        if self._waits and self._link:
+            self._link.pause()  # uvloop begins to read after connection_made, whatever that asked
         self._receive(self._shared.buffer[:nbytes])
 
     def eof_received(self) -> bool:

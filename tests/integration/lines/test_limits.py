@@ -1,0 +1,211 @@
+"""Peers that are too many, too slow, too long, or gone."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+from support.lines import Served, Wire, ask, high_watermark, numbered, read_topic, until, wires
+
+from cordwood.clock import ManualClock
+from cordwood.scenario.pressure import StallingFiles
+from cordwood.testing import Broker
+
+
+def doors(broker: Broker) -> dict[str, int]:
+    return {name: len(door.links) for name, door in broker.service.server.doors.items()}
+
+
+def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
+    """They cost little memory, the thousand and first is answered, and nothing is left after."""
+    with Served(tmp_path / "data") as served:
+        served.warm_up()
+        before = served.rss_bytes()
+        with wires(served.ingress, 500), wires(served.control, 500) as controls:
+            with Wire(served.ingress) as wire:
+                wire.hello("busy")
+                wire.send(numbered(1, 1001)).acked(1000)
+            assert controls[-1].ask(b"GET_ACK") == b"ACK 1000"
+            assert controls[0].ask(b"GET_ACK") == b"ACK 1000"
+            assert served.rss_bytes() - before < 60 * 2**20
+        until(
+            lambda: (served.connections("ingress"), served.connections("control")) == (0, 1),
+            "all are gone but the one that asks",
+        )
+
+
+def test_door_that_is_full_refuses_and_its_connections_go_on():
+    """connections.max is per door; a place is free again when somebody leaves."""
+    with Broker(kafka="off", durability="os", connections_max=3) as broker:
+        with wires(broker.control, 3) as held:
+            for wire in held:
+                assert wire.ask(b"GET_ACK none").startswith(b"ERR")
+            with Wire(broker.control) as refused:
+                assert refused.is_closed()
+            with Wire(broker.ingress) as other_door:
+                assert other_door.hello("a")[0] == b"OK"
+            assert held[0].ask(b"REGISTER t") == b"OK"
+        until(lambda: doors(broker)["control"] == 0, "places are given back")
+        assert ask(broker.control, "GET_ACK").startswith(b"ACK")
+        assert broker.service.server.doors["control"].refused == 1
+
+
+def test_idle_connection_is_closed_and_a_listener_is_not():
+    """idle.timeout.ms takes who said nothing; a subscriber waits for us, not we for it."""
+    clock = ManualClock()
+    with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
+        with Wire(broker.control) as idle, Wire(broker.control) as listener:
+            ask(broker.control, "REGISTER append")
+            idle.ask(b"GET_ACK")
+            listener.send(b"SUBSCRIBE append\n")
+            until(lambda: _listens(broker), "the subscription runs")
+            clock.advance(61_000)
+            assert idle.is_closed()
+            ask(broker.control, "PUT append late")
+            assert listener.line().endswith(b"|late")
+        assert broker.service.server.doors["control"].timed_out == 1
+
+
+def _listens(broker: Broker) -> bool:
+    return any(link.is_listener for link in broker.service.server.doors["control"].links)
+
+
+@pytest.mark.parametrize("door", ["ingress", "control", "http"])
+def test_slow_loris_is_idle_however_it_drips(door: str):
+    """Bytes that complete nothing are not activity; neighbours never notice it."""
+    clock = ManualClock()
+    with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
+        with Wire(broker.address(door)) as loris:
+            until(lambda: doors(broker)[door] == 1, "it is connected")
+            for byte in b"GET /metrics HTTP/1.1 and so on ":
+                loris.send(bytes([byte]))
+                clock.advance(3_000)
+            until(lambda: doors(broker)[door] == 0, "the drip is cut off")
+        assert ask(broker.control, "GET_ACK nothing").startswith(b"ERR UNKNOWN_TOPIC")
+
+
+def test_connections_ask_whether_their_peer_is_still_there(broker: Broker):
+    """A half-open connection is found out by TCP's own probes, as nobody may ever write to it."""
+    with Wire(broker.ingress), Wire(broker.control):
+        until(lambda: doors(broker)["ingress"] == doors(broker)["control"] == 1, "both are there")
+        for name in ("ingress", "control"):
+            (link,) = broker.service.server.doors[name].links
+            raw = link.transport.get_extra_info("socket")
+            assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+def test_line_of_64_mib_is_skipped_in_constant_memory(tmp_path):
+    """Its start becomes a dead letter, its neighbours are stored, memory stays where it was."""
+    with Served(tmp_path / "data") as served:
+        with Wire(served.ingress) as wire:
+            wire.send(b"test.k|17|1|before\n")
+            served.warm_up()
+            before = served.rss_bytes()
+            wire.send(b"test.k|17|2|")
+            for _ in range(64):
+                wire.send(b"x" * 2**20)
+            grown = served.rss_bytes() - before
+            assert wire.send(b"\ntest.k|17|3|after\n").end().rest() == b""
+        assert grown < 30 * 2**20
+        payloads = [line.payload for line in read_topic(served.control)]
+        assert payloads == [b"before", b"after"]
+        (letter,) = read_topic(served.control, "dead_letter")
+        assert letter.payload == b"test.k|17|2|" + b"x" * (4096 - 12)
+
+
+def test_bytes_of_any_kind_in_a_payload_are_a_record(broker: Broker):
+    """NUL and what is no UTF-8 are data like any other, in payloads."""
+    payload = bytes(byte for byte in range(256) if byte not in b"\r\n")
+    with Wire(broker.ingress) as wire:
+        wire.hello("raw")
+        wire.send(b"test.k|17|1|" + payload + b"\n" + b"t\xff\xfe|17|2|\0\n").acked(2)
+    first, second = read_topic(broker.control)
+    assert first.payload == payload
+    assert (second.routing_key, second.payload) == ("t\udcff\udcfe", b"\0")
+
+
+def test_full_buffer_blocks_a_named_producer_whatever_the_policy():
+    """drop_oldest drops what nobody was promised; a HELLO is a promise, so its sender waits."""
+    files = StallingFiles()
+    settings = {"kafka": "off", "files": files, "ingress_overflow": "drop_oldest"}
+    with Broker(**settings, ingress_buffer=100) as broker, Wire(broker.ingress) as wire:
+        wire.hello("careful")
+        with files.stalled():
+            wire.socket.settimeout(1)
+            with pytest.raises(TimeoutError):
+                for start in range(1, 2**20, 1000):
+                    wire.send(numbered(start, start + 1000, "x" * 500))
+            desk = broker.service.broker.ingress
+            assert desk.stats.dropped == 0
+            assert broker.service.broker.writer.waiting_bytes < 32 * 2**20
+        wire.socket.settimeout(30)
+        assert wire.line().startswith(b"ACK ")
+
+
+def test_large_lines_fill_the_buffer_by_their_bytes():
+    """ingress.buffer counts records; a few huge ones must not count as little."""
+    files = StallingFiles()
+    with Broker(kafka="off", files=files) as broker, Wire(broker.ingress) as wire:
+        ask(broker.control, "REGISTER append")
+        with files.stalled():
+            wire.socket.settimeout(1)
+            with pytest.raises(TimeoutError):
+                for n in range(1, 200):
+                    wire.send(b"test.k|17|%d|" % n + b"x" * 1_000_000 + b"\n")
+            assert broker.service.broker.writer.waiting_bytes < 40 * 2**20
+
+
+def test_line_that_comes_before_its_session_is_open_waits_in_the_socket():
+    """Creating the topics takes its time; until then nothing is read ahead without bound."""
+    files = StallingFiles()
+    with Broker(kafka="off", files=files) as broker:
+        with files.stalled(), Wire(broker.ingress) as wire:
+            wire.socket.settimeout(1)
+            with pytest.raises(TimeoutError):
+                for n in range(1, 200):
+                    wire.send(b"test.k|17|%d|" % n + b"x" * 1_000_000 + b"\n")
+        until(lambda: not doors(broker)["ingress"], "it is gone")
+
+
+def test_sender_held_by_a_full_buffer_is_not_idle():
+    """Who waits for us is not cut off for saying nothing."""
+    files, clock = StallingFiles(), ManualClock()
+    settings = {"kafka": "off", "files": files, "clock": clock, "ingress_buffer": 10}
+    with Broker(**settings, idle_timeout_ms=1000) as broker:
+        with Wire(broker.ingress) as first, Wire(broker.ingress) as second:
+            second.hello("second")
+            with files.stalled():
+                first.send(numbered(1, 101))
+                second.send(numbered(1, 101))
+                until(lambda: broker.service.broker.ingress.stats.blocked >= 1, "it is held")
+                clock.advance(10_000)
+                broker.service.server.doors["ingress"].sweep()
+            second.acked(100)
+        assert high_watermark(broker.control) == 200
+
+
+def test_memory_stays_bounded_under_a_flood_of_bad_lines(tmp_path):
+    """Eight floods at once, each byte pair a dead letter: slices, not queues."""
+    with Served(tmp_path / "data", durability="os") as served:
+        served.warm_up()
+        before = served.rss_bytes()
+        with wires(served.ingress, 8) as floods:
+            for _ in range(4):
+                for wire in floods:
+                    wire.send(b"x\n" * 20_000)
+            grown = served.rss_bytes() - before
+            for wire in floods:
+                wire.end()
+            assert all(wire.rest() == b"" for wire in floods)
+        assert grown < 250 * 2**20
+        assert high_watermark(served.control, "dead_letter") == 640_000
+
+
+def test_refusals_are_logged_without_a_traceback(broker: Broker, caplog):
+    """A peer's mistake is a line in the log, not a stack of ours."""
+    caplog.set_level(logging.INFO)
+    with Wire(broker.ingress) as wire:
+        wire.send(b"HELLO bad/name\n").rest()
+    assert any("connection.refused door=ingress" in r.getMessage() for r in caplog.records)

@@ -1,0 +1,144 @@
+"""``cordwood serve`` as a process: how it starts, refuses to, and stops."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.lines import Served, Wire, ask, numbered, read_topic, until
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cordwood", "serve", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_second_start_on_a_directory_is_refused_in_one_sentence(tmp_path: Path):
+    """Exit code 4 for a conflict, no traceback, and the first broker goes on."""
+    with Served(tmp_path / "data") as served:
+        flags = ("--kafka=off", "--ingress=127.0.0.1:0", "--control=off", "--http=off")
+        second = serve("--data", str(tmp_path / "data"), *flags)
+        assert second.returncode == 4
+        assert second.stdout == ""
+        (sentence,) = second.stderr.strip().splitlines()
+        assert sentence.startswith("cordwood: ")
+        assert str(tmp_path / "data") in sentence
+        assert ask(served.control, "GET_ACK nowhere").startswith(b"ERR UNKNOWN_TOPIC")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--durabilty", "os"], ["--durability"]),
+        (["--durability", "never"], ["durability", "fsync, os"]),
+        (["--ingress", "nonsense"], ["ingress", "HOST:PORT"]),
+        (["--ingress", "127.0.0.1:99999"], ["ingress", "HOST:PORT"]),
+        (["--ingress-buffer", "0"], ["ingress.buffer", "below 1"]),
+        (["--config", "missing.toml"], ["no config file at missing.toml"]),
+        (["--ingress-tls", "127.0.0.1:0"], ["tls.cert", "cordwood certs init"]),
+        (["--log-level", "loud"], ["log level"]),
+    ],
+)
+def test_wrong_flag_stops_with_a_sentence_that_helps(
+    tmp_path: Path, flags: list[str], words: list[str]
+):
+    """Exit code 2; the setting is named and so is what it takes."""
+    quiet = ("--kafka=off", "--control=off", "--http=off", "--ingress=off")
+    said = serve("--data", str(tmp_path / "data"), *quiet, *flags)
+    assert said.returncode == 2, said.stderr
+    assert "Traceback" not in said.stderr
+    for word in words:
+        assert word in said.stderr
+    assert not list(tmp_path.glob("data/*.lock")) or not said.stdout
+
+
+def test_port_that_is_taken_is_named(tmp_path: Path):
+    """The door, the address and the flag to change it."""
+    with Served(tmp_path / "one") as served:
+        said = serve(
+            "--data", str(tmp_path / "two"), "--kafka=off", "--control=off", "--http=off",
+            "--ingress", served.ingress,
+        )  # fmt: skip
+    assert said.returncode == 2
+    assert f"cannot listen on {served.ingress} for ingress" in said.stderr
+
+
+def test_ready_line_comes_within_seconds_and_names_the_doors(tmp_path: Path):
+    """One machine-readable line on stdout, examples on stderr."""
+    with Served(tmp_path / "data") as served:
+        assert set(served.addresses) == {"ingress", "control", "http"}
+        assert "echo GET_ACK | nc" in served.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_drains_what_was_acknowledged_and_closes_cleanly(tmp_path: Path, number: int):
+    """Under load: every ACKed line is there, peers see an end and no reset, exit code 0."""
+    served = Served(tmp_path / "data")
+    with Wire(served.ingress) as producer, Wire(served.control) as listener:
+        producer.hello("steady")
+        producer.send(numbered(1, 1001)).acked(1000)
+        listener.send(b"SUBSCRIBE append FROM 1000\n")
+        assert listener.line().endswith(b"|p1000")
+        producer.send(numbered(1001, 3001))
+        served.process.send_signal(number)
+        acked = [line for line in producer.rest().split(b"\n") if line.startswith(b"ACK ")]
+        listener.rest()
+    assert served.end() == 0
+    last = int(acked[-1][4:]) if acked else 1000
+    with Served(tmp_path / "data") as again:
+        stored = [line.n for line in read_topic(again.control)]
+        assert stored == list(range(1, len(stored) + 1))
+        assert len(stored) >= last
+    assert "Traceback" not in (tmp_path / "data.log").read_text()
+
+
+def test_stop_does_not_wait_for_a_sender_that_never_stops(tmp_path: Path):
+    """Reading ends first, so that what is under way can drain; well below the drain limit."""
+    served = Served(tmp_path / "data", shutdown_timeout_ms=25_000)
+    with Wire(served.ingress) as producer:
+        producer.hello("endless")
+        served.process.terminate()
+        n = 1
+        try:
+            while True:
+                producer.send(numbered(n, n + 500))
+                n += 500
+        except OSError:
+            pass
+    assert served.process.wait(20) == 0
+    served.end()
+    assert "connection.undrained" not in (tmp_path / "data.log").read_text()
+
+
+def test_client_killed_mid_line_harms_nobody(tmp_path: Path):
+    """A process that dies while it writes leaves its whole lines and one dead letter."""
+    program = (
+        "import socket,sys,os,signal\n"
+        "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
+        "s.sendall(b'test.k|17|1|whole\\ntest.k|17|2|ha')\n"
+        "print('sent',flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with Served(tmp_path / "data") as served, Wire(served.ingress) as neighbour:
+        neighbour.hello("neighbour")
+        host, port = served.ingress.rsplit(":", 1)
+        with subprocess.Popen(
+            [sys.executable, "-c", program, host, port],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as child:
+            assert child.stdout
+            child.stdout.readline()
+            until(lambda: ask(served.control, "GET_ACK") == b"ACK 1", "the whole line is stored")
+            child.kill()
+        until(lambda: ask(served.control, "GET_ACK dead_letter") == b"ACK 1", "the half one too")
+        neighbour.send(numbered(1, 11)).acked(10)
+        assert "Traceback" not in served.log()

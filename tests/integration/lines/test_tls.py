@@ -1,0 +1,168 @@
+"""TLS on every door: who may come in, who may not, and what the others hear."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.lines import Wire, http_get, numbered, parse, read_topic, until
+
+from cordwood.net.certs import write_lab_certificates
+from cordwood.testing import Broker
+
+DOORS = ("ingress", "control", "http")
+ASK = {
+    "ingress": (b"HELLO tls\n", b"OK tls 0 0"),
+    "control": (b"GET_ACK nowhere\n", b"ERR UNKNOWN_TOPIC"),
+    "http": (b"GET /healthz HTTP/1.0\r\nhost: x\r\n\r\n", b"HTTP/1.1 200"),
+}
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ours, and beside them a foreign CA with a client of its own."""
+    room = tmp_path_factory.mktemp("certs")
+    for name in ("ours", "foreign"):
+        write_lab_certificates(room / name, ["localhost", "127.0.0.1"], 1, replace=False)
+    return room
+
+
+def tls_broker(certs: Path, **settings: object) -> Broker:
+    listeners = {f"{door}_tls": "127.0.0.1:0" for door in DOORS}
+    return Broker(
+        kafka="off",
+        durability="os",
+        tls_cert=str(certs / "ours/server.pem"),
+        tls_key=str(certs / "ours/server.key"),
+        **listeners,
+        **settings,
+    )
+
+
+@pytest.fixture
+def mutual(certs: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Broker]:
+    """Clients must show a certificate."""
+    caplog.set_level(logging.INFO)
+    with tls_broker(certs, tls_client_ca=str(certs / "ours/ca.pem")) as running:
+        yield running
+    assert [
+        record
+        for record in caplog.records
+        if record.name.startswith("cordwood") and record.exc_info
+    ] == []
+
+
+def client(certs: Path, who: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certs / "ours/ca.pem"))
+    if who:
+        context.load_cert_chain(certs / who / "client.pem", certs / who / "client.key")
+    return context
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Path, door: str):
+    """Mutual TLS on every door."""
+    said, reply = ASK[door]
+    with Wire(mutual.address(f"{door}_tls"), tls=client(certs, "ours")) as wire:
+        assert wire.send(said).line().startswith(reply)
+
+
+@pytest.mark.parametrize("who", [None, "foreign"])
+@pytest.mark.parametrize("door", DOORS)
+def test_client_without_our_certificate_is_refused(
+    mutual: Broker, certs: Path, door: str, who: str | None
+):
+    """None, or one of another CA: the handshake fails, and no byte reaches the door."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: SIM117
+        with Wire(mutual.address(f"{door}_tls"), tls=client(certs, who)) as wire:
+            wire.send(ASK[door][0])
+            assert wire.line() == b"", (
+                "in TLS 1.3 the refusal comes after the client's side is done"
+            )
+            raise ConnectionResetError
+    assert mutual.service.server.doors[door].accepted == 0
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, door: str):
+    """Our certificates are good enough for a client that checks."""
+    context = ssl.create_default_context(cafile=str(certs / "foreign/ca.pem"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Wire(mutual.address(f"{door}_tls"), tls=context)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, door: str):
+    """The handshake gets words a person can read in a capture, and an end; no hang."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        Wire(mutual.address(door), tls=client(certs, "ours"))
+    with Wire(mutual.address(door)) as wire:
+        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+        said = wire.send(hello).end().rest()
+    assert b"ERR UNEXPECTED_TLS" in said or door == "http"
+    until(lambda: not mutual.service.server.doors[door].links, "the place is free again")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_plain_text_to_a_tls_port_is_closed(mutual: Broker, door: str):
+    """No reply could be understood; the connection ends at once and takes no place."""
+    with Wire(mutual.address(f"{door}_tls")) as wire:
+        wire.send(ASK[door][0] + b"padding so that a record is complete\n" * 10)
+        while not wire.is_closed():
+            pass
+    assert mutual.service.server.doors[door].accepted == 0
+
+
+def test_handshake_that_never_comes_is_timed_out(certs: Path):
+    """handshake.timeout.ms frees what a silent peer holds."""
+    with tls_broker(certs, handshake_timeout_ms=200) as broker:
+        for door in DOORS:
+            with socket.create_connection(parse(broker.address(f"{door}_tls")), 30) as silent:
+                silent.settimeout(30)
+                try:
+                    assert silent.recv(1) == b""
+                except ConnectionResetError:
+                    pass  # as good an end
+
+
+def test_lines_sent_just_before_the_end_are_stored(certs: Path):
+    """A TLS client that pushes and leaves, as socat does, loses nothing."""
+    with tls_broker(certs) as broker:
+        with Wire(broker.address("ingress_tls"), tls=client(certs, None)) as wire:
+            wire.send(numbered(1, 20_001))
+            wire.socket.unwrap()
+        until(lambda: _stored(broker) == 20_000, "all lines are stored")
+        assert [line.n for line in read_topic(broker.control)] == list(range(1, 20_001))
+
+
+def _stored(broker: Broker) -> int:
+    return broker.service.broker.store.topic("append").partition(0).high_watermark
+
+
+def test_stop_says_farewell_over_tls(certs: Path):
+    """close_notify arrives: the client sees an end, not a truncation."""
+    broker = tls_broker(certs)
+    broker.start()
+    with Wire(broker.address("control_tls"), tls=client(certs, None)) as wire:
+        wire.ask(b"GET_ACK nowhere")
+        broker.stop()
+        assert wire.rest() == b""
+
+
+def test_plain_and_tls_listeners_share_a_door(mutual: Broker, certs: Path):
+    """Both count in one place, and see one log."""
+    with (
+        Wire(mutual.address("ingress_tls"), tls=client(certs, "ours")) as secret,
+        Wire(mutual.ingress) as plain,
+    ):
+        secret.hello("a")
+        secret.send(numbered(1, 4)).acked(3)
+        plain.hello("b")
+        plain.send(numbered(1, 4)).acked(3)
+        assert len(mutual.service.server.doors["ingress"].links) == 2
+    assert len(read_topic(mutual.control)) == 6
+    assert http_get(mutual.http, "/healthz")[0] == 200
