@@ -15,6 +15,7 @@ reads theirs. Start reading at ``partition``; the rest, from the disk upwards:
 ``producers``    idempotence, transactions, aborted ranges; snapshots as Kafka writes them
 ``epochs``       leadership terms
 ``sidecars``     the files beside a ``.log``, written whole
+``exchange``     staged files become segments
 ``graveyard``    files without a live name, kept a while for their readers
 ``tail``         the growing end: bytes go in here and nowhere else
 ``recovery``     opening a directory: what each thing found in it leads to (a table)

@@ -46,6 +46,7 @@ from cordwood.errors import (
 )
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.epochs import EpochEnd, epoch_end, with_epoch, without_epochs_from
+from cordwood.log.exchange import live_segments, take_live_names
 from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
 from cordwood.log.index import MemoryIndex
@@ -58,7 +59,7 @@ from cordwood.log.layout import (
     file_path,
 )
 from cordwood.log.marks import Marks
-from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers
+from cordwood.log.producers import Aborted, Producers
 from cordwood.log.recovery import (
     Loaded,
     Loader,
@@ -538,25 +539,15 @@ class Partition:
         self._sync_names("the swap")
         self._graveyard.bury(replaced, self._clock.now_ms(), SEGMENT_KINDS)
         self._sync_names("the swap")
-        for survey_ in found:
-            for kind in SEGMENT_KINDS:
-                path = file_path(self.directory, survey_.facts.base_offset, kind, SWAP)
-                if path.exists():
-                    self._files.rename(path, path.with_suffix(""))
+        take_live_names(self._files, self.directory, [s.facts.base_offset for s in found])
         self._sync_names("the swap")
-        ends = [*(s.facts.base_offset for s in found[1:]), self._window.bases[end]]
-        return [self._swapped(s, e) for s, e in zip(found, ends, strict=True)]
-
-    def _swapped(self, found: Survey, end_offset: int) -> Segment:
-        txnindex = file_path(self.directory, found.facts.base_offset, Kind.TXNINDEX)
-        aborted_bytes = txnindex.stat().st_size if txnindex.exists() else 0
-        facts = found.facts._replace(
-            end_offset=end_offset, aborted_count=aborted_bytes // ABORTED_BYTES
+        return live_segments(
+            self.directory,
+            found,
+            self._window.bases[end],
+            self._descriptors,
+            self.config.index_interval_bytes,
         )
-        interval_bytes = self.config.index_interval_bytes
-        segment = Segment(self.directory, facts, found.sparse, self._descriptors, interval_bytes)
-        segment.is_index_wrong = True  # written below, over whatever index the job staged
-        return segment
 
     # --- offline ----------------------------------------------------------------------------
 
