@@ -8,8 +8,16 @@ import pytest
 
 from cordwood.scenario import SCENARIOS, Stage
 
+ON_SPARK = {"cold-storage", "dead-letter"}
 
-@pytest.mark.parametrize("name", SCENARIOS)
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.slow] if name in ON_SPARK else [])
+        for name in SCENARIOS
+    ],
+)
 def test_every_scenario_passes(name: str):
     """The functions behind the command, with the verdict they print; a failure shows the story."""
     out = io.StringIO()

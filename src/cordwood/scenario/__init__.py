@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cordwood.scenario import delivery, pressure, segments
+from cordwood.scenario import archive, delivery, pressure, segments
 from cordwood.scenario.stage import Failed, Stage
 
 __all__ = ["SCENARIOS", "Failed", "Stage"]
@@ -26,4 +26,5 @@ SCENARIOS: dict[str, Callable[[Stage], None]] = {
     "retention": segments.retention,
     "smpte": segments.smpte,
     "walrus-rollover": segments.walrus_rollover,
+    "cold-storage": archive.cold_storage,
 }

@@ -1,0 +1,109 @@
+"""Laws of archive plans and manifests, for any cut and any tampering."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.decide.archive import (
+    Entry,
+    Run,
+    Span,
+    bundle_name,
+    check_manifest,
+    encode_manifest,
+    genesis,
+    plan_bundles,
+    seal_entry,
+)
+
+
+@st.composite
+def logs(draw):
+    """Batches that follow each other, some thinned, and a due part inside them."""
+    runs, offset = [], draw(st.integers(0, 50))
+    for size in draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)):
+        records = draw(st.sampled_from([size, size, max(0, size - 1), 0]))
+        runs.append(Run(offset, offset + size, records, draw(st.integers(61, 500))))
+        offset += size
+    start = draw(st.integers(runs[0].base_offset, offset - 1))
+    return runs, Span(start, draw(st.integers(start + 1, offset)))
+
+
+@given(logs(), st.integers(1, 60), st.integers(61, 1500))
+def test_bundles_cover_what_is_due_without_hole_or_overlap(log, records_max, bytes_max):
+    """Whatever the limits."""
+    runs, due = log
+    for limits in ({"records_max": records_max}, {"bytes_max": bytes_max}):
+        bundles = plan_bundles(runs, due, **limits)
+        assert (bundles[0].start, bundles[-1].end) == due
+        assert all(a.end == b.start for a, b in itertools.pairwise(bundles))
+        assert all(bundle.start < bundle.end for bundle in bundles)
+
+
+@given(logs(), st.integers(1, 60))
+def test_no_bundle_of_whole_batches_holds_too_many_records(log, records_max):
+    """And none but the last holds fewer, where every batch may be divided."""
+    runs, due = log
+    dense = [run._replace(records=run.end_offset - run.base_offset) for run in runs]
+    bundles = plan_bundles(dense, due, records_max=records_max)
+    sizes = [bundle.end - bundle.start for bundle in bundles]
+    assert all(size == records_max for size in sizes[:-1])
+    assert sizes[-1] <= records_max
+
+
+def a_manifest(ends):
+    entries: list[Entry] = []
+    start = 0
+    for end in ends:
+        span = Span(start, start + end)
+        start = span.end
+        entry = Entry(
+            number=len(entries) + 1,
+            bundle=bundle_name(0, span),
+            topic="topic",
+            topic_id="id",
+            partition=0,
+            first_seq=span.start + 1,
+            last_seq=span.end,
+            first_ms=1,
+            newest_ms=2,
+            records=end,
+            size_bytes=10,
+            sha256="ab" * 32,
+            parquet_sha256=None,
+            transactional=False,
+            archived="2026-11-15T10:00:00+00:00",
+            cursors={"g": 1, "h": 2},
+            previous=entries[-1].link if entries else genesis("topic", "id"),
+        )
+        entries.append(seal_entry(entry))
+    return entries
+
+
+manifests = st.lists(st.integers(1, 999), min_size=1, max_size=6).map(a_manifest)
+
+
+@given(manifests, st.data())
+def test_any_flipped_bit_of_a_manifest_is_found(entries, data):
+    """Wherever it is: in a number, a name, a hash or between them."""
+    text = bytearray(encode_manifest(entries))
+    position = data.draw(st.integers(0, len(text) - 1))
+    text[position] ^= 1 << data.draw(st.integers(0, 7))
+    assert check_manifest(bytes(text))[1]
+
+
+@given(manifests.filter(lambda entries: len(entries) > 1), st.data())
+def test_any_removed_entry_but_the_last_is_found(entries, data):
+    """The last is for the broker to miss."""
+    del entries[data.draw(st.integers(0, len(entries) - 2))]
+    assert check_manifest(encode_manifest(entries))[1]
+
+
+@given(manifests.filter(lambda entries: len(entries) > 1), st.data())
+def test_any_other_order_is_found(entries, data):
+    """Each permutation but the one that was written."""
+    shuffled = data.draw(st.permutations(entries))
+    assert bool(check_manifest(encode_manifest(shuffled))[1]) == (shuffled != entries)
