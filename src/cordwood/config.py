@@ -165,6 +165,11 @@ class BrokerConfig:
     advertised_kafka: str = setting(
         "", "HOST:PORT told to Kafka clients; empty = the address they connected to."
     )
+    pipeline: str = setting(
+        "embedded",
+        "Run the Spark pipeline as a child (embedded), or leave it to you (off).",
+        choices=("embedded", "off"),
+    )
     durability: str = setting(
         "fsync",
         "When an append is acknowledged: fsync (on the device) or os (in the page cache).",
@@ -208,6 +213,12 @@ class BrokerConfig:
     )
     monitor_interval_ms: int = setting(
         10 * SECOND_MS, "How often cuts by age and reclaims are looked for.", low=10
+    )
+    compaction_interval_ms: int = setting(
+        5 * MINUTE_MS, "How often the pipeline looks for partitions due for compaction.", low=10
+    )
+    compaction_delay_ms: int = setting(
+        MINUTE_MS, "How long after its start the pipeline first looks for compaction.", low=0
     )
     shutdown_timeout_ms: int = setting(
         10 * SECOND_MS, "How long a stop waits for connections to drain.", low=0

@@ -20,6 +20,7 @@ from cordwood.broker.kafka.desk import KafkaDesk
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
 from cordwood.broker.metrics import snapshot
 from cordwood.broker.monitor import Monitor
+from cordwood.broker.pipeline import PipelineFacts
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
 from cordwood.broker.replays import ReplayDesk
@@ -56,6 +57,7 @@ class Broker:
         self.store = store
         self.doors: Mapping[str, DoorFacts] = {}
         self.addresses: Mapping[str, list[str]] = {}
+        self.pipeline = PipelineFacts()
         self.writer = Writer(
             config.durability,
             enough_records=config.ingress_buffer,
@@ -148,6 +150,7 @@ class Broker:
             "disk_full": disk_full,
             "offline_partitions": offline,
             "compaction_quarantined": quarantined,  # served all the same
+            "pipeline": self.pipeline.state.value,  # told; the broker is ready without it
         }
         return not offline and not disk_full, facts
 

@@ -19,9 +19,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cat": ("cat:cat", "A topic as lines for awk."),
     "group": ("group:app", "Consumer groups: list, describe, seek, delete."),
     "reader": ("reader:app", "Named readers that RECLAIM waits for."),
+    "route": ("route:app", "Bindings of routing keys to topics."),
+    "pipeline": ("pipeline:app", "The Spark jobs behind the log: run, status."),
     "segment": ("segment:app", "Segment files: list, dump, verify."),
     "config": ("config:app", "The broker's settings, and where they were set."),
     "certs": ("certs:app", "Certificates for TLS in a lab."),
+    "compact": ("compact:compact", "Compact a topic, or say when it is due."),
     "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
     "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
 }

@@ -49,6 +49,9 @@ def serve(
     log_level: Annotated[
         str, typer.Option(help="How much to log: debug, info, warning, error.", metavar="LEVEL")
     ] = "info",
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="Leave Spark out; the same as --pipeline off.")
+    ] = False,
     **settings: Any,
 ) -> None:
     """Run a broker: Kafka protocol, line ingress, line commands and HTTP.
@@ -58,6 +61,8 @@ def serve(
     """
     names = {field_name: name for name, (field_name, _, _) in rows(BrokerConfig).items()}
     flags = {names[field_name]: value for field_name, value in settings.items()}
+    if no_pipeline:
+        flags["pipeline"] = "off"
     loaded = load_broker_config(flags, os.environ, config)
     _start_logging(log_level)
     from cordwood.net.service import run_service

@@ -38,6 +38,7 @@ def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
         ("GET", "/api/topics"): api.topics,
         ("POST", "/api/cut"): api.cut,
         ("POST", "/api/reclaim"): api.reclaim,
+        ("GET", "/api/pipeline"): api.pipeline,
         ("GET", "/api/readers"): api.readers,
         ("POST", "/api/readers"): api.change_reader,
         ("GET", "/api/routes"): api.routes,
@@ -121,14 +122,20 @@ class HttpApi:
         topic = query.json().get("topic")
         return Answer.of({"dropped": await self._broker.monitor.reclaim(topic)})
 
+    async def pipeline(self, _: Query) -> Answer:
+        """The embedded pipeline and its jobs."""
+        return Answer.of(self._broker.pipeline.described())
+
     async def readers(self, query: Query) -> Answer:
         """Registered readers, their cursors, lag and held bytes."""
         return Answer.of({"readers": self._broker.readers.describe(query.params.get("topic"))})
 
     async def change_reader(self, query: Query) -> Answer:
-        """``action``: register, remove, advance or reset (with partition and offset)."""
+        """``action``: register (``create`` makes the topic), remove, advance or reset."""
         said, readers = query.json(), self._broker.readers
         action, topic, reader = (_text(said, name) for name in ("action", "topic", "reader"))
+        if said.get("create") is True:
+            await self._broker.topics.ensure(topic, explicit=True)
         self._broker.topics.get(topic)
         tp = TopicPartition(topic, int(said.get("partition", 0)))
         if action == "register":
@@ -214,8 +221,16 @@ class HttpApi:
 
     async def compaction(self, query: Query) -> Answer:
         """Every compacted partition, or those of ``?topic=``: state, plan and the reason."""
+        config = self._broker.config
+        schedule = {
+            "interval_ms": config.compaction_interval_ms,
+            "delay_ms": config.compaction_delay_ms,
+        }
+        if "brief" in query.params:
+            return Answer.of({"schedule": schedule})
         looks = self._broker.compaction.look(query.params.get("topic"))
-        return Answer.of({"partitions": [describe(look) for look in looks]})
+        told = [describe(look) for look in looks]
+        return Answer.of({"schedule": schedule, "partitions": told})
 
     async def compact(self, query: Query) -> Answer:
         """For jobs. ``action``: begin (gives orders), finish, fail or release."""

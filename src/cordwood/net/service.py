@@ -21,6 +21,7 @@ from cordwood.net.control import ControlDoor
 from cordwood.net.http import HttpProtocol
 from cordwood.net.ingress import IngressDoor
 from cordwood.net.kafka import KafkaDoor
+from cordwood.net.pipeline import Supervisor
 from cordwood.net.server import Server
 
 logger = logging.getLogger("cordwood.net")
@@ -115,6 +116,17 @@ def _die(failure: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
+def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None:
+    """After READY: a broker never waits for Spark."""
+    if config.pipeline == "off" or service.broker is None:
+        return None
+    kafka = service.addresses.get("kafka", [None])[0]
+    supervisor = Supervisor.embedded(service.broker.pipeline, kafka)
+    if supervisor is not None:
+        supervisor.start()
+    return supervisor
+
+
 async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     service = Service(config)
     stop = asyncio.Event()
@@ -124,7 +136,10 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
     await service.start()
     gc.freeze()  # what start-up made stays; later collections need not walk it
     on_ready(service.addresses)
+    pipeline = _start_pipeline(config, service)
     await stop.wait()
     logger.info("broker.stopping")
+    if pipeline is not None:
+        await pipeline.stop()
     await service.stop()
     logger.info("broker.stopped")

@@ -13,7 +13,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlencode
@@ -96,8 +96,9 @@ class BrokerApi:
         self._ask("DELETE", "/api/routes", kind=kind, key=key)
 
     def register(self, topic: str, reader: str) -> None:
-        """RECLAIM waits for this reader from now on; the topic must be there."""
-        self._ask("POST", "/api/readers", {"action": "register", "topic": topic, "reader": reader})
+        """RECLAIM waits for this reader from now on; the topic is made if it is missing."""
+        said = {"action": "register", "topic": topic, "reader": reader, "create": True}
+        self._ask("POST", "/api/readers", said)
 
     def advance(self, topic: str, partition: int, reader: str, offset: int) -> None:
         """Move a reader's cursor on."""
@@ -169,6 +170,14 @@ class BrokerApi:
         """Put a reader's cursor anywhere."""
         said = {"topic": topic, "partition": partition, "reader": reader, "offset": offset}
         self._ask("POST", "/api/readers", {"action": "reset", **said})
+
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        """What a path of the API answers."""
+        return self._ask("GET", path, **params)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what the body says; it may come to the broker twice."""
+        return self._ask("POST", path, dict(body))
 
     def close(self) -> None:
         """Hang up."""

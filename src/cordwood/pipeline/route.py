@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import shutil
 import tempfile
@@ -50,8 +51,10 @@ logger = logging.getLogger("cordwood.pipeline")
 READER: Final = "route"
 FORMAT: Final = "cordwood-route"
 RECORDS_MAX: Final = 1_000_000  # of one micro-batch: bounds what is staged and what is repeated
+TASK_RECORDS_MAX: Final = 200_000  # so that two cores share a large micro-batch
 IDLE_WAIT_S: Final = 1.0  # how long one question for new records waits for them
 POLL_S: Final = 0.01
+SCRATCH: Final = "cordwood-route-"
 SCHEMA: Final = "partition int, start bigint, end bigint, job string, parts string"
 _WANTED: Final = frozenset({"offset", "timestamp", "key", "value", "headers"})
 
@@ -79,6 +82,7 @@ class RouteJob:
             "startingOffsets": "earliest",
             "failOnDataLoss": "false",
             "maxOffsetsPerTrigger": str(self.records_max),
+            "maxRecordsPerPartition": str(TASK_RECORDS_MAX),
         }
         if self.yard.is_reachable():
             said["path"] = self.yard.data
@@ -241,7 +245,8 @@ class Route:
         stand_up(api, job)
         last = api.last_batch(job.query)
         self._batch = 0 if last is None else last + 1
-        self._checkpoint = Path(tempfile.mkdtemp(prefix="cordwood-route-"))
+        self._routed = 0  # by this run
+        self._checkpoint = make_scratch()
         spark.dataSource.register(RouteSource)
         self.query: StreamingQuery = (
             spark.readStream.format(FORMAT)
@@ -259,6 +264,24 @@ class Route:
             self.query.stop()
         finally:
             shutil.rmtree(self._checkpoint, ignore_errors=True)
+            self._api.close()
+
+    def failure(self) -> str | None:
+        """Why the query ended, if it did."""
+        if self.query.isActive:
+            return None
+        return _cause(self.query.exception())
+
+    def report(self) -> dict[str, Any]:
+        """The last micro-batch, as Spark tells it."""
+        last: Any = self.query.lastProgress
+        if last is None:
+            return {}
+        return {
+            "batch": last.batchId,
+            "batch_ms": last.durationMs.get("triggerExecution", 0),
+            "routed_records": self._routed,
+        }
 
     def _deliver(self, staged: DataFrame, _: int) -> None:
         """One micro-batch; raising ends the query, and the next start begins at the cursor."""
@@ -269,6 +292,7 @@ class Route:
         job = rows[0][3]
         self._api.deliver(self._job.query, self._batch, job, parts, self._cursors(rows))
         self._batch += 1
+        self._routed += sum(end - start for _, start, end, *_ in rows)
 
     def _cursors(self, rows: Sequence[tuple[Any, ...]]) -> list[Cursor]:
         """From the first offset of the first range to the end of the last, by partition."""
@@ -298,9 +322,7 @@ def plan_route(api: BrokerApi, where: Where, *, records_max: int = RECORDS_MAX) 
 
 
 def stand_up(api: BrokerApi, job: RouteJob) -> None:
-    """Wait for the topic, register the reader, and put its cursor where records can be read."""
-    while job.topic not in api.partition_counts():
-        time.sleep(POLL_S * 20)
+    """Register the reader, and put its cursor where records can be read."""
     api.register(job.topic, READER)
     stands = api.positions(job.topic, READER)
     tps = [TopicPartition(job.topic, partition) for partition in sorted(stands)]
@@ -311,6 +333,23 @@ def stand_up(api: BrokerApi, job: RouteJob) -> None:
             lost = stands[tp.partition], begin
             logger.warning("route.data_lost partition=%s from=%d to=%d", tp, *lost)
             api.advance(tp.topic, tp.partition, READER, begin)
+
+
+def make_scratch() -> Path:
+    """A directory for Spark's checkpoint; those of processes that are gone go too."""
+    room = Path(tempfile.gettempdir())
+    for old in room.glob(f"{SCRATCH}*"):
+        pid = old.name.removeprefix(SCRATCH).partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))
+
+
+def _cause(error: Any) -> str:
+    """The sentence in Spark's pages: the last line that names an error of ours, or the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("cordwood.errors.")]
+    return (ours or lines or ["the query ended"])[-1 if ours else 0]
 
 
 def _encode_job(job: RouteJob) -> str:

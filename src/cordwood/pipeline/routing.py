@@ -63,11 +63,10 @@ class Router:
             ids.astype(np.int16) if len(self._topics) < 2**15 else ids, kind="stable"
         )
         bounds = np.searchsorted(ids[order], np.arange(len(self._topics) + 1))
+        marked = _add_headers(columns, _provenance(tp, columns.offsets))
         for topic, start, end in zip(self._topics, bounds[:-1], bounds[1:], strict=True):
             if start < end:
-                rows = order[start:end]
-                chosen = columns.chosen(rows)
-                self._stage(topic, _add_headers(chosen, _provenance(tp, chosen.offsets)))
+                self._stage(topic, marked.chosen(order[start:end]))
         if dead:
             rows = np.array(sorted(dead), np.int64)
             chosen = columns.chosen(rows)

@@ -29,7 +29,8 @@ class Child:
     def __init__(self, data: Path, settings: dict[str, str]) -> None:
         doors = ("--kafka", "--ingress", "--control", "--http")
         flags = [word for door in doors for word in (door, "127.0.0.1:0")]
-        flags += [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
+        said = {"pipeline": "off", **settings}
+        flags += [f"--{name.replace('.', '-')}={value}" for name, value in said.items()]
         self.log_path = data.parent / f"{data.name}.log"
         command = [sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags]
         with self.log_path.open("ab") as log:

@@ -1,0 +1,93 @@
+"""``cordwood pipeline``: the Spark jobs behind the log, run here or asked about."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.output import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    Format,
+    FormatOption,
+    parse_settings,
+    show,
+)
+from cordwood.cli.sparking import ConfOption, MasterOption
+
+app = typer.Typer(
+    help="The pipeline: routing and the work on segments, by Spark.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.command()
+def run(
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    remote: Annotated[
+        str | None, typer.Option(help="A Spark Connect server, sc://host:port.", metavar="URL")
+    ] = None,
+    jobs: Annotated[
+        str, typer.Option(help="Which jobs, comma separated; without it, all.", metavar="NAMES")
+    ] = "",
+    lifeline: Annotated[
+        bool, typer.Option("--lifeline", help="End when stdin ends; for supervisors.")
+    ] = False,
+) -> None:
+    """Run the pipeline in the foreground, embedded or on a cluster.
+
+    Prints READY when its streams are open. It keeps no state: end it however you like, and run it
+    again anywhere.
+    """
+    import logging
+
+    from cordwood.pipeline.broker import Where
+    from cordwood.pipeline.run import (
+        SETTINGS,
+        Context,
+        follow_lifeline,
+        parse_jobs,
+        run_pipeline,
+    )
+    from cordwood.pipeline.session import open_session
+
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s %(message)s",
+    )
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    wanted = parse_jobs(jobs)
+    if lifeline:
+        follow_lifeline()
+    settings = {**SETTINGS, **parse_settings(conf or [])}
+    spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
+    run_pipeline(Context(spark, Where(broker)), wanted)
+
+
+@app.command()
+def status(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
+    """The embedded pipeline's state, and how far the jobs are behind."""
+    from cordwood.cli.connect import http_client
+
+    client = http_client(broker)
+    facts = client.get("/api/pipeline")
+    lag = sum(row["lag"] for row in client.get("/api/readers")["readers"] if _is_ours(row))
+    row = {
+        "state": facts["state"],
+        "pid": facts["pid"],
+        "restarts": facts["restarts"],
+        "route_lag": lag,
+        "detail": facts["detail"],
+    }
+    show([row if form is Format.TABLE else {**row, "jobs": facts["jobs"]}], form)
+
+
+def _is_ours(row: dict[str, object]) -> bool:
+    return row["reader"] == "route"
