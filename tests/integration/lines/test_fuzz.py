@@ -1,0 +1,134 @@
+"""Arbitrary bytes at live line doors: no traceback, no hang, no leak, no wrong reply next door.
+
+One broker serves all examples of a run, as it would in life. After every example the neighbours
+speak, and at the end the connections are counted and the memory is weighed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.lines import Served, Wire, ask, numbered, until
+
+CORPUS = sorted((Path(__file__).parents[2] / "corpus" / "lines").glob("*.bin"))
+DOORS = ("ingress", "control")
+
+WORDS = [
+    *(b"HELLO", b"GET_ACK", b"GET_STATUS", b"SUBSCRIBE", b"ACK", b"REGISTER", b"PUT", b"GET"),
+    *(b"STATE", b"METRICS", b"READERS", b"RESET", b"REMOVE", b"CUT", b"RECLAIM", b"HELP", b"QUIT"),
+    *(b"FROM_START", b"FROM", b"AS", b"START", b"END", b"fuzzed", b"r1", b"p1", b"0", b"1", b"99"),
+    *(
+        b"\n",
+        b"\r\n",
+        b" ",
+        b"|",
+        b"k|1|1|p\n",
+        b"k|1|2|p\n",
+        b"\0",
+        b"\xff",
+        b"\\",
+        b"\x16\x03\x01",
+    ),
+]
+sentences = st.lists(st.sampled_from(WORDS), max_size=12).map(b" ".join)
+records = st.tuples(
+    st.binary(max_size=12), st.integers(-5, 2**64), st.integers(-5, 2**64), st.binary(max_size=30)
+).map(lambda f: b"%b|%d|%d|%b\n" % f)
+frames = st.one_of(sentences, records, st.binary(max_size=40)).map(
+    lambda body: len(body).to_bytes(4, "little") + body
+)
+conversations = st.one_of(
+    st.binary(max_size=400),
+    st.lists(st.one_of(sentences.map(lambda s: s + b"\n"), records), max_size=8).map(b"".join),
+    st.lists(frames, max_size=8).map(b"".join),
+    st.lists(st.one_of(frames, records, st.binary(max_size=20)), max_size=6).map(b"".join),
+)
+
+
+class Room:
+    """A broker under fire, and two neighbours who must not notice."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.control = Wire(served.control)
+        self.ingress = Wire(served.ingress)
+        self.ingress.hello("neighbour")
+        self.n = 0
+        assert self.control.ask(b"PUT quiet one") == b"OK"
+
+    def say(self, door: str, data: bytes, cuts: list[int], *, is_rude: bool) -> None:
+        """One hostile connection; the neighbours speak while it is open and after it."""
+        wire = Wire(self.served.addresses[door])
+        with contextlib.suppress(OSError):  # it may be shown the door in mid-sentence
+            bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+            for start, end in zip(bounds, bounds[1:], strict=False):
+                wire.send(data[start:end])
+        self.neighbours_are_fine()
+        if is_rude:
+            wire.reset()
+            return
+        with contextlib.suppress(OSError):
+            wire.end()
+            # A subscription goes on after our end, so its silence is no hang.
+            if b"subscribe" not in data.lower():
+                wire.rest()
+        wire.close()
+
+    def neighbours_are_fine(self) -> None:
+        assert self.control.ask(b"GET_ACK quiet") == b"ACK 1"
+        self.n += 1
+        self.ingress.send(numbered(self.n, self.n + 1)).acked(self.n)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    """Every test of this module fires at one broker; it is judged at the end."""
+    with Served(tmp_path_factory.mktemp("fuzz") / "data", durability="os") as served:
+        served.warm_up()
+        before = served.rss_bytes()
+        under_fire = Room(served)
+        yield under_fire
+        under_fire.neighbours_are_fine()
+        under_fire.control.close()
+        under_fire.ingress.close()
+        # Whoever subscribed and went may be waited for until there is something to send.
+        ask(served.control, "PUT fuzzed last")
+        ask(served.control, "PUT quiet last")
+        ask(served.control, "PUT t last")
+        with Wire(served.ingress) as wire:
+            wire.send(numbered(1, 2)).end().rest()
+        until(lambda: served.connections("ingress") == 0, "no ingress connection is left")
+        until(lambda: served.connections("control") == 1, "only the asking connection is left")
+        assert served.rss_bytes() - before < 60 * 2**20
+        assert "Traceback" not in served.log()
+        assert "INTERNAL" not in served.log()
+        assert served.stop() == 0
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_corpus_harms_nobody(room: Room, path: Path, door: str):
+    """Whole, byte by byte, and cut off by a reset."""
+    data = path.read_bytes()
+    room.say(door, data, [], is_rude=False)
+    room.say(door, data, list(range(min(len(data), 40))), is_rude=False)
+    room.say(door, data, [], is_rude=True)
+
+
+@given(
+    data=conversations,
+    cuts=st.lists(st.integers(0, 400), max_size=3),
+    is_rude=st.booleans(),
+    door=st.sampled_from(DOORS),
+)
+@settings(max_examples=150)
+def test_any_bytes_at_a_line_door_harm_nobody(
+    room: Room, data: bytes, cuts: list[int], is_rude: bool, door: str
+):
+    """Whatever is said and however it is cut, the neighbours get their own replies, in time."""
+    room.say(door, data, cuts, is_rude=is_rude)
