@@ -108,9 +108,10 @@ class Producers:
     def last_sequence(self, producer_id: int, epoch: int) -> int | None:
         """The last sequence this epoch of the producer has stored; None if nothing is known."""
         producer = self._by_id.get(producer_id)
-        if producer is None or producer.epoch != epoch or not producer.sent:
+        if producer is None or producer.epoch != epoch:
             return None
-        return producer.last_sequence()
+        sent = tuple(producer.sent)  # one step: the writer may be changing it
+        return sent[-1].last_sequence if sent else None
 
     def active(self) -> list[tuple[int, Producer, int | None]]:
         """Every producer known, by id, and where its open transaction begins."""
