@@ -241,6 +241,15 @@ class UnexpectedTls(ProtocolError):
     name = "UNEXPECTED_TLS"
 
 
+# --- CorruptionError ------------------------------------------------------------------------
+
+
+class DamagedDigest(CorruptionError):
+    """A key digest that cannot be believed; compaction makes it again from the log."""
+
+    name = "DAMAGED_DIGEST"
+
+
 # --- UnavailableError -----------------------------------------------------------------------
 
 

@@ -227,10 +227,9 @@ class Oracle:
         """What is left, as comparable facts."""
         newest: dict[bytes, int] = {}
         for batch in batches:
-            for record in batch.records:
-                if not batch.header.is_control and record.key is not None:
-                    if not self._is_aborted(batch):
-                        newest[record.key] = record.offset
+            if batch.header.is_control or self._is_aborted(batch):
+                continue
+            newest |= {r.key: r.offset for r in batch.records if r.key is not None}
         left, with_data = [], set()
         for batch in batches:
             left += self._batch(batch, newest, with_data)

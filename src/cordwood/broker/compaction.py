@@ -180,10 +180,7 @@ class CompactionDesk:
         """
         try:
             new = self._checked(tp, topic_id, state)
-            for job in jobs:
-                await self._gate.swap(job)
-            if not jobs:
-                await self._remember(tp, new)
+            await self._apply(tp, jobs, new)
         except StaleManifest:  # the log moved on under the job: no fault of anybody
             raise
         except CordwoodError as error:
@@ -195,6 +192,22 @@ class CompactionDesk:
             "compaction.finished partition=%s clean_end=%d freed_bytes=%d swaps=%d",
             tp, new.clean_end, new.last_freed_bytes, len(jobs),
         )  # fmt: skip
+
+    async def _apply(self, tp: TopicPartition, jobs: Sequence[str], new: CleanerState) -> None:
+        if not jobs:
+            await self._remember(tp, new)
+        for job in jobs:
+            try:
+                await self._gate.swap(job)
+            except InvalidManifest:
+                if not self._is_applied(tp, job):  # a report may come twice
+                    raise
+        if self._catalog.cleaner(tp) != new:
+            raise StaleManifest(f"{tp}: another pass came between; run the job again")
+
+    def _is_applied(self, tp: TopicPartition, job: str) -> bool:
+        history = self._catalog.replaced_segments(tp)
+        return any(text.rsplit("/", 2)[1] == job for text, _ in history)
 
     def _checked(self, tp: TopicPartition, topic_id: str, state: Mapping[str, Any]) -> CleanerState:
         """What a job wants remembered, if it can be true."""

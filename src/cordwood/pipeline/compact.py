@@ -11,18 +11,15 @@ on.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from cordwood.decide.compaction import (
-    encode_state,
-)
-from cordwood.errors import CordwoodError, StaleManifest
+from cordwood.decide.compaction import encode_state
+from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.cleaner import TASK_BYTES, Outcome, Pass, Progress, RunTasks
-from cordwood.pipeline.digests import (
-    DamagedDigest,
-)
+from cordwood.pipeline.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +33,10 @@ R = TypeVar("R")
 class Api(Protocol):
     """The broker's JSON API."""
 
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        """What a path answers."""
+        ...
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Do what the body says."""
         ...
@@ -43,33 +44,11 @@ class Api(Protocol):
 
 def on_spark(spark: SparkSession) -> RunTasks:
     """Each item a task of its own: what a task does is large, and its description small."""
-    context = spark.sparkContext
 
     def run(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        if not items:
-            return []
-        answers = context.parallelize(items, len(items)).map(_carried(function)).collect()
-        return [_unpacked(answer) for answer in answers]
+        return run_tasks(spark, function, items)
 
     return run
-
-
-def _carried(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Errors of ours come back as values: through the JVM they would lose their class."""
-
-    def carry(item: Any) -> Any:
-        try:
-            return function(item)
-        except (CordwoodError, DamagedDigest) as error:
-            return error
-
-    return carry
-
-
-def _unpacked(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def in_process(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
@@ -169,3 +148,26 @@ def _failed(order: Mapping[str, Any], error: CordwoodError) -> Outcome:
         seconds=0.0,
         error=str(error),
     )
+
+
+# --- on a schedule --------------------------------------------------------------------------
+
+
+class Lookout:
+    """Looks for what is due as often as the broker's settings say; called more often than that."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """The first look comes after the initial delay."""
+        self._monotonic = monotonic
+        self._started_s = monotonic()
+        self._due_s: float | None = None
+
+    def look(self, api: Api, run: RunTasks) -> list[Outcome] | None:
+        """Compact what is due, if it is time to look; else None."""
+        schedule = api.get("/api/compaction", brief="1")["schedule"]
+        if self._due_s is None:
+            self._due_s = self._started_s + schedule["delay_ms"] / 1000
+        if self._monotonic() < self._due_s:
+            return None
+        self._due_s = self._monotonic() + schedule["interval_ms"] / 1000
+        return run_due(api, run)

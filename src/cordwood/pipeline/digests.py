@@ -33,7 +33,7 @@ from cordwood.batch.columns import Aborted, Columns, decode_columns
 from cordwood.batch.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, crc32c
 from cordwood.batch.table import Batches, Longs, WalkEnd, readonly, walk_batches
 from cordwood.config import MIB
-from cordwood.errors import CorruptionError, StaleManifest
+from cordwood.errors import CorruptionError, DamagedDigest, StaleManifest
 
 CLEANER_NAME: Final = "cleaner"
 SUFFIX: Final = ".keys"
@@ -350,10 +350,6 @@ class Digest:
             if end > len(data) or crc32c(data[position:end]) != crc:
                 raise DamagedDigest(f"{self.path} does not match its checksums")
             position = end
-
-
-class DamagedDigest(Exception):  # caught by the pass, which makes the digests again
-    """A digest whose entries cannot be believed."""
 
 
 def read_digest(path: Path, topic_id: str, secret: Words) -> Digest | None:

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cordwood.batch.table import Longs
+from cordwood.errors import DamagedDigest
 from cordwood.pipeline.digests import (
     BUCKET_SHIFT,
     DELTA,
     ENTRY_WORDS,
     EVENT_MARKER,
-    DamagedDigest,
     Digest,
     Entries,
     Words,

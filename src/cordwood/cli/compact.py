@@ -1,0 +1,110 @@
+"""``cordwood compact``: compact a topic on demand, or say when and why it will be."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.sparking import ConfOption, MasterOption
+
+FAILED = 1
+
+
+def compact(
+    topic: Annotated[str, typer.Argument(help="The topic; its cleanup.policy has compact.")],
+    now: Annotated[
+        bool, typer.Option("--now", help="Cut first, and clean all that may be, due or not.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go and what it frees; change nothing.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which rule decides and when the next is due.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Compact a topic: of every key only the newest record stays, at its offset.
+
+    Without --now only partitions that are due. The broker goes on serving throughout.
+    """
+    from cordwood.cli.sparking import broker_desk, spark_session
+
+    with broker_desk(broker) as desk:
+        if explain:
+            show([_plan_row(row) for row in _partitions(desk.api, topic)], form)
+            return
+        if not now and not any(row["is_due"] for row in _partitions(desk.api, topic)):
+            show([_plan_row(row) for row in _partitions(desk.api, topic)], form)
+            typer.echo("nothing is due; --now compacts all the same", err=True)
+            return
+        from cordwood.pipeline.compact import on_spark, run_due
+
+        with spark_session("compact", master, conf) as spark:
+            outcomes = run_due(
+                desk.api,
+                on_spark(spark),
+                topic=topic,
+                demand=now,
+                dry=dry_run,
+                progress=_Bar().show,
+            )
+    show([_outcome_row(outcome) for outcome in outcomes], form)
+    if any(outcome.error for outcome in outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _partitions(api: Any, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get("/api/compaction", topic=topic)["partitions"]
+    return found
+
+
+def _plan_row(row: dict[str, Any]) -> dict[str, Any]:
+    state = row["state"]
+    return {
+        "partition": row["partition"],
+        "dirty_ratio": row["dirty_ratio"],
+        "last_compacted": _moment(state["last_ms"]) if state["passes"] else None,
+        "freed_bytes": state["freed_bytes"],
+        "next_due": "now" if row["is_due"] else _moment(row["next_due_ms"]),
+        "explain": row["explain"],
+    }
+
+
+def _outcome_row(outcome: Any) -> dict[str, Any]:
+    return {
+        "partition": outcome.tp.partition,
+        "rule": outcome.rule,
+        "records_before": outcome.records_before,
+        "records_after": outcome.records_after,
+        "bytes_before": outcome.bytes_before,
+        "bytes_after": outcome.bytes_after,
+        "frees": outcome.freed_bytes,
+        "segments": f"{outcome.segments_rewritten} -> {outcome.segments_staged}",
+        "seconds": round(outcome.seconds, 2),
+        "error": outcome.error,
+    }
+
+
+def _moment(at_ms: int | None) -> str | None:
+    if at_ms is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
+
+
+class _Bar:
+    """One line on a terminal's stderr, rewritten stage by stage; nothing elsewhere."""
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """A stage began or ended."""
+        if sys.stderr.isatty():
+            filled = "#" * (20 * done // total if total else 20)
+            end = "\n" if done == total and stage == "verify" else ""
+            line = f"\r{stage:<10} [{filled:<20}] {done}/{total} tasks"
+            print(line, end=end, file=sys.stderr, flush=True)
