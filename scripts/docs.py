@@ -12,11 +12,18 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+import typer
 
 from cordwood import config, errors
+from cordwood.broker.metrics import METRICS
+from cordwood.cli.app import app
+from cordwood.meta import keys
+from cordwood.net.api import http_routes
+from cordwood.pipeline import options, sink_options
 from cordwood.wire.kafka import schema
 from cordwood.wire.line import COMMANDS
 
@@ -65,6 +72,87 @@ def line_commands() -> str:
     return _table(["command", "reply", "meaning"], lines)
 
 
+def metrics_table() -> str:
+    """Every metric of a scrape, with its labels."""
+    lines = (
+        [f"`{name}`", row.kind, ", ".join(f"`{label}`" for label in row.labels), row.doc]
+        for name, row in METRICS.items()
+    )
+    return _table(["metric", "kind", "labels", "meaning"], lines)
+
+
+def http_paths() -> str:
+    """Every path of the HTTP door, with its handler's first sentence."""
+    nobody = cast(Any, None)  # handlers are only looked at
+    lines = (
+        [method, f"`{path}`", _sentences(handler)]
+        for (method, path), handler in http_routes(nobody).items()
+    )
+    return _table(["method", "path", "answer"], lines)
+
+
+def meta_keys() -> str:
+    """The key layout of the metadata store, from the table in its module's docstring."""
+    found = re.findall(r"^``([^`]+)`` +(\S.*)$", inspect.getdoc(keys) or "", re.MULTILINE)
+    return _table(["key", "value"], ([f"`{key}`", meaning] for key, meaning in found))
+
+
+def option_table(known: Mapping[str, str], refused: Mapping[str, str]) -> str:
+    """The options of a Spark source or sink: what they do, and what to do instead."""
+    lines = [[f"`{name}`", doc] for name, doc in known.items()]
+    lines += [[f"`{name}`", f"Refused: {why}."] for name, why in refused.items()]
+    return _table(["option", "meaning"], lines)
+
+
+def commands() -> str:
+    """The whole tree of commands, each with its arguments and options."""
+    root = cast(Any, typer.main.get_command(app))
+    parts: list[str] = []
+    for name in root.list_commands(None):
+        command = root.get_command(None, name)
+        children = getattr(command, "commands", {})
+        parts.append(_command(f"cordwood {name}", command))
+        parts += [_command(f"cordwood {name} {child}", children[child]) for child in children]
+    return "\n".join(parts)
+
+
+def _command(words: str, command: Any) -> str:
+    heading = "###" if hasattr(command, "commands") or words.count(" ") == 1 else "####"
+    text = inspect.cleandoc((command.help or "").partition("\f")[0])
+    if hasattr(command, "commands"):
+        return f"{heading} `{words}`\n\n{text}\n"
+    settings = {row[0] for row in config.rows(config.BrokerConfig).values()}
+    is_serve = words == "cordwood serve"  # it has a flag for every setting, listed elsewhere
+    shown = [
+        each
+        for each in command.params
+        if not (each.hidden or each.name == "help" or (is_serve and each.name in settings))
+    ]
+    rows = [[_option_name(each), _option_default(each), each.help or ""] for each in shown]
+    table = "\n" + _table(["option", "default", "meaning"], rows) if rows else ""
+    return f"{heading} `{words}`\n\n{text}\n{table}"
+
+
+def _option_name(option: Any) -> str:
+    if option.param_type_name == "argument":
+        return f"`{option.name.upper()}{'…' if option.nargs == -1 else ''}`"
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    variable = f" (`{option.envvar}`)" if option.envvar else ""
+    return names + variable
+
+
+def _option_default(option: Any) -> str:
+    if option.required:
+        return "required"
+    value = getattr(option.default, "value", option.default)
+    return "" if value in {None, False, ""} or callable(value) else f"`{value}`"
+
+
+def _sentences(handler: object) -> str:
+    """What a handler's docstring says, in one line."""
+    return " ".join(inspect.cleandoc(inspect.getdoc(handler) or "").split()).replace("``", "`")
+
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "topic-settings": lambda: settings_table(config.TopicConfig),
     "broker-settings": lambda: settings_table(config.BrokerConfig),
@@ -72,6 +160,12 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "error-members": error_members,
     "kafka-apis": kafka_apis,
     "line-commands": line_commands,
+    "metrics": metrics_table,
+    "http-paths": http_paths,
+    "meta-keys": meta_keys,
+    "source-options": lambda: option_table(options.OPTIONS, options.REFUSED),
+    "sink-options": lambda: option_table(sink_options.OPTIONS, sink_options.REFUSED),
+    "commands": commands,
 }
 
 

@@ -15,6 +15,11 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def _group() -> None:
+    """Keep ``init`` a command of its own."""
+
+
 @app.command("init")
 def init(
     directory: Annotated[Path, typer.Argument(help="Where the files go; made if missing.")],

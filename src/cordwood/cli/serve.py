@@ -17,7 +17,7 @@ from cordwood.config import BrokerConfig, load_broker_config, rows
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a flag for every row of the broker's settings table."""
-    own = list(inspect.signature(command).parameters.values())
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
     flags = [
         inspect.Parameter(
             field_name,

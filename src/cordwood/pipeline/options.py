@@ -90,41 +90,55 @@ class SourceOptions:
     ignored: tuple[str, ...]  # accepted for the sake of old jobs, without effect here
 
 
-_KNOWN: Final = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "path",
-    "kafka.bootstrap.servers",
-    "bootstrap.servers",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "includeHeaders",
-    "columns",
-    "filterPushdown",
-    "commitGroup",
-    "groupIdPrefix",
-    "kafka.group.id",
-    "kafka.isolation.level",
-    "kafka.security.protocol",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs",
-)
+OPTIONS: Final = {  # documented name → what it does
+    "subscribe": "Topics, comma separated.",
+    "subscribePattern": "Topics by a Python regular expression that matches the whole name.",
+    "assign": 'Partitions as JSON: `{"orders": [0, 1]}`. Exactly one of these three is set.',
+    "path": "A data directory: segment files are read as they lie, no broker needed.",
+    "kafka.bootstrap.servers": (
+        "The broker; with `path` too, it is asked where files cannot be reached."
+    ),
+    "bootstrap.servers": "The same.",
+    "startingOffsets": (
+        "`earliest`, `latest` or JSON (`-2`, `-1` are the edges). Default: batch `earliest`, "
+        "stream `latest`."
+    ),
+    "startingTimestamp": (
+        "Begin at the first record at or after this time (ms), everywhere. Wins over the next two."
+    ),
+    "startingOffsetsByTimestamp": "The same per partition, as JSON. Wins over `startingOffsets`.",
+    "startingOffsetsByTimestampStrategy": (
+        "Where no record is that young: `error` (default) or `latest`."
+    ),
+    "endingOffsets": "Batch: `latest` (default) or JSON.",
+    "endingTimestamp": "Batch: end before the first record at or after this time (ms).",
+    "endingOffsetsByTimestamp": "Batch: the same per partition, as JSON.",
+    "maxOffsetsPerTrigger": "Stream: records per micro-batch at most.",
+    "minOffsetsPerTrigger": "Stream: wait for so many …",
+    "maxTriggerDelay": "… but no longer than this. Default: `15m`.",
+    "minPartitions": "Tasks at least; default: as the sizes suggest.",
+    "maxRecordsPerPartition": "Records per task at most.",
+    "failOnDataLoss": "Fail (default `true`) or go on when records are gone before they were read.",
+    "includeHeaders": "Add the column `headers`. Default: `false`.",
+    "columns": "Decode only these columns, comma separated.",
+    "filterPushdown": (
+        "`auto` (default), `true`, `false`: whether filters on offset, partition, topic and "
+        "timestamp narrow what is read."
+    ),
+    "commitGroup": (
+        "Stream: commit this group's cursor at each micro-batch, so lag shows and RECLAIM waits."
+    ),
+    "groupIdPrefix": "Begins the names the client gives itself. Default: `cordwood-spark`.",
+    "kafka.group.id": "The group id itself.",
+    "kafka.isolation.level": "Only `read_uncommitted`.",
+    "kafka.security.protocol": "Only `PLAINTEXT`.",
+    "fetchOffset.numRetries": "How often the broker is asked again. Default: `3`.",
+    "fetchOffset.retryIntervalMs": "Between these. Default: `1000`.",
+    "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
+}
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
+TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
     "kafka.client.id",
     "kafka.fetch.max.bytes",
     "kafka.fetch.max.wait.ms",
@@ -139,7 +153,7 @@ _TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
     "kafka.session.timeout.ms",
     "kafkaConsumer.consumeGroupMaxWaitMs",
 )
-_REFUSED: Final = {
+REFUSED: Final = {
     "kafka.auto.offset.reset": "set startingOffsets to earliest or latest instead",
     "kafka.key.deserializer": "keys are binary; decode them in the query",
     "kafka.value.deserializer": "values are binary; decode them in the query",
@@ -147,7 +161,7 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "transform records in the query",
 }
 _BY_LOWER: Final = {
-    name.lower(): name for name in (*_KNOWN, *_TUNING, *_REFUSED)
+    name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)
 }  # as Spark hands them over → as documented
 _TIME_UNITS_MS: Final = {
     "": 1,
@@ -233,13 +247,13 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     for key, value in options.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            shown = [*_KNOWN, *_TUNING]
+            shown = [*OPTIONS, *TUNING]
             close = nearest(key.lower(), [known.lower() for known in shown])
             for known in shown:
                 close = close.replace(f" {known.lower()}?", f" {known}?")
             raise InvalidOption(f"there is no option {key}{close}")
-        if name in _REFUSED:
-            raise InvalidOption(f"option {name} is not supported: {_REFUSED[name]}")
+        if name in REFUSED:
+            raise InvalidOption(f"option {name} is not supported: {REFUSED[name]}")
         said[name] = value
     return said
 
@@ -458,5 +472,5 @@ def _refuse_any(said: Mapping[str, str], names: tuple[str, ...], why: str) -> No
 
 
 def _ignored(said: Mapping[str, str], *, streaming: bool) -> tuple[str, ...]:
-    without_effect = _TUNING if streaming else (*_TUNING, *_STREAM_ONLY)
+    without_effect = TUNING if streaming else (*TUNING, *_STREAM_ONLY)
     return tuple(name for name in without_effect if name in said)

@@ -25,18 +25,20 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {  # name → types it may have
     "topic": ("string",),
     "partition": ("int",),
 }
-_KNOWN: Final = (
-    "kafka.bootstrap.servers",
-    "bootstrap.servers",
-    "http",
-    "topic",
-    "queryId",
-    "batchId",
-    "includeHeaders",
-    "kafka.compression.type",
-    "checkpointLocation",
-)
-_TUNING: Final = (  # of the Java producer; the gate needs none of it
+OPTIONS: Final = {  # documented name → what it does
+    "kafka.bootstrap.servers": "The broker to write to.",
+    "bootstrap.servers": "The same.",
+    "http": "The broker's HTTP address instead, `host:port`.",
+    "topic": "The topic of every row; wins over a column `topic`.",
+    "queryId": (
+        "Batch, with `batchId`: the write may be repeated and happens once, as in `foreachBatch`."
+    ),
+    "batchId": "Batch, with `queryId`: counts up from 0.",
+    "includeHeaders": "Accepted for Kafka's sake: a column `headers` is always written.",
+    "kafka.compression.type": "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.",
+    "checkpointLocation": "Stream: where Spark keeps its place.",
+}
+TUNING: Final = (  # of the Java producer; the gate needs none of it
     "kafka.acks",
     "kafka.batch.size",
     "kafka.buffer.memory",
@@ -50,14 +52,14 @@ _TUNING: Final = (  # of the Java producer; the gate needs none of it
     "kafka.request.timeout.ms",
     "kafka.retries",
 )
-_REFUSED: Final = {
+REFUSED: Final = {
     "path": "a sink writes through a broker; name it with kafka.bootstrap.servers",
     "kafka.key.serializer": "keys are binary or string; encode them in the query",
     "kafka.value.serializer": "values are binary or string; encode them in the query",
     "kafka.transactional.id": "a streaming query writes exactly once as it is",
     "kafka.partitioner.class": "give the rows a partition column",
 }
-_BY_LOWER: Final = {name.lower(): name for name in (*_KNOWN, *_TUNING, *_REFUSED)}
+_BY_LOWER: Final = {name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)}
 _BATCH_ONLY: Final = ("queryId", "batchId")
 
 
@@ -116,13 +118,13 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     for key, value in options.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            shown = {known.lower(): known for known in (*_KNOWN, *_TUNING)}
+            shown = {known.lower(): known for known in (*OPTIONS, *TUNING)}
             close = nearest(key.lower(), shown)
             for lower, known in shown.items():
                 close = close.replace(f" {lower}?", f" {known}?")
             raise InvalidOption(f"the sink has no option {key}{close}")
-        if name in _REFUSED:
-            raise InvalidOption(f"option {name} is not for the sink: {_REFUSED[name]}")
+        if name in REFUSED:
+            raise InvalidOption(f"option {name} is not for the sink: {REFUSED[name]}")
         said[name] = value
     return said
 
