@@ -156,10 +156,10 @@ def _failed(order: Mapping[str, Any], error: CordwoodError) -> Outcome:
 class Lookout:
     """Looks for what is due as often as the broker's settings say; called more often than that."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """The first look comes after the initial delay."""
+    def __init__(self, started_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """The first look comes after the initial delay, counted from ``started_s``."""
         self._monotonic = monotonic
-        self._started_s = monotonic()
+        self._started_s = started_s
         self._due_s: float | None = None
 
     def look(self, api: Api, run: RunTasks) -> list[Outcome] | None:
