@@ -173,13 +173,17 @@ def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[R
         while coming and coming[-1][1] <= header.last_offset:
             void.add(coming.pop()[0])
         if header.is_control:
-            marker = parse_marker(data, position)
-            if marker is not None and not marker.is_commit:
-                void.discard(header.producer_id)
+            if header.producer_id in void and _is_abort(data, position):
+                void.remove(header.producer_id)
         elif not (header.is_transactional and header.producer_id in void):
             records += decode_batch(data, position)
         position += header.size_bytes
     return records
+
+
+def _is_abort(data: Buffer, position: int) -> bool:
+    marker = parse_marker(data, position)
+    return marker is not None and not marker.is_commit
 
 
 def _walk(data: Buffer) -> Iterator[BatchHeader]:

@@ -1,0 +1,49 @@
+"""What a read_committed reader sees of batches as stored."""
+
+from cordwood.batch.header import patch
+from cordwood.batch.records import decode_committed, encode_batch, encode_marker
+from cordwood.model import Record
+
+
+def batch(offset, value, producer_id=-1, *, transactional=False):
+    return encode_batch(
+        [Record(offset, 0, None, value)],
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=0 if producer_id >= 0 else -1,
+        is_transactional=transactional,
+    )
+
+
+def marker(offset, producer_id, *, commit):
+    data = bytearray(
+        encode_marker(
+            commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+        )
+    )
+    patch(data, 0, offset, 0)
+    return bytes(data)
+
+
+def values(data, aborted):
+    return [record.value for record in decode_committed(data, aborted)]
+
+
+def test_records_of_an_aborted_transaction_are_left_out():
+    """From its first offset up to its abort marker, and only that producer's."""
+    log = (
+        batch(0, b"plain")
+        + batch(1, b"void", 7, transactional=True)
+        + batch(2, b"other", 8, transactional=True)
+        + marker(3, 7, commit=False)
+        + marker(4, 8, commit=True)
+        + batch(5, b"next", 7, transactional=True)
+        + marker(6, 7, commit=True)
+    )
+    assert values(log, [(7, 1)]) == [b"plain", b"other", b"next"]
+
+
+def test_markers_are_never_records():
+    """Nor is anything left out where nothing was aborted."""
+    log = batch(0, b"a", 7, transactional=True) + marker(1, 7, commit=True) + batch(2, b"b")
+    assert values(log, []) == [b"a", b"b"]
