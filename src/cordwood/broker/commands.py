@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from cordwood.batch.records import decode_batches
+from cordwood.batch.records import decode_committed
 from cordwood.broker.feed import Feed
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
@@ -95,15 +95,15 @@ class CommandDesk:
         while True:
             wait = self._feed.expect([partition.tp])
             try:
-                if offset >= partition.high_watermark:
+                if offset >= partition.last_stable_offset:
                     await self._feed.wait(wait, IDLE_POLL_S)
                     continue
             finally:
                 self._feed.forget(wait, [partition.tp])
             # The file is read on another thread: a cold disk must not hold up other connections.
-            read = await loop.run_in_executor(None, partition.read, offset, SLICE_BYTES)
-            records = [r for r in decode_batches(read.data) if r.offset >= offset]
-            offset = read.next_offset
+            records, offset = await loop.run_in_executor(
+                None, _read_committed, partition, offset, SLICE_BYTES
+            )
             if records:
                 yield encode_records(records, framing)
 
@@ -155,12 +155,12 @@ class CommandDesk:
     async def _next_record(self, partition: Partition, reader: str) -> Record | None:
         loop = asyncio.get_running_loop()
         offset = max(self._readers.position(partition.tp, reader) or 0, partition.log_start_offset)
-        while offset < partition.high_watermark:
-            read = await loop.run_in_executor(None, partition.read, offset, 1)
-            for record in decode_batches(read.data):
-                if record.offset >= offset:
-                    return record
-            offset = read.next_offset
+        while offset < partition.last_stable_offset:
+            records, offset = await loop.run_in_executor(
+                None, _read_committed, partition, offset, 1
+            )
+            if records:
+                return records[0]
         return None
 
     async def _state(self, request: c.State, _: Framing) -> bytes:
@@ -204,3 +204,12 @@ class CommandDesk:
 
     async def _quit(self, _request: c.Quit, _: Framing) -> bytes:
         return replies.OK
+
+
+def _read_committed(partition: Partition, offset: int, max_bytes: int) -> tuple[list[Record], int]:
+    """The records of one slice that are for everybody, and where the next slice begins."""
+    read = partition.read(offset, max_bytes, end_offset=partition.last_stable_offset)
+    void = partition.aborted(offset, read.next_offset)
+    aborted = [(entry.producer_id, entry.first_offset) for entry in void]
+    records = [r for r in decode_committed(read.data, aborted) if r.offset >= offset]
+    return records, read.next_offset
