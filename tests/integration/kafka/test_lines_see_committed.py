@@ -19,7 +19,9 @@ def test_subscriber_never_sees_an_aborted_record():
             producer.produce("orders", value)
             producer.flush()
             end(30)
-        with Client(broker.control) as client:
-            seen = next(iter(client.subscribe("orders", from_start=True, idle_timeout_s=30)))
-            assert seen.payload == b"kept"
+        with (
+            Client(broker.control) as client,
+            client.subscribe("orders", from_start=True, idle_timeout_s=30) as lines,
+        ):
+            assert next(lines).payload == b"kept"
             assert client.get("orders").payload == b"kept"
