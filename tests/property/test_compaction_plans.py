@@ -1,0 +1,121 @@
+"""Plans of compaction over any stack of segments: what must hold whatever the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.config import TopicConfig, changed
+from cordwood.decide.compaction import (
+    Candidate,
+    CleanerState,
+    CompactionFacts,
+    Horizon,
+    explain,
+    plan_compaction,
+    plan_groups,
+)
+from support.stacks import NOW_MS, a_segment, an_active
+
+ages = st.integers(-1000, 10_000)
+
+
+@st.composite
+def facts(draw) -> CompactionFacts:
+    sealed, offset = [], draw(st.integers(0, 50))
+    for _ in range(draw(st.integers(0, 6))):
+        span = draw(st.integers(1, 20))
+        sealed.append(
+            a_segment(
+                offset,
+                offset + span,
+                size_bytes=draw(st.integers(0, 300)),
+                age_ms=draw(ages),
+                records=draw(st.integers(0, span)),
+            )
+        )
+        offset += span
+    active = an_active(sealed, size_bytes=draw(st.sampled_from([0, 100])), age_ms=draw(ages))
+    config = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": draw(st.sampled_from([0, 0.3, 0.5, 1])),
+        "min.compaction.lag.ms": draw(st.sampled_from([0, 500, 5000])),
+        "max.compaction.lag.ms": draw(st.sampled_from([-1, 100, 9000])),
+    }
+    horizons = draw(st.lists(st.tuples(st.integers(NOW_MS - 99, NOW_MS + 99), st.integers(0, 90))))
+    return CompactionFacts(
+        sealed=tuple(sealed),
+        active=active,
+        log_start=sealed[0].base_offset if sealed else active.base_offset,
+        last_stable=draw(st.integers(0, active.end_offset)),
+        state=CleanerState(
+            clean_end=draw(st.sampled_from([0, 10_000, *(s.end_offset for s in sealed)])),
+            passes=1,
+            horizons=tuple(Horizon(*pair) for pair in horizons),
+        ),
+        readers=draw(st.dictionaries(st.sampled_from("ab"), st.integers(0, 100))),
+        config=changed(TopicConfig(), config),
+        now_ms=NOW_MS,
+    )
+
+
+@given(facts())
+def test_a_plan_takes_a_run_of_whole_sealed_segments_from_the_start(made):
+    """Clean, then dirty, without a gap, and nothing past the last stable offset is dirty."""
+    plan = plan_compaction(made)
+    taken = plan.clean + plan.dirty
+    assert taken == made.sealed[: len(taken)]
+    assert all(segment.end_offset <= made.last_stable for segment in plan.dirty)
+    assert made.active not in taken
+    assert 0 <= plan.ratio <= 1
+
+
+@given(facts(), st.booleans())
+def test_planned_again_after_a_pass_nothing_is_due(made, demand):
+    """A pass leaves its range clean and no horizon that is due: the same moment plans no other."""
+    plan = plan_compaction(made, demand=demand)
+    if plan.rule is None:
+        return
+    left = tuple(h for h in made.state.horizons if h.due_ms > made.now_ms)
+    after = replace(
+        made, state=replace(made.state, clean_end=max(plan.bound, plan.clean_end), horizons=left)
+    )
+    again = plan_compaction(after)
+    assert again.dirty == ()
+    assert again.rule is None
+
+
+@given(facts())
+def test_a_plan_is_due_for_one_reason_or_waits_for_one(made):
+    """Never both, never neither, and either can be said in words."""
+    plan = plan_compaction(made)
+    assert (plan.rule is None) != (plan.wait is None)
+    assert explain(plan, made).startswith("due" if plan.rule else "not due")
+
+
+@given(facts())
+def test_nothing_becomes_due_by_time_alone_before_it_is_said_to(made):
+    """``next_due_ms`` is a promise: until then, untouched, the log is not due."""
+    plan = plan_compaction(made)
+    if plan.rule is not None:
+        return
+    moments = [NOW_MS + 1, NOW_MS + 60, NOW_MS + 600, NOW_MS + 6000, NOW_MS + 60_000]
+    for now_ms in moments:
+        if plan.next_due_ms is None or now_ms < plan.next_due_ms:
+            assert plan_compaction(replace(made, now_ms=now_ms)).rule is None
+
+
+candidate_lists = st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12).map(
+    lambda rows: [Candidate(i * 10, i * 10 + 10, *row) for i, row in enumerate(rows)]
+)
+
+
+@given(candidate_lists, st.integers(1, 200), st.booleans())
+def test_groups_are_the_segments_in_order_and_none_passes_the_limit(rows, limit, thorough):
+    """Grouping loses nobody, reorders nobody, and never makes a segment that is too large."""
+    groups = plan_groups(rows, limit, thorough=thorough)
+    assert [candidate for group in groups for candidate in group] == rows
+    for group in groups:
+        assert len(group) == 1 or sum(c.size_bytes for c in group) <= limit

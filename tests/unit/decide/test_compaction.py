@@ -1,0 +1,351 @@
+"""When a log is due for compaction, what a pass takes, and what becomes of records and batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cordwood.config import KEEP_ALL, MINUTE_MS, TopicConfig, changed
+from cordwood.decide.compaction import (
+    Candidate,
+    CleanerState,
+    CompactionFacts,
+    Fate,
+    Horizon,
+    Rule,
+    Wait,
+    due_first,
+    encode_state,
+    explain,
+    is_kept,
+    is_past,
+    parse_state,
+    plan_batch,
+    plan_compaction,
+    plan_groups,
+    plan_retry,
+    watermark,
+)
+from support.stacks import NOW_MS, a_stack, an_active
+
+COMPACTED = changed(TopicConfig(), {"cleanup.policy": "compact"})
+
+
+def facts(
+    *ages_ms, clean_end=0, settings=None, active_age_ms=0, state=None, readers=None, **changes
+):
+    """A stack of sealed segments of ten offsets and 100 bytes each, of these ages."""
+    sealed = a_stack(*ages_ms)
+    active = an_active(sealed, age_ms=active_age_ms)
+    state = state or CleanerState(clean_end=clean_end, passes=1 if clean_end else 0)
+    made = CompactionFacts(
+        sealed=tuple(sealed),
+        active=active,
+        log_start=0,
+        last_stable=active.end_offset,
+        state=state,
+        readers=readers or {},
+        config=changed(COMPACTED, settings or {}),
+        now_ms=NOW_MS,
+    )
+    return replace(made, **changes)
+
+
+# --- range and ratio ------------------------------------------------------------------------
+
+
+def test_the_active_segment_is_in_neither_term_of_the_ratio():
+    """Two sealed segments, one clean: half is dirty, however large the active one."""
+    plan = plan_compaction(facts(0, 0, clean_end=10))
+    assert (plan.clean_bytes, plan.dirty_bytes, plan.ratio) == (100, 100, 0.5)
+
+
+def test_the_ratio_must_be_above_the_limit_not_at_it():
+    """Kafka's rule is strict."""
+    assert plan_compaction(facts(0, 0, clean_end=10)).wait is Wait.RATIO
+    assert plan_compaction(facts(0, 0, 0, clean_end=10)).rule is Rule.RATIO
+
+
+def test_a_topic_without_compact_is_never_due():
+    """Not even on demand."""
+    plain = facts(0, 0, config=TopicConfig())
+    assert plan_compaction(plain).wait is Wait.POLICY
+    assert plan_compaction(plain, demand=True).rule is None
+
+
+def test_a_log_that_is_all_active_is_not_due():
+    """The head is never touched, and explain says that it is the reason."""
+    plan = plan_compaction(facts())
+    assert (plan.rule, plan.wait, plan.bound) == (None, Wait.ACTIVE, 0)
+
+
+def test_an_empty_log_is_clean():
+    """Nothing there, nothing due."""
+    empty = facts(active=an_active([], size_bytes=0))
+    assert plan_compaction(empty, demand=True).wait is Wait.CLEAN
+
+
+def test_the_segment_with_the_first_undecided_offset_is_left_whole():
+    """Segments are taken whole, and none that reaches past the last stable offset."""
+    plan = plan_compaction(facts(0, 0, 0, last_stable=25))
+    assert (plan.bound, len(plan.dirty)) == (20, 2)
+
+
+def test_an_open_transaction_in_the_first_dirty_segment_blocks_until_it_is_decided():
+    """Then the same log is due."""
+    assert plan_compaction(facts(0, 0, last_stable=5)).wait is Wait.UNDECIDED
+    assert plan_compaction(facts(0, 0, last_stable=30)).rule is Rule.RATIO
+
+
+def test_segments_younger_than_min_lag_are_held_back_until_they_are_older():
+    """And are in neither term of the ratio until then."""
+    lag = {"min.compaction.lag.ms": "1000"}
+    plan = plan_compaction(facts(5000, 500, settings=lag))
+    assert (plan.bound, plan.dirty_bytes) == (10, 100)
+    young = plan_compaction(facts(500, settings=lag))
+    assert (young.wait, young.next_due_ms) == (Wait.YOUNG, NOW_MS + 500)
+    assert plan_compaction(facts(1000, settings=lag)).rule is Rule.RATIO
+
+
+def test_min_lag_of_zero_holds_nothing_back():
+    """Not even records from the future."""
+    assert plan_compaction(facts(-(10**9))).rule is Rule.RATIO
+
+
+def test_max_lag_forces_a_pass_whatever_the_ratio():
+    """No pass before, a pass after, even where the ratio can never be reached."""
+    settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
+    waiting = plan_compaction(facts(999, settings=settings))
+    assert (waiting.rule, waiting.wait) == (None, Wait.RATIO)
+    assert plan_compaction(facts(1000, settings=settings)).rule is None
+    assert plan_compaction(facts(1001, settings=settings)).rule is Rule.MAX_LAG
+
+
+def test_next_due_is_the_moment_max_lag_passes():
+    """Time alone makes it due then, and not a millisecond earlier."""
+    settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
+    plan = plan_compaction(facts(400, settings=settings))
+    assert plan.next_due_ms == NOW_MS + 601
+    later = facts(400, settings=settings, now_ms=plan.next_due_ms)
+    assert plan_compaction(later).rule is Rule.MAX_LAG
+    assert plan_compaction(replace(later, now_ms=later.now_ms - 1)).rule is None
+
+
+def test_an_idle_topic_says_when_its_active_segment_will_be_cut():
+    """Quiet topics compact too: the roll is due by time, and that is the next moment."""
+    settings = {"max.compaction.lag.ms": str(10 * MINUTE_MS)}
+    plan = plan_compaction(facts(settings=settings, active_age_ms=MINUTE_MS))
+    assert plan.next_due_ms == NOW_MS + 9 * MINUTE_MS
+
+
+@pytest.mark.parametrize("clean_end", [1000, 5])
+def test_a_clean_end_outside_the_log_is_reset_to_the_log_start(clean_end):
+    """Truncated below it, or reclaimed above it: all that is there counts as dirty."""
+    sealed = a_stack(0, 0)[1:]
+    lost = facts(0, 0, sealed=tuple(sealed), log_start=10, clean_end=clean_end)
+    plan = plan_compaction(lost)
+    assert (plan.clean_end, plan.is_reset, plan.dirty) == (10, True, tuple(sealed))
+
+
+def test_a_log_start_or_clean_end_inside_the_active_segment_is_not_due():
+    """And no error."""
+    deleted = facts(sealed=(), active=an_active(a_stack(0)), log_start=15)
+    assert plan_compaction(deleted).rule is None
+    assert plan_compaction(facts(0, clean_end=15)).rule is None
+
+
+def test_gaps_at_the_ends_of_segments_do_not_stall_the_clean_end():
+    """A pass takes up to where the next segment begins, gap or not."""
+    first, second = a_stack(0, 0)
+    plan = plan_compaction(facts(0, 0, sealed=(replace(first, records=1), second)))
+    assert plan.bound == 20
+
+
+# --- rules ----------------------------------------------------------------------------------
+
+
+def test_a_due_horizon_makes_a_clean_log_due():
+    """Nothing dirty, no append: the tombstone's time is over, so it goes."""
+    state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
+    assert plan_compaction(facts(0, state=state)).rule is Rule.HORIZON
+    early = replace(state, horizons=(Horizon(NOW_MS + 1, 3),))
+    plan = plan_compaction(facts(0, state=early))
+    assert (plan.rule, plan.next_due_ms) == (None, NOW_MS + 1)
+
+
+def test_a_due_horizon_waits_for_every_registered_reader():
+    """And the plan names who it waits for; a pass now would remove nothing."""
+    state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
+    waiting = plan_compaction(facts(0, state=state, readers={"slow": 3, "quick": 9}))
+    assert (waiting.rule, waiting.held_by) == (None, ("slow",))
+    assert "slow" in explain(waiting, facts(0, state=state, readers={"slow": 3}))
+    assert plan_compaction(facts(0, state=state, readers={"slow": 4})).rule is Rule.HORIZON
+
+
+def test_demand_takes_what_is_clean_too():
+    """``--now`` needs no dirty record."""
+    assert plan_compaction(facts(0, clean_end=10), demand=True).rule is Rule.DEMAND
+
+
+def test_a_partition_given_out_is_not_due_again():
+    """In progress is skipped, also on demand."""
+    running = facts(0, is_running=True)
+    assert plan_compaction(running).wait is Wait.RUNNING
+    assert plan_compaction(running, demand=True).rule is None
+
+
+def test_a_quarantined_partition_is_tried_again_when_its_time_has_come():
+    """Or at once when an operator asks."""
+    state = CleanerState(failures=1, retry_ms=NOW_MS + 5, error="bad bytes")
+    resting = facts(0, state=state)
+    plan = plan_compaction(resting)
+    assert plan.wait is Wait.QUARANTINED
+    assert "bad bytes" in explain(plan, resting)
+    assert plan_compaction(replace(resting, now_ms=NOW_MS + 5)).rule is Rule.RATIO
+    assert plan_compaction(resting, demand=True).rule is Rule.DEMAND
+
+
+def test_retries_come_later_each_time_up_to_an_hour():
+    """A partition that keeps failing costs little, and is never given up."""
+    pauses = [plan_retry(failures, 0) for failures in range(1, 60)]
+    assert pauses[:3] == [MINUTE_MS, 2 * MINUTE_MS, 4 * MINUTE_MS]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 60 * MINUTE_MS
+
+
+def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
+    """As Kafka's cleaner picks its logs."""
+    plans = {
+        "a": plan_compaction(facts(0, 0, 0, clean_end=10)),
+        "b": plan_compaction(facts(0, 0, 0)),
+        "c": plan_compaction(facts(0, clean_end=10)),
+    }
+    assert due_first(plans) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (facts(0), "ratio 1.000 is above"),
+        (facts(0, 0, clean_end=10), "ratio 0.500 is not above"),
+        (facts(), "active segment, which is never compacted"),
+        (facts(0, last_stable=0), "open transaction"),
+        (facts(0, settings={"min.compaction.lag.ms": "9"}), "min.compaction.lag.ms 9"),
+        (facts(0, config=TopicConfig()), "cleanup.policy has no compact"),
+    ],
+)
+def test_explain_says_which_rule_decides(made, words):
+    """From the very plan that is applied."""
+    assert words in explain(plan_compaction(made), made)
+
+
+# --- groups ---------------------------------------------------------------------------------
+
+
+def candidates(*sizes, changed=True):
+    return [Candidate(i * 10, i * 10 + 10, size, changed) for i, size in enumerate(sizes)]
+
+
+def sizes_of(groups):
+    return [[candidate.size_bytes for candidate in group] for group in groups]
+
+
+def test_neighbours_are_grouped_up_to_segment_bytes_in_order():
+    """Sizes before the pass count; a segment that fits nowhere stands alone."""
+    groups = plan_groups(candidates(40, 50, 20, 90, 200, 5), 100)
+    assert sizes_of(groups) == [[40, 50], [20], [90], [200], [5]]
+
+
+def test_tiny_limits_give_single_segments():
+    """Nobody is lost."""
+    assert sizes_of(plan_groups(candidates(5, 5, 5), 1)) == [[5], [5], [5]]
+
+
+def test_a_group_never_spans_more_offsets_than_an_index_can_hold():
+    """Even where the files are nearly empty."""
+    wide = [Candidate(0, 2**31 - 1, 1, True), Candidate(2**31 - 1, 2**31, 1, True)]
+    assert len(plan_groups(wide, 100)) == 2
+    narrow = [Candidate(1, 2**31 - 1, 1, True), Candidate(2**31 - 1, 2**31, 1, True)]
+    assert len(plan_groups(narrow, 100)) == 1
+
+
+def test_emptied_segments_do_merge():
+    """A run of leftovers becomes one."""
+    assert sizes_of(plan_groups(candidates(0, 0, 61, 0), 100)) == [[0, 0, 61, 0]]
+
+
+def test_a_full_clean_segment_is_not_copied_for_a_small_neighbour():
+    """Unless somebody asked for a thorough pass."""
+    mixed = [*candidates(60, changed=False), Candidate(10, 20, 5, True)]
+    assert sizes_of(plan_groups(mixed, 100)) == [[60], [5]]
+    assert sizes_of(plan_groups(mixed, 100, thorough=True)) == [[60, 5]]
+
+
+# --- records and batches --------------------------------------------------------------------
+
+KEPT = {"is_aborted": False, "has_key": True, "is_newest": True, "is_tombstone": False,
+        "is_past": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, True),
+        ({"is_newest": False}, False),
+        ({"has_key": False}, False),
+        ({"is_aborted": True}, False),
+        ({"is_tombstone": True}, True),
+        ({"is_tombstone": True, "is_past": True}, False),
+        ({"is_past": True}, True),
+    ],
+)
+def test_a_record_stays_if_it_is_the_newest_of_its_key(change, kept):
+    """Not when aborted or keyless; a tombstone only until its time is over."""
+    assert is_kept(**{**KEPT, **change}) is kept
+
+
+def test_a_tombstone_goes_at_its_horizon_and_after_the_last_reader():
+    """Both, and never without a horizon."""
+    assert is_past(5, 0, 5, 1)
+    assert not is_past(6, 0, 5, 1)
+    assert not is_past(5, 1, 5, 1)
+    assert not is_past(None, 0, 5, 1)
+
+
+def test_without_registered_readers_nobody_is_waited_for():
+    """The watermark is then past every offset."""
+    assert watermark({}) == KEEP_ALL
+    assert watermark({"a": 5, "b": 3}) == 3
+
+
+@pytest.mark.parametrize(
+    ("kept", "needed", "has", "wants", "fate"),
+    [
+        (0, False, False, False, Fate.DROP),
+        (0, True, True, False, Fate.EMPTY),
+        (2, False, False, False, Fate.KEEP),
+        (2, False, False, True, Fate.HORIZON),
+        (2, False, True, True, Fate.KEEP),
+    ],
+)
+def test_what_becomes_of_a_batch(kept, needed, has, wants, fate):
+    """Gone, its header alone, as it is, or with a horizon that is set once and for all."""
+    found = plan_batch(kept=kept, is_needed=needed, has_horizon=has, wants_horizon=wants)
+    assert found is fate
+
+
+# --- the state ------------------------------------------------------------------------------
+
+
+def test_the_state_survives_json_and_unknown_fields_of_a_later_version():
+    """It is stored by one program and may be read by another."""
+    state = CleanerState(clean_end=7, passes=2, horizons=(Horizon(1, 2), Horizon(3, 4)))
+    assert parse_state({**encode_state(state), "tomorrow": 1}) == state
+
+
+@pytest.mark.parametrize("bad", [{"clean_end": "7"}, {"clean_end": True}, {"horizons": [[1]]}])
+def test_a_state_that_cannot_be_is_refused(bad):
+    """Before it is stored: a start-up could not read it."""
+    with pytest.raises((ValueError, TypeError)):
+        parse_state(bad)
