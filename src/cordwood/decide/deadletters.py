@@ -7,7 +7,8 @@ name theirs.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from cordwood.model import Header
 
@@ -36,3 +37,32 @@ def headers_for_record(
         Header(PARTITION, str(partition).encode()),
         Header(OFFSET, str(offset).encode()),
     )
+
+
+class Cause(NamedTuple):
+    """What the headers of a dead letter say; parts that nobody wrote are None."""
+
+    reason: str | None
+    detail: str | None
+    source: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+
+
+def parse_cause(headers: Iterable[Header]) -> Cause:
+    """Read a dead letter's headers; the last of a name counts, as a letter may die again."""
+    said = {header.key: header.value for header in headers if header.key.startswith(PREFIX)}
+    texts = {name: value.decode("utf-8", "replace") for name, value in said.items() if value}
+    return Cause(
+        reason=texts.get(REASON),
+        detail=texts.get(DETAIL),
+        source=texts.get(SOURCE),
+        topic=texts.get(TOPIC),
+        partition=_number(texts.get(PARTITION)),
+        offset=_number(texts.get(OFFSET)),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,60 @@
+"""``cordwood table``: the latest state per key of a topic, as Parquet or Delta."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
+from cordwood.cli.sparking import ConfOption, MasterOption
+
+
+class TableFormat(StrEnum):
+    """How a table is stored."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def table(
+    topic: Annotated[str, typer.Argument(help="A changelog topic: records have keys.")],
+    out: Annotated[Path, typer.Option("--out", help="The table's directory; made if missing.")],
+    form: Annotated[TableFormat, typer.Option("--format", help="How it is stored.")] = (
+        TableFormat.PARQUET
+    ),
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="The state of a time, or before an offset.", metavar="TIME|OFFSET"),
+    ] = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Write the newest value of every key; run again, read only what is new.
+
+    With --format parquet the table is OUT/current. Deleted keys are left out.
+    """
+    from cordwood.cli.places import parse_time
+    from cordwood.cli.sparking import broker_desk, spark_session
+    from cordwood.pipeline.table import TableRequest, build_table
+
+    is_offset = as_of is not None and as_of.isdecimal()
+    request = TableRequest(
+        topic=topic,
+        out=out,
+        form=form.value,
+        as_of_offset=int(as_of) if as_of is not None and is_offset else None,
+        as_of_ms=parse_time(as_of.removeprefix("@"))
+        if as_of is not None and not is_offset
+        else None,
+    )
+    with broker_desk(broker) as desk:
+        desk.api.topic(topic)  # a missing topic is said before Spark starts
+        with spark_session("table", master, conf) as spark:
+            built = build_table(spark, desk.api, desk.where, request)
+    typer.echo(built.place)
+    how = "laid over the table" if built.is_incremental else "read from the start"
+    typer.echo(f"{built.rows} keys; {built.read} offsets {how}", err=True)
