@@ -1,0 +1,21 @@
+#!/bin/sh
+# Fetch Kafka's own command-line tools with Maven, for the tests that drive them:
+#   scripts/kafka_jars.sh DIR && CORDWOOD_KAFKA_JARS=DIR pytest tests/integration/kafka/test_java_tools.py
+# Maven decides where from (its settings.xml); nothing is kept in the repository.
+set -eu
+directory=${1:?usage: scripts/kafka_jars.sh DIR [KAFKA_VERSION]}
+version=${2:-3.9.1}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cordwood</groupId><artifactId>kafka-tools</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$version</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>$version</version></dependency>
+  </dependencies>
+</project>
+POM
+mkdir -p "$directory"
+mvn -q -B -f "$work/pom.xml" dependency:copy-dependencies -DoutputDirectory="$(cd "$directory" && pwd)"

@@ -1,0 +1,133 @@
+"""Kafka's own command-line tools: they administer our broker and read our files.
+
+Needs Java and the tools' jars: ``scripts/kafka_jars.sh DIR`` fetches them, and the variable
+``CORDWOOD_KAFKA_JARS`` says where they are. Without them these tests are skipped, loudly.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cordwood.testing import Broker
+from support.kafka_clients import Confluent, Sent, create_topic
+
+JARS = os.environ.get("CORDWOOD_KAFKA_JARS", "")
+HOW = "missing tool: Kafka's Java tools (scripts/kafka_jars.sh DIR, CORDWOOD_KAFKA_JARS=DIR)"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+DUMP = "kafka.tools.DumpLogSegments"
+
+pytestmark = pytest.mark.skipif(
+    not (JARS and list(Path(JARS).glob("kafka-tools-*.jar")) and shutil.which("java")), reason=HOW
+)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """A broker for all tests of this module."""
+    with Broker(durability="os", group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+def java(tool: str, *arguments: str, given: str = "") -> str:
+    """Run a tool to its end; what it said."""
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", tool]
+    done = subprocess.run(
+        [*command, *arguments], input=given, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_topics_are_created_described_and_deleted(broker):
+    """kafka-topics."""
+    at = ("--bootstrap-server", broker.kafka)
+    java(TOPICS, *at, "--create", "--topic", "made", "--partitions", "3")
+    described = java(TOPICS, *at, "--describe", "--topic", "made")
+    assert "PartitionCount: 3" in described
+    assert "Leader: 1" in described
+    java(TOPICS, *at, "--alter", "--topic", "made", "--partitions", "5")
+    assert "PartitionCount: 5" in java(TOPICS, *at, "--describe", "--topic", "made")
+    java(TOPICS, *at, "--delete", "--topic", "made")
+    assert "made" not in java(TOPICS, *at, "--list").split()
+
+
+def test_settings_are_altered_and_described(broker):
+    """kafka-configs."""
+    create_topic(broker.kafka, "set")
+    at = ("--bootstrap-server", broker.kafka, "--entity-type", "topics", "--entity-name", "set")
+    java(CONFIGS, *at, "--alter", "--add-config", "retention.ms=12345678")
+    assert "retention.ms=12345678" in java(CONFIGS, *at, "--describe")
+    java(CONFIGS, *at, "--alter", "--delete-config", "retention.ms")
+    assert "12345678" not in java(CONFIGS, *at, "--describe")
+
+
+def test_console_tools_write_read_and_reset(broker):
+    """kafka-console-producer and -consumer, kafka-consumer-groups, kafka-get-offsets."""
+    at = ("--bootstrap-server", broker.kafka)
+    create_topic(broker.kafka, "console")
+    lines = [f"k{number}:v{number}" for number in range(100)]
+    keyed = ("--property", "parse.key=true", "--property", "key.separator=:")
+    java("kafka.tools.ConsoleProducer", *at, "--topic", "console", *keyed, given="\n".join(lines))
+    shown = ("--property", "print.key=true", "--property", "key.separator=:")
+    consume = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    from_start = ("--from-beginning", "--max-messages", "100", "--group", "readers")
+    printed = java(consume, *at, "--topic", "console", *from_start, *shown)
+    assert printed.split() == lines
+    described = java(GROUPS, *at, "--describe", "--group", "readers")
+    assert described.split()[described.split().index("console") + 1 :][:4] == [
+        "0",
+        "100",
+        "100",
+        "0",
+    ]
+    java(GROUPS, *at, "--group", "readers", "--reset-offsets", "--to-offset", "40", "--topic",
+         "console", "--execute")  # fmt: skip
+    described = java(GROUPS, *at, "--describe", "--group", "readers")
+    assert described.split()[described.split().index("console") + 1 :][:4] == [
+        "0",
+        "40",
+        "100",
+        "60",
+    ]
+    ends = java("org.apache.kafka.tools.GetOffsetShell", *at, "--topic", "console")
+    assert "console:0:100" in ends
+
+
+def test_verifiable_tools_agree(broker):
+    """Kafka's system tests' own producer and consumer."""
+    at = ("--bootstrap-server", broker.kafka, "--topic", "verified", "--max-messages", "5000")
+    produced = java("org.apache.kafka.tools.VerifiableProducer", *at, "--acks", "-1")
+    assert '"sent":5000,"acked":5000' in produced
+    consume = "org.apache.kafka.tools.VerifiableConsumer"
+    consumed = java(consume, *at, "--group-id", "verifiers", "--reset-policy", "earliest")
+    assert '"partition":0,"offset":5000' in consumed
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_dump_log_reads_our_segments_and_finds_the_indexes_sane(tmp_path, codec):
+    """kafka-dump-log: every record of sealed and active segments; both indexes check out."""
+    records = [Sent(b"value %d " % number + bytes(200), b"key") for number in range(2000)]
+    with Broker(tmp_path / "data", durability="os") as broker:
+        create_topic(broker.kafka, "dumped", segment_bytes=65_536)
+        for start in range(0, 2000, 100):
+            Confluent().send(broker.kafka, "dumped", records[start : start + 100], codec=codec)
+    logs = sorted((tmp_path / "data" / "dumped-0").glob("*.log"))
+    indexes = [log.with_suffix(suffix) for log in logs for suffix in (".index", ".timeindex")]
+    printed = java(DUMP, "--deep-iteration", "--files", ",".join(map(str, logs)))
+    dumped = [int(line.split()[2]) for line in printed.splitlines() if line.startswith("| offset:")]
+    assert dumped == list(range(2000))
+    assert "isvalid: false" not in printed
+    checked = java(DUMP, "--index-sanity-check", "--files", ",".join(map(str, indexes)))
+    assert checked.count("passed sanity check") + checked.count("is empty") == len(indexes)
+    found = java(DUMP, "--verify-index-only", "--files", ",".join(map(str, indexes)))
+    assert "Found timestamp mismatch" not in found
+    assert "Found out of order timestamp" not in found
+    assert "Index position" not in found
