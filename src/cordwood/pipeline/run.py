@@ -20,11 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cordwood.config import nearest
-from cordwood.errors import ConfigError
+from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline.broker import BrokerApi, Where
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ logger = logging.getLogger("cordwood.pipeline")
 READY: Final = "READY"
 LOOK_S: Final = 0.2  # between looks at the streams
 REPORT_S: Final = 5.0
+TICK_S: Final = 5.0  # between looks at whether it is time to compact
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S: Final = 60.0  # a stream that ran this long starts its pauses anew
 SETTINGS: Final = {  # micro-batches are tiny plans, run thousands of times
@@ -94,7 +96,27 @@ def open_route(context: Context) -> Running:
     return Route(context.spark, plan_route(api, context.where), api)
 
 
-JOBS: dict[str, Stream | Schedule] = {"route": Stream(open_route)}
+class CompactionLook:
+    """A round of compaction, whenever the broker's settings say that it is time."""
+
+    def __init__(self) -> None:
+        """The first round's delay counts from here."""
+        self._started_s = time.monotonic()
+        self._lookout: Any = None
+
+    def __call__(self, context: Context) -> None:
+        """Look, if it is time; compact what is due."""
+        from cordwood.pipeline.compact import Lookout, on_spark
+
+        self._lookout = self._lookout or Lookout(self._started_s)
+        with closing(context.api()) as api:
+            self._lookout.look(api, on_spark(context.spark))
+
+
+JOBS: dict[str, Stream | Schedule] = {
+    "route": Stream(open_route),
+    "compact": Schedule(CompactionLook(), interval_s=TICK_S, delay_s=TICK_S),
+}
 
 
 def parse_jobs(text: str) -> list[str]:
@@ -126,7 +148,11 @@ def run_pipeline(context: Context, jobs: Iterable[str]) -> None:
             schedules.append(Clockwork(name, job, context))
     for clockwork in schedules:
         clockwork.start()
-    _tend(context, streams)
+    try:
+        _tend(context, streams)
+    except UnavailableError as error:
+        logger.warning("pipeline.gone error=%s", error)
+        _leave(error.exit_code)
     _leave()
 
 
@@ -150,10 +176,10 @@ def _follow() -> None:
     _leave()
 
 
-def _leave() -> None:
+def _leave(code: int = 0) -> None:
     """At once: the JVM sees our end and goes too, and nothing half done counts."""
     logging.shutdown()
-    os._exit(0)
+    os._exit(code)
 
 
 def _say(line: str) -> None:
@@ -185,7 +211,7 @@ class Keeper:
     def look(self) -> None:
         """Notice an end, and open again when it is time."""
         if self._running is not None:
-            failure = self._running.failure()
+            failure = self._ask(self._running)
             if failure is None:
                 return
             self._running.stop()
@@ -193,6 +219,14 @@ class Keeper:
             self._fail(failure)
         if time.monotonic() >= self._due_s:
             self._open()
+
+    @staticmethod
+    def _ask(running: Running) -> str | None:
+        """Why the stream ended; a Spark that cannot say is gone, and we with it."""
+        try:
+            return running.failure()
+        except Exception as error:
+            raise UnavailableError(f"Spark is gone: {type(error).__name__}: {error}") from error
 
     def _open(self) -> None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cordwood.scenario import archive, delivery, pressure, segments
+from cordwood.scenario import archive, delivery, letters, pipeline, pressure, segments
 from cordwood.scenario.stage import Failed, Stage
 
 __all__ = ["SCENARIOS", "Failed", "Stage"]
@@ -19,7 +19,8 @@ __all__ = ["SCENARIOS", "Failed", "Stage"]
 SCENARIOS: dict[str, Callable[[Stage], None]] = {
     "resume": delivery.resume,
     "ack-retry": delivery.ack_retry,
-    "routing": delivery.routing,
+    "routing": pipeline.routing,
+    "exactly-once": pipeline.exactly_once,
     "backpressure-block": pressure.block,
     "backpressure-drop": pressure.drop,
     "rotation": segments.rotation,
@@ -27,4 +28,5 @@ SCENARIOS: dict[str, Callable[[Stage], None]] = {
     "smpte": segments.smpte,
     "walrus-rollover": segments.walrus_rollover,
     "cold-storage": archive.cold_storage,
+    "dead-letter": letters.dead_letter,
 }

@@ -1,0 +1,220 @@
+"""The gate: a query's batch is appended once, whole, with its cursors, whatever dies when."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.broker.gate import Delivery, Gate, Part
+from cordwood.errors import RequestError, StaleDelivery, UnknownJob
+from cordwood.meta.keys import ReaderPartition
+from cordwood.model import Record, TopicPartition
+from cordwood.testing import Broker
+from support.stores import headers_of
+
+READER = ReaderPartition("route", "in", 0)
+
+
+class Crash(BaseException):
+    """The broker is dead."""
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Broker(tmp_path / "data", durability="os") as running:
+        topics = running.service.broker.topics
+        running.run(lambda: topics.ensure("in", explicit=True))  # cursors go with their topic
+        yield running
+
+
+def stage(broker, job, **files):
+    """Files of one batch per word under the job's staging."""
+    directory = broker.data / "staging" / job
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, words in files.items():
+        batches = (encode_batch([Record(0, 1, b"k", word.encode())]) for word in words.split())
+        (directory / name).write_bytes(b"".join(batches))
+
+
+def a_delivery(batch=0, *, job="job", start=None, end=10, parts=None):
+    parts = parts or [Part("a", 0, "x"), Part("b", 0, "y"), Part("a", 0, "z")]
+    starts = {} if start is None else {READER: start}
+    return Delivery("q", batch, job, parts, {READER: end}, starts)
+
+
+def deliver(broker, delivery):
+    return broker.run(lambda: gate_of(broker).deliver(delivery))
+
+
+def gate_of(broker) -> Gate:
+    return broker.service.broker.gate
+
+
+def words(broker, topic):
+    """What a reader finds, in order."""
+    store = broker.service.broker.store
+    if topic not in store.topics:
+        return []
+    partition = store.partition(TopicPartition(topic, 0))
+    found, offset = [], 0
+    while offset < partition.high_watermark:
+        part = partition.read(offset, 1 << 20)
+        position = 0
+        for header in headers_of(part.data):
+            found += [record.value.decode() for record in decode_batch(part.data, position)]
+            position += header.size_bytes
+        offset = part.next_offset
+    return found
+
+
+def cursor(broker):
+    found = broker.service.broker.store.catalog.cursor(READER)
+    return found.offset if found else None
+
+
+def staged(broker):
+    room = broker.data / "staging"
+    return sorted(path.name for path in room.iterdir()) if room.exists() else []
+
+
+def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
+    """Topics appear on sight, parts of a partition follow each other, staging is swept."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    assert deliver(broker, a_delivery())
+    assert words(broker, "a") == ["1", "2", "4"]
+    assert words(broker, "b") == ["3"]
+    assert cursor(broker) == 10
+    assert staged(broker) == []
+
+
+def test_a_batch_that_comes_again_changes_nothing(broker):
+    """The same number is the same batch, whatever its files say."""
+    stage(broker, "job", x="1", y="2", z="3")
+    assert deliver(broker, a_delivery())
+    stage(broker, "again", x="9", y="9", z="9")
+    assert not deliver(broker, a_delivery(job="again", end=99))
+    assert words(broker, "a") == ["1", "3"]
+    assert cursor(broker) == 10
+    assert staged(broker) == []
+
+
+def test_a_batch_older_than_the_last_is_refused(broker):
+    """A checkpoint from before would lose records in silence otherwise."""
+    for batch in (0, 1):
+        stage(broker, "job", x="1", y="2", z="3")
+        assert deliver(broker, a_delivery(batch))
+    stage(broker, "job", x="1", y="2", z="3")
+    with pytest.raises(StaleDelivery, match="delivered batch 1 and now comes with 0"):
+        deliver(broker, a_delivery(0))
+
+
+def test_a_delivery_that_does_not_start_at_the_cursor_is_refused_whole(broker):
+    """A second driver, or a zombie, appends nothing and moves nothing."""
+    stage(broker, "job", x="1", y="2", z="3")
+    assert deliver(broker, a_delivery(0, start=0))
+    stage(broker, "late", x="1", y="2", z="3")
+    with pytest.raises(StaleDelivery, match="stands at 10, and query q delivers from 0"):
+        deliver(broker, a_delivery(1, job="late", start=0))
+    assert words(broker, "a") == ["1", "3"]
+    assert cursor(broker) == 10
+    assert deliver(broker, a_delivery(1, job="late", start=10, end=20))
+    assert cursor(broker) == 20
+
+
+def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
+    """Neither a record nor a cursor; the query may come again with the same number."""
+    stage(broker, "job", x="1", y="2")
+    with pytest.raises(UnknownJob, match="z was not staged"):
+        deliver(broker, a_delivery())
+    assert (words(broker, "a"), cursor(broker)) == ([], None)
+    stage(broker, "job", z="3")
+    assert deliver(broker, a_delivery())
+    assert words(broker, "a") == ["1", "3"]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".hidden"])
+def test_no_name_leads_out_of_the_staging_area(broker, name):
+    """Jobs and uploaded files are plain names."""
+    with pytest.raises(RequestError, match="no job name"):
+        gate_of(broker).staging(name)
+    with pytest.raises(RequestError, match="no file name"):
+        broker.run(lambda: gate_of(broker).upload("job", name, b""))
+
+
+def test_discard_spares_what_a_delivery_still_needs(broker, monkeypatch):
+    """Only files nobody has been promised go."""
+    stage(broker, "job", x="1", y="2", z="3")
+    stage(broker, "other", x="1")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery())
+    for job in ("job", "other"):
+        broker.run(lambda job=job: gate_of(broker).discard(job))
+    assert staged(broker) == ["job"]
+
+
+STEPS = ("numbered", "written", "append 0", "append 1", "append 2", "appended", "done")
+
+
+def crash_at(gate, step, monkeypatch):
+    """Die just before what follows that step."""
+    append, calls = gate._append, []
+
+    async def dying_append(*arguments):
+        if step == f"append {len(calls)}":
+            raise Crash(step)
+        calls.append(step)
+        await append(*arguments)
+
+    def die(*_):
+        raise Crash(step)
+
+    async def die_later(_, record):
+        if not record["done"]:
+            raise Crash(step)
+
+    monkeypatch.setattr(gate, "_append", dying_append)
+    if step == "numbered":
+        monkeypatch.setattr(gate, "_write_down", die)
+    elif step == "written":
+        monkeypatch.setattr(gate, "_finish", die_later)
+    elif step == "appended":
+        keep = gate._catalog.put_sink
+        monkeypatch.setattr(
+            gate._catalog, "put_sink", lambda q, r, *c: die() if r["done"] else keep(q, r, *c)
+        )
+    elif step == "done":
+        monkeypatch.setattr(gate, "_forget", die)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, monkeypatch):
+    """Before it is written down nothing has happened; after, all happens, and once."""
+    stage(broker, "before", x="0", y="0", z="0")
+    assert deliver(broker, a_delivery(0, job="before", start=0, end=5))
+    stage(broker, "job", x="1 2", y="3", z="4")
+    crash_at(gate_of(broker), step, monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(1, start=5))
+    shutil.copytree(broker.data, tmp_path / "after")  # what kill -9 leaves: the page cache
+    with Broker(tmp_path / "after", durability="os") as again:
+        is_accepted = step != "numbered"
+        whole = ["0", "0", "1", "2", "4"], ["0", "3"], 10
+        found = words(again, "a"), words(again, "b"), cursor(again)
+        assert found == (whole if is_accepted else (["0", "0"], ["0"], 5))
+        assert deliver(again, a_delivery(1, start=5)) is not is_accepted
+        assert (words(again, "a"), words(again, "b"), cursor(again)) == whole
+        stage(again, "next", x="5", y="6", z="7")
+        assert deliver(again, a_delivery(2, job="next", start=10, end=20))
+        assert words(again, "a") == [*whole[0], "5", "7"]
+        assert staged(again) == []
+
+
+def test_an_upload_is_delivered_like_a_staged_file(broker):
+    """For jobs that cannot reach the data directory."""
+    data = encode_batch([Record(0, 1, None, b"far")])
+    broker.run(lambda: gate_of(broker).upload("job", "x", data))
+    assert deliver(broker, a_delivery(parts=[Part("a", 0, "x")]))
+    assert words(broker, "a") == ["far"]
