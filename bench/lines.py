@@ -1,4 +1,4 @@
-"""The line doors: sustained ingest, acknowledgement latency, many small clients, first byte, memory.
+"""The line doors: sustained ingest, ack latency, many small clients, first byte, memory.
 
 Every broker is a child process with settings a user could give it; the clients are other processes
 or this one. Besides the rate each ingest row notes the broker's CPU time per record, which says
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import quantiles
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from bench.rows import Row
 from cordwood.scenario.stage import Child
@@ -50,7 +50,7 @@ class Broker:
         self.control = address(self.child.addresses["control"])
         self.pid = self.child._process.pid
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

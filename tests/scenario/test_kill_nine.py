@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from support.lines import Served, Wire, numbered, read_topic, until
 
 ROUNDS = 50

@@ -65,7 +65,7 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_archived_end_offset": Metric("gauge", "Records below it are in bundles.", TOPIC),
     "cordwood_archive_bundles": Metric("gauge", "Archive bundles read back and verified.", TOPIC),
     "cordwood_partition_offline": Metric("gauge", "1 when the files cannot be served.", TOPIC),
-    "cordwood_cuts_total": Metric("counter", "Segments sealed by the monitor.", ("reason",)),
+    "cordwood_cuts_total": Metric("counter", "Segments sealed.", (*TOPIC, "reason")),
     "cordwood_reclaims_total": Metric("counter", "Segments reclaimed.", ("reason",)),
     "cordwood_reclaimed_bytes_total": Metric("counter", "Bytes reclaimed."),
     "cordwood_lost_records_total": Metric(
@@ -157,8 +157,7 @@ class _Collector:
             )
         yield from families.values()
         name = "cordwood_fsync_seconds"
-        buckets, total = _sync_buckets(self._broker.writer.stats.sync_buckets)
-        assert total >= 0
+        buckets = _sync_buckets(self._broker.writer.stats.sync_buckets)
         yield HistogramMetricFamily(
             name,
             METRICS[name].doc,
@@ -167,14 +166,14 @@ class _Collector:
         )
 
 
-def _sync_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], int]:
+def _sync_buckets(counts: list[int]) -> list[tuple[str, float]]:
     """Cumulative, as the format wants them."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip([*map(str, SYNC_BUCKETS), "+Inf"], list(counts), strict=True):
         total += count
         buckets.append((bound, float(total)))
-    return buckets, total
+    return buckets
 
 
 def _process(broker: Broker) -> Iterator[Sample]:
@@ -226,6 +225,8 @@ def _partitions(broker: Broker) -> Iterator[Sample]:
             sealed = len(partition.segments()) - 1
             yield Sample("cordwood_segments", 1, {**labels, "state": "active"})
             yield Sample("cordwood_segments", sealed, {**labels, "state": "sealed"})
+            for reason, count in dict(partition.cuts).items():
+                yield Sample("cordwood_cuts_total", count, {**labels, "reason": reason.value})
             held = broker.monitor.stats.held.get(partition.tp, 0)
             yield Sample("cordwood_segments_held", held, labels)
             bundles = broker.store.catalog.bundles(partition.tp)
@@ -238,8 +239,6 @@ def _partitions(broker: Broker) -> Iterator[Sample]:
 
 def _monitor(broker: Broker) -> Iterator[Sample]:
     stats = broker.monitor.stats
-    for reason, count in stats.cuts.items():
-        yield Sample("cordwood_cuts_total", count, {"reason": reason})
     for reason, count in stats.reclaims.items():
         yield Sample("cordwood_reclaims_total", count, {"reason": reason})
     yield Sample("cordwood_reclaimed_bytes_total", stats.reclaimed_bytes)

@@ -30,7 +30,6 @@ logger = logging.getLogger("cordwood.broker")
 class MonitorStats:
     """Counters for the metrics."""
 
-    cuts: Counter[str] = field(default_factory=Counter)  # by reason
     reclaims: Counter[str] = field(default_factory=Counter)  # by reason
     reclaimed_bytes: int = 0
     lost_records: Counter[str] = field(default_factory=Counter)  # by reader, under the hard cap
@@ -102,11 +101,7 @@ class Monitor:
             self._cut(partition, reason)
 
     def _cut(self, partition: Partition, reason: RollReason) -> bool:
-        sealed = self._store.roll(partition, reason)
-        if sealed is None:
-            return False
-        self.stats.cuts[reason.value] += 1
-        return True
+        return self._store.roll(partition, reason) is not None
 
     def _reclaim(self, partition: Partition) -> int:
         plan = self.plan(partition)

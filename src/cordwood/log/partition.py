@@ -28,6 +28,7 @@ needs is there.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,7 @@ class Partition:
         self._graveyard = Graveyard(files)
         self._offline = ""  # why, once it is
         self._is_closed = False
+        self.cuts: Counter[RollReason] = Counter()  # since it was opened, for the metrics
         loader = self._loader()
         loader.settle()
         loaded = loader.load() or loader.create(log_start_offset)
@@ -337,6 +339,7 @@ class Partition:
         self._window.set_segments((*self._window.segments, active))
         self._window.refresh()
         self._repair_indexes()
+        self.cuts[reason] += 1
         logger.info(
             "segment.sealed partition=%s base_offset=%d end_offset=%d records=%d reason=%s",
             self.tp, sealed.base_offset, sealed.end_offset, sealed.records, reason,

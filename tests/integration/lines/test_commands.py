@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.lines import Wire, ask, numbered
 
 from cordwood.testing import Broker
 from cordwood.wire.line import COMMANDS
+from support.lines import Wire, ask, numbered
 
 # what is said, how the reply begins; in order, on one connection
 TALK = [
@@ -36,7 +36,7 @@ TALK = [
     (b"CUT jobs", b"OK 0"),
     (b"RECLAIM jobs", b"OK 0"),
     (b"STATE jobs", b'{"topic":"jobs"'),
-    (b"METRICS", b'{"cordwood_info"'),
+    (b"METRICS", b'{"cordwood_'),
     (b"HELP", b"GET_ACK [<topic>]"),
 ]
 WRONG = [

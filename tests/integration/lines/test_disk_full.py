@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.lines import Served, Wire, ask, high_watermark, http_get, numbered, read_topic, until
 
 from cordwood.log.files import Files
 from cordwood.testing import Broker
+from support.lines import Served, Wire, ask, high_watermark, http_get, numbered, read_topic, until
 
 
 class FullFiles(Files):

@@ -7,12 +7,14 @@ speak, and at the end the connections are counted and the memory is weighed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from support.lines import Served, Wire, ask, numbered, until
 
 CORPUS = sorted((Path(__file__).parents[2] / "corpus" / "lines").glob("*.bin"))
@@ -66,7 +68,7 @@ class Room:
         wire = Wire(self.served.addresses[door])
         with contextlib.suppress(OSError):  # it may be shown the door in mid-sentence
             bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-            for start, end in zip(bounds, bounds[1:], strict=False):
+            for start, end in itertools.pairwise(bounds):
                 wire.send(data[start:end])
         self.neighbours_are_fine()
         if is_rude:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.lines import Served, Wire, ask, numbered, read_topic, until
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
-from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
 
 from cordwood.batch.records import decode_batches
 from cordwood.model import Record
 from cordwood.testing import Broker
+from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
 
 
 def stored(broker: Broker, topic: str) -> list[Record]:
@@ -91,10 +92,8 @@ def test_many_connections_of_one_name_at_once_leave_one(broker: Broker):
     def produce() -> None:
         with Wire(broker.ingress) as wire:
             replies.append(wire.hello("racer"))
-            try:
+            with contextlib.suppress(OSError):  # taken over
                 wire.send(numbered(1, 201)).end().rest()
-            except OSError:
-                pass  # taken over
 
     threads = [threading.Thread(target=produce) for _ in range(12)]
     for thread in threads:
@@ -194,7 +193,7 @@ def test_flood_of_bad_lines_is_all_there_and_nobody_waits_long(broker: Broker):
 
 
 def test_lines_without_hello_get_no_reply(broker: Broker):
-    """nc pushes and hears nothing; the end of the connection says that all is stored."""
+    """Nc pushes and hears nothing; the end of the connection says that all is stored."""
     with Wire(broker.ingress) as wire:
         assert wire.send(numbered(1, 5001)).end().rest() == b""
     assert high_watermark(broker.control) == 5000

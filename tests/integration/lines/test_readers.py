@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.lines import Served, Wire, ask, numbered, until
 
 from cordwood.client import Client
 from cordwood.testing import Broker
+from support.lines import Served, Wire, ask, numbered, until
 
 
 def fill(broker: Broker, start: int, end: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.lines import Wire, http_get, numbered, parse, read_topic, until
 
 from cordwood.net.certs import write_lab_certificates
 from cordwood.testing import Broker
+from support.lines import Wire, http_get, numbered, parse, read_topic, until
 
 DOORS = ("ingress", "control", "http")
 ASK = {
@@ -77,13 +78,14 @@ def test_client_without_our_certificate_is_refused(
     mutual: Broker, certs: Path, door: str, who: str | None
 ):
     """None, or one of another CA: the handshake fails, and no byte reaches the door."""
-    with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: SIM117
-        with Wire(mutual.address(f"{door}_tls"), tls=client(certs, who)) as wire:
-            wire.send(ASK[door][0])
-            assert wire.line() == b"", (
-                "in TLS 1.3 the refusal comes after the client's side is done"
-            )
-            raise ConnectionResetError
+    said = b""
+    with (
+        contextlib.suppress(ssl.SSLError, ConnectionError),
+        Wire(mutual.address(f"{door}_tls"), tls=client(certs, who)) as wire,
+    ):
+        # In TLS 1.3 the refusal comes after the client's side of the handshake is done.
+        said = wire.send(ASK[door][0]).line()
+    assert said == b""
     assert mutual.service.server.doors[door].accepted == 0
 
 
@@ -123,10 +125,8 @@ def test_handshake_that_never_comes_is_timed_out(certs: Path):
         for door in DOORS:
             with socket.create_connection(parse(broker.address(f"{door}_tls")), 30) as silent:
                 silent.settimeout(30)
-                try:
+                with contextlib.suppress(ConnectionResetError):  # as good an end
                     assert silent.recv(1) == b""
-                except ConnectionResetError:
-                    pass  # as good an end
 
 
 def test_lines_sent_just_before_the_end_are_stored(certs: Path):
