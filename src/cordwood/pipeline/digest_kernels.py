@@ -111,6 +111,18 @@ def digest_keys(keys, value_lengths, offsets, base_offset, secret, entries):
     return count
 
 
+@kernel(ENTRIES, LONG, LONGS, ENTRIES)
+def scatter(entries, shift, starts, out):
+    """Put entries into buckets of their highest bits, in order; ``starts`` are moved on."""
+    for row in range(len(entries)):
+        bucket = np.int64(entries[row, 0] >> np.uint32(shift))
+        to = starts[bucket]
+        starts[bucket] = to + 1
+        for word in range(5):
+            out[to, word] = entries[row, word]
+    return len(entries)
+
+
 @kernel(ENTRIES, SLOTS, WRITE)
 def find_superseded(entries, slots, dead):
     """Entries come in log order: mark each that a later one of its key replaces; keys there are.

@@ -249,11 +249,12 @@ class DigestWriter:
     def _write_block(self) -> None:
         entries = np.concatenate(self._waiting)
         self._waiting, self._waiting_count = [], 0
-        buckets = (entries[:, 0] >> BUCKET_SHIFT).astype(np.uint16)
-        entries = entries[np.argsort(buckets, kind="stable")]
-        counts = np.bincount(buckets, minlength=BUCKETS).astype("<u4")
-        data = entries.astype("<u4", copy=False).tobytes()
-        ends = np.cumsum(counts, dtype=np.int64) * (4 * ENTRY_WORDS)
+        counts = np.bincount(entries[:, 0] >> BUCKET_SHIFT, minlength=BUCKETS).astype("<u4")
+        ends = np.cumsum(counts, dtype=np.int64)
+        out = np.empty_like(entries)
+        kernels().scatter(entries, BUCKET_SHIFT, ends - counts, out)
+        data = out.astype("<u4", copy=False).tobytes()
+        ends *= 4 * ENTRY_WORDS
         crcs = [
             crc32c(data[start:end])
             for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
