@@ -391,3 +391,24 @@ class Chance:
     def _end(self, producer_id: int) -> None:
         self._yard.marker(producer_id, commit=self.random.random() < 0.5)
         self._open.discard(producer_id)
+
+
+def expect_cleaned(yard: Yard, before: list[Stored], oracle: Oracle) -> None:
+    """Hold what is stored now against the oracle's view of what was stored before.
+
+    The empty batches a pass makes up to reach the end of a segment are its own; the oracle learns
+    where segments end now, as a batch that ends there is kept.
+    """
+    oracle.ends = frozenset(s.end_offset - 1 for s in yard.partition.segments()[:-1])
+    known = {batch.header.last_offset for batch in before}
+    found = [
+        fact
+        for fact, batch in zip(facts_of(yard.batches()), yard.batches(), strict=True)
+        if batch.records or batch.header.producer_id >= 0 or batch.header.last_offset in known
+    ]
+    assert found == oracle.clean(before)
+
+
+def data_records(batches: list[Stored]) -> list[Record]:
+    """What readers may see, markers left out."""
+    return [r for batch in batches if not batch.header.is_control for r in batch.records]
