@@ -25,7 +25,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config:app", "The broker's settings, and where they were set."),
     "certs": ("certs:app", "Certificates for TLS in a lab."),
     "compact": ("compact:compact", "Compact a topic, or say when it is due."),
+    "dlq": ("dlq:app", "Dead letters: count, look, replay."),
+    "audit": ("audit:audit", "Gaps, repeats, and books that balance."),
+    "table": ("table:table", "The latest state per key, as Parquet or Delta."),
+    "sql": ("sql:sql", "SQL over topics; a query, a file or a prompt."),
     "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
+    "demo": ("demo:demo", "Two stories on a real broker and Spark, checked step by step."),
     "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
 }
 

@@ -1,0 +1,148 @@
+"""What both stories stand on: a broker, a Spark session, a narrator, and a verdict a check."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from cordwood.client import Client
+from cordwood.demo.picture import Moment
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Stage:
+    """One run of the demo."""
+
+    def __init__(self, directory: Path, out: IO[str] | None = None) -> None:
+        self.directory = directory
+        self.checks: list[tuple[str, bool]] = []
+        self.moments: list[Moment] = []
+        self._out = out or sys.stdout
+        self._stack = ExitStack()
+        self._steps = 0
+        self._freed = 0
+        self._archived = 0
+
+    def __enter__(self) -> Self:
+        """Start the broker and Spark."""
+        from cordwood.spark import session
+
+        started = time.monotonic()
+        self.broker = self._stack.enter_context(Broker(self.directory / "data"))
+        self.client = self._stack.enter_context(Client(self.broker.control))
+        self.where = Where(self.broker.kafka)
+        self.api = BrokerApi(self.where)
+        self._stack.callback(self.api.close)
+        ready = time.monotonic()
+        self.tell(f"broker ready in {ready - started:.2f} s at {self.broker.kafka}")
+        self.spark: SparkSession = session("cordwood demo", master="local[2]")
+        self._stack.callback(self.spark.stop)
+        self.tell(f"Spark {self.spark.version} ready in {time.monotonic() - ready:.1f} s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop both."""
+        self._stack.close()
+
+    # --- narration ------------------------------------------------------------------------
+
+    def title(self, text: str) -> None:
+        """A story begins."""
+        self._print(f"\n=== {text} ===")
+
+    def step(self, what: str, why: str) -> None:
+        """A step begins: what happens and why it matters."""
+        self._steps += 1
+        self._print(f"\n{self._steps}. {what}\n   {why}")
+
+    def tell(self, text: str) -> None:
+        """A fact."""
+        self._print(f"   {text}")
+
+    def check(self, what: str, holds: bool) -> None:
+        """A promise, and whether it held."""
+        self.checks.append((what, holds))
+        self._print(f"   {'ok  ' if holds else 'FAIL'} {what}")
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    # --- the log's life -------------------------------------------------------------------
+
+    def bytes_of(self, topic: str) -> int:
+        """Bytes of a topic's segments now."""
+        found = self.api.get("/api/topics", name=topic)["topics"][0]
+        return sum(part["size_bytes"] for part in found["partitions"])
+
+    def records_of(self, topic: str) -> int:
+        """Records of a topic now, gaps not counted."""
+        found = self.api.get("/api/topics", name=topic)["topics"][0]
+        return sum(s["records"] for part in found["partitions"] for s in part["segments"])
+
+    def freed(self, count: int) -> None:
+        """So many bytes went, by compaction or reclaim."""
+        self._freed += count
+
+    def archived(self, count: int) -> None:
+        """So many bytes are in bundles now."""
+        self._archived += count
+
+    def moment(self, step: str) -> None:
+        """Remember where the bytes are."""
+        topics = self.api.get("/api/topics")["topics"]
+        live = sum(part["size_bytes"] for topic in topics for part in topic["partitions"])
+        self.moments.append(Moment(step, live, self._archived, self._freed))
+
+    # --- Spark ----------------------------------------------------------------------------
+
+    def frame(self, topic: str) -> DataFrame:
+        """A topic as a DataFrame, fresh."""
+        return (
+            self.spark.read.format("cordwood")
+            .option("kafka.bootstrap.servers", self.broker.kafka)
+            .option("subscribe", topic)
+            .load()
+        )
+
+    def route(self, until: Callable[[], bool]) -> float:
+        """Run the router until it has caught up; the seconds it took."""
+        from cordwood.pipeline.route import Route, plan_route
+
+        started = time.monotonic()
+        api = BrokerApi(self.where)  # the query's thread has one of its own
+        running = Route(self.spark, plan_route(api, self.where), api)
+        try:
+            while not until():
+                if (error := running.query.exception()) is not None:
+                    raise error
+                time.sleep(0.02)
+        finally:
+            running.stop()
+            api.close()
+        return time.monotonic() - started
+
+    def routed(self) -> int:
+        """How far the router has come on the ingress topic."""
+        return self.api.positions("append", "route").get(0, 0)
+
+
+def latest_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The newest value of every key that has one, parsed: the table a changelog stands for."""
+    import json
+
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    newest = frame.groupBy("key").agg(
+        F.max_by("value", "offset").alias("value"),
+        F.max_by(F.col("value").isNull(), "offset").alias("is_deleted"),
+    )
+    rows = newest.where("not is_deleted").select(F.col("value").cast("string")).collect()
+    return [json.loads(row[0]) for row in rows]
