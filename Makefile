@@ -8,10 +8,10 @@ ARGS ?=
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.core  ## a broker's day in a temporary directory, played and checked
+demo: .venv/.spark  ## two stories on a broker and Spark in a temporary directory, checked
 	@$(BIN)/cordwood demo $(ARGS)
 
-serve: .venv/.core  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and the like
+serve: .venv/.spark  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and the like
 	@$(BIN)/cordwood serve $(ARGS)
 
 # Unit and property tests share the cores; Spark's are left to make test.
