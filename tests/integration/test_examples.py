@@ -1,0 +1,135 @@
+"""Every file of examples/ is run as its user runs it, against a real broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cordwood.testing import Broker
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+RUN_HERE = {
+    "aiokafka_client.py",
+    "cdc_table.py",
+    "confluent_client.py",
+    "kafka_python_client.py",
+    "lines.sh",
+    "service_test.py",
+    "structured_streaming.py",
+}
+
+
+def run(*words: str | Path, cwd: Path = ROOT) -> str:
+    """What a command prints; it must succeed."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "PYTHONWARNINGS": ""},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def example(name: str, *words: str | Path) -> str:
+    """A Python example's output."""
+    return run(sys.executable, EXAMPLES / name, *words)
+
+
+@pytest.fixture
+def broker():
+    with Broker() as running:
+        yield running
+
+
+def produce(broker: Broker, topic: str, text: str, *words: str) -> None:
+    """Records through the command line, one a line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cordwood", "produce", topic, *words, "-b", broker.kafka],
+        input=text,
+        text=True,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_example_is_run_by_a_test():
+    """A new example needs a test; a test of a lost example is noticed."""
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == RUN_HERE
+
+
+def test_confluent_example_reads_what_it_wrote(broker: Broker):
+    """And its group's cursor is where it stopped."""
+    printed = example("confluent_client.py", broker.kafka)
+    assert printed == "".join(f"{i} customer-{i} order {i}\n" for i in range(3))
+    shown = run(sys.executable, "-m", "cordwood", "group", "describe", "billing", "-b",
+                broker.kafka, "--format", "csv")  # fmt: skip
+    assert shown.splitlines()[1:] == ["orders,0,3,3,0"]
+
+
+def test_kafka_python_example_reads_what_it_wrote(broker: Broker):
+    """JSON through its serializers."""
+    printed = example("kafka_python_client.py", broker.kafka)
+    assert printed == "0 kitchen 19.5\n1 kitchen 20.0\n2 kitchen 20.5\n"
+
+
+def test_aiokafka_example_sees_only_the_committed_transfer(broker: Broker):
+    """The aborted transaction is not for ``read_committed`` readers."""
+    assert example("aiokafka_client.py", broker.kafka) == "alice -70\nbob +70\n"
+
+
+@pytest.mark.needs("nc")
+def test_line_example_stores_each_line_once(broker: Broker):
+    """Three records, one of them sent twice; awk sees their mean."""
+    printed = run("sh", EXAMPLES / "lines.sh", broker.ingress, broker.control).splitlines()
+    assert printed[-2:] == ["ACK 3", "mean 22.5"]
+    assert printed.count("ACK 3") == 3, printed
+
+
+def test_service_example_passes_its_own_tests(tmp_path: Path):
+    """By the installed plugin alone, with pytest's defaults."""
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    assert "4 passed" in run(sys.executable, "-m", "pytest", *words, EXAMPLES / "service_test.py")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Path):
+    """Run twice with records in between, every record is there once.
+
+    Spark tells a source that a batch is done when it plans the next one, so the committed cursor is
+    one micro-batch behind.
+    """
+    produce(broker, "lines", "one\ntwo\n")
+    words = (broker.kafka, tmp_path / "checkpoint")
+    assert example("structured_streaming.py", *words) == "0 ONE\n1 TWO\n"
+    produce(broker, "lines", "three\n")
+    assert example("structured_streaming.py", *words) == "0 ONE\n1 TWO\n2 THREE\n"
+    shown = run(sys.executable, "-m", "cordwood", "group", "describe", "shouting", "-b",
+                broker.kafka, "--format", "csv")  # fmt: skip
+    assert shown.splitlines()[1:] == ["lines,0,2,3,1"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_cdc_example_gives_the_newest_row_of_each_key(broker: Broker, tmp_path: Path):
+    """Updates win over inserts, deletions leave nothing."""
+    changes = [
+        '1={"name": "Ada", "city": "London"}',
+        '2={"name": "Bob", "city": "Paris"}',
+        '3={"name": "Cyd", "city": "Rome"}',
+        '1={"name": "Ada", "city": "Turin"}',
+        "2=",
+    ]
+    produce(broker, "users", "\n".join(changes) + "\n", "-K", "=", "-Z")
+    printed = example("cdc_table.py", broker.kafka, "users", tmp_path / "table.parquet")
+    assert printed == "1 Ada Turin\n3 Cyd Rome\n"
