@@ -58,6 +58,7 @@ from cordwood.batch.machine import (
     shared,
     varint_size,
 )
+from cordwood.batch.text_kernels import ROW_OVERHEAD, format_lines
 
 __all__ = [
     "BASE_TIME",
@@ -65,6 +66,7 @@ __all__ = [
     "MAX_TIME",
     "PRODUCER_EPOCH",
     "PRODUCER_ID",
+    "ROW_OVERHEAD",
     "SEQUENCE",
     "TABLE_FIELDS",
     "count_batches",
@@ -72,6 +74,7 @@ __all__ = [
     "crc32c_portable",
     "encode_batches",
     "encode_lines",
+    "format_lines",
     "gather",
     "read_headers",
     "scan_headers",

@@ -12,6 +12,7 @@ from types import ModuleType
 
 _loading = threading.Lock()
 _loaded: ModuleType | None = None
+_is_warming = False
 
 
 def kernels() -> ModuleType:
@@ -31,3 +32,12 @@ def is_warm() -> bool:
 def warm() -> None:
     """Load all kernels; for a background thread at start-up."""
     kernels()
+
+
+def warm_soon() -> None:
+    """The same beside whoever asks: the first traffic calls it, and does not wait."""
+    global _is_warming
+    with _loading:
+        is_first, _is_warming = not _is_warming, True
+    if is_first:
+        threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from cordwood.batch.records import decode_committed
+from cordwood.batch.warmth import is_warm, warm_soon
 from cordwood.broker.feed import Feed
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
@@ -74,6 +75,7 @@ class CommandDesk:
     async def subscribe(self, request: c.Subscribe, framing: Framing) -> AsyncIterator[bytes]:
         """A stream of encoded records that never ends by itself; raises before it starts."""
         partition = self._partition(request.topic)
+        warm_soon()
         if request.reader is not None:
             await self._readers.register(request.topic, request.reader)
         offset = self._start_offset(partition, request)
@@ -100,12 +102,12 @@ class CommandDesk:
                     continue
             finally:
                 self._feed.forget(wait, [partition.tp])
-            # The file is read on another thread: a cold disk must not hold up other connections.
-            records, offset = await loop.run_in_executor(
-                None, _read_committed, partition, offset, SLICE_BYTES
+            # On another thread: neither a cold disk nor the encoding holds up other connections.
+            lines, offset = await loop.run_in_executor(
+                None, _read_lines, partition, offset, framing
             )
-            if records:
-                yield encode_records(records, framing)
+            if lines:
+                yield lines
 
     def _partition(self, topic: str | None) -> Partition:
         return self._topics.get(topic or self._config.ingress_topic).partition(0)
@@ -213,3 +215,17 @@ def _read_committed(partition: Partition, offset: int, max_bytes: int) -> tuple[
     aborted = [(entry.producer_id, entry.first_offset) for entry in void]
     records = [r for r in decode_committed(read.data, aborted) if r.offset >= offset]
     return records, read.next_offset
+
+
+def _read_lines(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
+    """The same slice as a subscriber reads it: by the kernels once they are there."""
+    if not is_warm():
+        records, next_offset = _read_committed(partition, offset, SLICE_BYTES)
+        return encode_records(records, framing), next_offset
+    from cordwood.batch.text import format_batches
+
+    read = partition.read(offset, SLICE_BYTES, end_offset=partition.last_stable_offset)
+    void = partition.aborted(offset, read.next_offset)
+    aborted = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in void]
+    is_framed = framing is Framing.FRAMES
+    return format_batches(read.data, offset, aborted, is_framed=is_framed), read.next_offset

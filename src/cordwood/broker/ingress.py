@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cordwood.batch.header import parse_headers
-from cordwood.batch.lines import LineBatch, LineProducer, encode_frames, encode_lines, warm
+from cordwood.batch.lines import LineBatch, LineProducer, encode_frames, encode_lines
+from cordwood.batch.warmth import warm_soon
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
@@ -92,7 +92,6 @@ class IngressDesk:
         self._waiting: list[IngressSession] = []
         self._to_ack: list[IngressSession] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_warming = False
         self.stats = IngressStats()
 
     async def open(
@@ -103,21 +102,12 @@ class IngressDesk:
         resume: Callable[[str], None],
     ) -> IngressSession:
         """A session on the ingress topic, created on sight; its dead letters have a place too."""
-        self._warm()
+        warm_soon()  # an idle broker does not carry the kernels; lines go the plain way meanwhile
         await self._topics.ensure(self._config.dead_letter_topic)
         topic = await self._topics.ensure(self._config.ingress_topic)
         session = IngressSession(peer, topic.partition(0), tell, close, resume)
         session.drained.set()
         return session
-
-    def _warm(self) -> None:
-        """Load the kernels beside the first connection.
-
-        It does not wait, an idle broker does not carry them, and lines go the plain way meanwhile.
-        """
-        if not self._is_warming:
-            self._is_warming = True
-            threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()
 
     def must_wait(self, session: IngressSession) -> bool:
         """Whether the session's socket is to be left unread until there is room."""

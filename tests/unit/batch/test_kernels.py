@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.batch import kernels, line_kernels, machine, warmth
+from cordwood.batch import kernels, line_kernels, machine, text_kernels, warmth
 from cordwood.batch.header import crc32c
 from cordwood.batch.table import readonly
 
@@ -24,7 +24,7 @@ def test_both_checksum_kernels_agree_with_the_library(size):
         assert kernels.crc32c_portable(readonly(data), start, start + size) == expected
 
 
-@pytest.mark.parametrize("module", [kernels, line_kernels])
+@pytest.mark.parametrize("module", [kernels, line_kernels, text_kernels])
 def test_kernels_state_the_pieces_they_are_made_of(module):
     """Numba's cache does not see a change in machine.py: write its new digest into the kernels."""
     digest = hashlib.sha256(Path(machine.__file__).read_bytes()).hexdigest()[:16]
@@ -34,7 +34,7 @@ def test_kernels_state_the_pieces_they_are_made_of(module):
 def test_every_kernel_is_compiled_for_its_one_signature():
     """Nothing is left to compile on a request's time, and no other types slip in."""
     names = [name for name in kernels.__all__ if name.islower()]
-    assert len(names) == 9
+    assert len(names) == 10
     for name in names:
         assert len(getattr(kernels, name).signatures) == 1, name
 
