@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, cast
+from typing import IO, Any, Final, Protocol, Self, cast
 
 from cordwood.errors import ConfigError, UnavailableError
 
@@ -138,12 +138,8 @@ class ObjectDepot:
 
     def open(self, name: str) -> IO[bytes]:
         """An object for reading, block by block."""
-        import io
-
         self._api.head(self._store, name)  # raises FileNotFoundError now, not at the first read
-        return cast(
-            "IO[bytes]", io.BufferedReader(_Reader(self._api.open_reader(self._store, name)))
-        )
+        return cast("IO[bytes]", _Reader(self._api.open_reader(self._store, name)))
 
     def put(self, name: str, source: IO[bytes]) -> None:
         """An object appears whole."""
@@ -174,28 +170,23 @@ class ObjectDepot:
 
 
 class _Reader:
-    """Lets ``io.BufferedReader`` read what obstore opened."""
+    """An object as a file: as much of one as reading a bundle takes."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self.closed = False
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return False
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._inner.read(len(buffer)).to_bytes()
-        buffer[: len(data)] = data
-        return len(data)
+    def read(self, size: int = -1) -> bytes:
+        found = self._inner.read() if size < 0 else self._inner.read(size)
+        return bytes(found)
 
     def close(self) -> None:
-        self.closed = True
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _sync(directory: Path) -> None:

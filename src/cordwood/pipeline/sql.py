@@ -31,11 +31,12 @@ _STRING: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 def find_topics(query: str, topics: Iterable[str]) -> list[str]:
     """The topics a query names, in order; Spark's names do not care for case, nor does this."""
     code = _STRING.sub("''", query)
-    found = []
-    for topic in topics:
-        if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w-])", code, re.IGNORECASE):
-            found.append(topic)
-    return sorted(found)
+
+    def is_named(topic: str) -> bool:
+        word = rf"(?<![\w.-]){re.escape(topic)}(?![\w-])"
+        return re.search(word, code, re.IGNORECASE) is not None
+
+    return sorted(filter(is_named, topics))
 
 
 def find_columns(query: str) -> tuple[str, ...]:

@@ -1,0 +1,74 @@
+"""When a log is whole, and when the router's books balance."""
+
+from __future__ import annotations
+
+from cordwood.decide.audit import Piece, Window, audit_partition, is_whole
+
+
+def a_piece(start, end, **facts):
+    said = {
+        "records": end - start,
+        "markers": 0,
+        "thinned": 0,
+        "holes": (),
+        "repeats": 0,
+        "numbers": frozenset(),
+        "renumbered": 0,
+    }
+    return Piece(start=start, end=end, **(said | facts))
+
+
+def audit(*pieces, bounds=(0, 20), compacted=False):
+    return audit_partition("t", 0, bounds, pieces, compacted=compacted)
+
+
+def a_window(**facts):
+    said = dict.fromkeys(Window._fields, 0) | {"window": "2026-11-15"} | facts
+    return Window(**said)
+
+
+def test_pieces_that_follow_each_other_are_sound():
+    """Also an empty partition, and one whose start was reclaimed."""
+    assert audit(a_piece(0, 10), a_piece(10, 20)).is_sound
+    assert audit(bounds=(5, 5)).is_sound
+    assert audit(a_piece(5, 20), bounds=(5, 20)).is_sound
+
+
+def test_a_hole_is_missing_wherever_it_is():
+    """Between batches, between pieces, at the start, at the end, and inside a batch."""
+    assert audit(a_piece(0, 20, records=17, holes=((3, 6),))).missing == 3
+    assert audit(a_piece(0, 8), a_piece(10, 20)).missing == 2
+    assert audit(a_piece(4, 20)).missing == 4
+    assert audit(a_piece(0, 15)).missing == 5
+    assert audit(a_piece(0, 20, records=19, thinned=1)).missing == 1
+    assert audit().missing == 20
+
+
+def test_holes_of_a_compacted_topic_are_explained():
+    """They are counted as cleaned, and nothing is missing."""
+    found = audit(a_piece(0, 8), a_piece(10, 20), compacted=True)
+    assert (found.missing, found.cleaned, found.is_sound) == (0, 2, True)
+
+
+def test_a_batch_stored_twice_is_a_duplicate():
+    """By its place, or by its producer's numbers, also across pieces."""
+    assert audit(a_piece(0, 20, repeats=1)).duplicates == 1
+    assert audit(a_piece(0, 20, renumbered=2)).duplicates == 2
+    numbers = frozenset({(7, 0, 0)})
+    twice = audit(a_piece(0, 10, numbers=numbers), a_piece(10, 20, numbers=numbers))
+    assert (twice.duplicates, twice.is_sound) == (1, False)
+
+
+def test_pending_and_expired_records_do_not_unbalance_the_books():
+    """Missing, repeated and unknown ones do."""
+    assert a_window(ingested=9, routed=4, pending=3, expired=2).is_balanced
+    for wrong in ("missing", "duplicated", "strangers"):
+        assert not a_window(**{wrong: 1}).is_balanced
+
+
+def test_an_audit_is_whole_when_every_part_is():
+    """One bad partition or window spoils it."""
+    good, bad = audit(a_piece(0, 20)), audit(a_piece(0, 19))
+    assert is_whole([good], [a_window()])
+    assert not is_whole([good, bad], [])
+    assert not is_whole([good], [a_window(missing=1)])
