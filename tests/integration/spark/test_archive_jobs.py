@@ -1,0 +1,301 @@
+"""Archive and restore on Spark, against a real broker: what comes back, and what a crash leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+
+import pytest
+
+from cordwood.batch.records import encode_batch, encode_marker
+from cordwood.client import Client
+from cordwood.client.kafka import KafkaClient
+from cordwood.config import KEEP_ALL
+from cordwood.decide.archive import Problem
+from cordwood.errors import CorruptionError, TopicExists
+from cordwood.model import Codec, Header, Record, TopicPartition
+from cordwood.pipeline import archive as job
+from cordwood.pipeline.archive import Request, create_archive
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.depot import open_depot
+from cordwood.pipeline.restore import restore_archive
+from cordwood.pipeline.shelf import Shelf, list_shelves
+from cordwood.testing import Broker
+
+pytestmark = pytest.mark.spark
+
+START_MS = 1_700_000_000_000
+
+
+class Yard:
+    """A broker, its API, and an archive beside it."""
+
+    def __init__(self, broker: Broker, spark) -> None:
+        self.broker = broker
+        self.spark = spark
+        self.where = Where(broker.kafka)
+        self.api = BrokerApi(self.where)
+        self.depot = open_depot(str(broker.data / "archive"))
+
+    def produce(self, topic, *batches, partitions=1, config=None):
+        with KafkaClient(self.broker.kafka) as client:
+            if topic not in {each.name for each in client.topics()}:
+                client.create_topic(topic, partitions, {"retention.ms": "-1"} | (config or {}))
+            for partition, batch in batches:
+                client.produce(TopicPartition(topic, partition), batch)
+
+    def cut(self, topic):
+        with Client(self.broker.control) as client:
+            client.cut(topic)
+
+    def archive(self, topic, **said):
+        return create_archive(
+            self.spark, self.api, self.where, self.depot, Request(topic=topic, **said)
+        )
+
+    def shelf(self, topic) -> Shelf:
+        return list_shelves(self.depot, topic)[-1]
+
+    def restore(self, topic, to, at_ms=None):
+        return restore_archive(
+            self.spark, self.api, self.where, self.shelf(topic), to=to, at_ms=at_ms
+        )
+
+    def records(self, topic, partition=0):
+        from cordwood.batch.records import decode_batches
+
+        tp = TopicPartition(topic, partition)
+        found, offset = [], 0
+        with KafkaClient(self.broker.kafka) as client:
+            end = client.offset(tp, -1)
+            while offset < end:
+                data = bytes(client.fetch({tp: offset}, max_wait_ms=0)[tp].records or b"")
+                found += [r for r in decode_batches(data) if r.offset >= offset]
+                offset = found[-1].offset + 1
+        return found
+
+
+@pytest.fixture
+def yard(spark):
+    with Broker(durability="os") as broker:
+        yard = Yard(broker, spark)
+        yield yard
+        yard.api.close()
+
+
+def a_batch(first, count, **options):
+    return encode_batch(
+        [
+            Record(
+                offset,
+                START_MS + first + offset,
+                None if offset % 7 == 3 else b"k%d" % (first + offset),
+                None if offset % 5 == 4 else b"value %d \n|\\" % (first + offset),
+                (Header("h", b"%d" % offset), Header("none", None)) if offset % 2 else (),
+            )
+            for offset in range(count)
+        ],
+        **options,
+    )
+
+
+def content(records):
+    return [(r.timestamp_ms, r.key, r.value, r.headers) for r in records]
+
+
+def test_records_and_cursors_come_back_as_they_were(yard):
+    """Keys, nulls, headers, timestamps, compressed batches, two partitions, cursors in between."""
+    yard.produce(
+        "t",
+        *[(p, a_batch(100 * i, 40, codec=codec)) for p in (0, 1) for i, codec in enumerate(Codec)],
+        partitions=2,
+    )
+    with KafkaClient(yard.broker.kafka) as client:
+        client.commit("g", {TopicPartition("t", 0): 123, TopicPartition("t", 1): 7})
+    yard.cut("t")
+    entries = yard.archive("t", bundle_records=64, parquet=True)
+    assert [e.records for e in entries if e.partition == 0] == [64, 64, 64, 8]
+    assert yard.shelf("t").verify()[1] == []
+    assert yard.archive("t", bundle_records=64) == []
+
+    restored = yard.restore("t", "back")
+    assert restored.records == 400
+    for partition in (0, 1):
+        assert content(yard.records("back", partition)) == content(yard.records("t", partition))
+    with KafkaClient(yard.broker.kafka) as client:
+        moved = {
+            each.partition.partition: each.offset
+            for each in client.committed("g")
+            if each.partition.topic == "back"
+        }
+    assert moved == {0: 123, 1: 7}
+
+    assert yard.restore("t", "back").records == 400
+    assert len(yard.records("back")) == 200, "run twice, nothing is twice"
+    with pytest.raises(TopicExists, match="--to"):
+        yard.restore("t", "t")
+    until = yard.restore("t", "past", at_ms=START_MS + 110)
+    assert until.records == 2 * (40 + 11)
+    assert max(r.timestamp_ms for r in yard.records("past")) == START_MS + 110
+
+
+def test_what_a_transaction_gave_up_does_not_come_back(yard):
+    """Nor do markers; records of a committed one and of nobody's do."""
+
+    def txn(first, count, commit):
+        options = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+        return a_batch(first, count, base_sequence=first, **options), commit
+
+    yard.produce("t", (0, a_batch(0, 3)))
+    inside = yard.broker.service.broker
+    partition = inside.store.topic("t").partition(0)
+    from cordwood.batch.header import parse_headers
+
+    def append(data):
+        data = bytearray(data)
+        partition.append(data, parse_headers(data))
+        partition.sync()
+        partition.publish()
+
+    def write():
+        for batch, commit in (txn(0, 4, True), txn(4, 4, False), txn(8, 4, True)):
+            append(batch)
+            append(
+                encode_marker(
+                    commit,
+                    producer_id=7,
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                    timestamp_ms=START_MS,
+                )
+            )
+
+    async def on_writer():
+        return await inside.topics.on_writer(write)
+
+    yard.broker.run(on_writer)
+    yard.cut("t")
+    yard.archive("t", bundle_records=6)
+    restored = yard.restore("t", "back")
+    kept = content(yard.records("back"))
+    assert restored.records == len(kept) == 3 + 4 + 4
+    assert [key for _, key, _, _ in kept][3:7] == [b"k0", b"k1", b"k2", None]
+
+
+@pytest.mark.parametrize("step", ["manifest", "place", "tell"])
+def test_a_run_that_dies_is_finished_by_the_next(yard, step, monkeypatch):
+    """Never a bundle in its place without an entry, never a record archived twice."""
+    yard.produce("t", (0, a_batch(0, 50)))
+    yard.cut("t")
+
+    class Died(Exception):
+        pass
+
+    def die(*_args, **_kwargs):
+        raise Died
+
+    target, name = {
+        "manifest": (Shelf, "write_manifest"),
+        "place": (Shelf, "place"),
+        "tell": (BrokerApi, "record_bundles"),
+    }[step]
+    with monkeypatch.context() as broken:
+        broken.setattr(target, name, die)
+        with pytest.raises(Died):
+            yard.archive("t", bundle_records=20)
+    home = f"t.{yard.api.archive('t')['id'][:8]}"
+    shelf = Shelf(yard.depot, home)
+    entries, findings = shelf.verify()
+    assert findings == []
+    placed = [n for n in yard.depot.names(home) if n.endswith(".tar.gz") and "incoming" not in n]
+    assert {n.removeprefix(f"{home}/") for n in placed} <= {entry.bundle for entry in entries}
+
+    finished = yard.archive("t", bundle_records=20)
+    assert [(e.first_seq, e.last_seq) for e in finished] == [(1, 20), (21, 40), (41, 50)]
+    assert shelf.verify()[1] == []
+    assert yard.api.archive("t")["partitions"][0]["archived_end"] == 50
+    assert yard.archive("t") == []
+
+
+def test_archiving_goes_on_where_it_stopped_and_the_chain_with_it(yard):
+    """Through a sequence first, the rest later; a manifest that lost its end is not continued."""
+    yard.produce("t", (0, a_batch(0, 30)))
+    yard.cut("t")
+    first = yard.archive("t", through_seq=12)
+    second = yard.archive("t")
+    assert [(e.first_seq, e.last_seq) for e in [*first, *second]] == [(1, 12), (13, 30)]
+    assert second[0].previous == first[0].link
+    shelf = yard.shelf("t")
+    shelf.write_manifest(first)
+    yard.produce("t", (0, a_batch(30, 5)))
+    yard.cut("t")
+    with pytest.raises(CorruptionError, match="the broker knows it as archived"):
+        yard.archive("t")
+
+
+def test_a_bundle_is_read_by_tar_and_json_alone(yard):
+    """The manifest's sum is the file's; its members are a segment, its lines and a note."""
+    yard.produce("t", (0, a_batch(0, 10)))
+    yard.cut("t")
+    (entry,) = yard.archive("t", parquet=True)
+    shelf = yard.shelf("t")
+    with shelf.open(entry.bundle) as bundle:
+        data = bundle.read()
+    assert hashlib.sha256(data).hexdigest() == entry.sha256
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getnames()
+        about = json.load(tar.extractfile("bundle.json"))
+        lines = tar.extractfile(names[2]).read().splitlines()
+    assert names == ["bundle.json", f"t-0/{0:020d}.log", f"t-0/{0:020d}.txt"]
+    assert (about["first_seq"], about["last_seq"], about["records"]) == (1, 10, 10)
+    assert [line.split(b"|")[0] for line in lines] == [b"%d" % seq for seq in range(1, 11)]
+    import pyarrow.parquet as pq
+
+    with shelf.open(entry.bundle.replace(".tar.gz", ".parquet")) as file:
+        table = pq.read_table(io.BytesIO(file.read()))
+    assert table.column("offset").to_pylist() == list(range(10))
+
+
+def test_reclaim_waits_for_the_archive(yard):
+    """With archive.required a consumed segment stays until its bundle was read back."""
+    yard.produce(
+        "t",
+        (0, a_batch(0, 10)),
+        config={"cleanup.policy": "consume", "archive.required": "true"},
+    )
+    with Client(yard.broker.control) as client:
+        client.register("t", "r")
+        client.ack("t", "r", 10)
+        client.cut("t")
+        assert client.reclaim("t") == 0
+        (entry,) = yard.archive("t")
+        assert client.reclaim("t") == 1
+        status = client.status(3, "t")
+    assert status.word == "ARCHIVED"
+    assert status.bundle.endswith(entry.bundle)
+
+
+def test_a_flipped_byte_stops_a_restore(yard):
+    """Nothing comes back from an archive that does not hold."""
+    yard.produce("t", (0, a_batch(0, 10)))
+    yard.cut("t")
+    (entry,) = yard.archive("t")
+    shelf = yard.shelf("t")
+    with shelf.open(entry.bundle) as bundle:
+        data = bytearray(bundle.read())
+    data[len(data) // 2] ^= 4
+    yard.depot.put(f"{shelf.home}/{entry.bundle}", io.BytesIO(bytes(data)))
+    assert [f.problem for f in shelf.verify()[1]] == [Problem.CHANGED]
+    with pytest.raises(CorruptionError, match="changed"):
+        yard.restore("t", "back")
+
+
+def test_the_default_bundle_is_by_bytes(yard, monkeypatch):
+    """Without a limit named, bundles stay of a size that can be handled."""
+    monkeypatch.setattr(job, "BUNDLE_BYTES", 2000)
+    yard.produce("t", *[(0, a_batch(10 * i, 10)) for i in range(10)])
+    yard.cut("t")
+    assert Request(topic="t").bundle_bytes == KEEP_ALL
+    assert len(yard.archive("t")) > 1
