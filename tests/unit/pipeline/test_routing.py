@@ -1,0 +1,92 @@
+"""A chunk routed at once is routed as record by record, and its headers say where it came from."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.batch.columns import decode_columns
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.decide.deadletters import headers_for_record
+from cordwood.decide.routing import Bindings, Routed, route
+from cordwood.model import Header, Record, TopicPartition
+from cordwood.pipeline.routing import Router, Ways
+
+TP = TopicPartition("append", 3)
+KEYS = st.sampled_from(
+    [
+        *(None, b"", b"jobs.a", b"jobs.b", b"jobs", b"test.x", b".x", b"append.x", b"a b.c"),
+        *(b"\xff.x", "jöbs.a".encode(), b"x\xff", b"special.one", b"special.two"),
+    ]
+)
+HEADERS = st.lists(st.builds(Header, st.sampled_from("hk"), st.none() | st.binary(max_size=3)))
+ROWS = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=4), HEADERS), min_size=1)
+BINDINGS = Bindings(
+    exact={"special.one": "one"}, prefix={"jobs": "work", "special": "rest"}, source="append"
+)
+
+
+class Kept:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def add(self, topic, partition, columns):
+        from cordwood.batch.columns import encode_columns
+
+        assert columns.offsets.tolist() == list(range(len(columns)))
+        data = bytes(encode_columns(columns))
+        self.rows.setdefault((topic, partition), []).extend(decode_batch(data))
+
+
+def expected(records):
+    """Record by record, as the pure decision says."""
+    found = {}
+    for record in records:
+        verdict = route(record.key, BINDINGS)
+        at = record.offset
+        if isinstance(verdict, Routed):
+            topic = verdict.topic
+            extra = {"src.topic": TP.topic, "src.partition": TP.partition, "src.offset": at}
+            headers = tuple(Header(name, str(text).encode()) for name, text in extra.items())
+        else:
+            topic = "dead_letter"
+            headers = headers_for_record(verdict.reason, verdict.detail, *TP, at)
+        kept = (record.timestamp_ms, record.key, record.value, record.headers + headers)
+        found.setdefault(topic, []).append(kept)
+    return found
+
+
+@given(ROWS, st.integers(0, 10**12))
+def test_a_chunk_goes_where_its_records_would_go_one_by_one(rows, first):
+    """Topic, order, key, value, timestamp, headers; twice, as a task remembers its decisions."""
+    records = [
+        Record(first + i, 1000 + i, key, value, tuple(headers))
+        for i, (key, value, headers) in enumerate(rows)
+    ]
+    columns = decode_columns(encode_batch(records, base_offset=first))
+    kept = Kept()
+    router = Router(Ways(BINDINGS, "dead_letter", {}, 1), kept)
+    router.route(TP, columns)
+    router.route(TP, columns)
+    found = {
+        topic: [(r.timestamp_ms, r.key, r.value, r.headers) for r in routed]
+        for (topic, _), routed in kept.rows.items()
+    }
+    assert found == {topic: kept * 2 for topic, kept in expected(records).items()}
+
+
+@given(ROWS)
+def test_a_route_of_several_partitions_keeps_a_key_in_one(rows):
+    """Order holds within each partition."""
+    records = [Record(i, i, key, value) for i, (key, value, _) in enumerate(rows)]
+    kept = Kept()
+    Router(Ways(BINDINGS, "dead_letter", {"work": 4}, 1), kept).route(
+        TP, decode_columns(encode_batch(records))
+    )
+    homes = {}
+    for (topic, partition), routed in kept.rows.items():
+        assert partition < (4 if topic == "work" else 1)
+        times = [record.timestamp_ms for record in routed]
+        assert times == sorted(times)
+        for record in routed:
+            assert homes.setdefault((topic, record.key), partition) == partition
