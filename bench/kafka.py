@@ -1,4 +1,4 @@
-"""The Kafka door with librdkafka: produce, fetch, the wait for an ack, and what idle consumers cost.
+"""The Kafka door with librdkafka: produce, fetch, the wait for an ack, the cost of idle consumers.
 
 The broker is a process of its own. Client and broker share the machine, and one Python client
 thread is often the slower end; so each rate stands beside the CPU seconds the broker spent on a
@@ -97,9 +97,11 @@ def produce(broker: Child, topic: str, size: int, count: int, acks: str, codec: 
     )
     values = [os.urandom(size // 2) + b"x" * (size - size // 2) for _ in range(64)]
     for number in range(count):
-        producer.produce(topic, values[number & 63])
-        if not number & 8191:
-            producer.poll(0)
+        try:
+            producer.produce(topic, values[number & 63])
+        except BufferError:  # the client's queue is full: let it drain
+            producer.flush(PATIENCE_S)
+            producer.produce(topic, values[number & 63])
     assert producer.flush(PATIENCE_S) == 0, "not all were acknowledged"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 import time
 
@@ -15,6 +14,7 @@ from cordwood.scenario.stage import Child
 from cordwood.wire.kafka.frames import encode_request
 from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.kafka_clients import PATIENCE_S, create_topic
+from support.recording import read_reply
 
 PARTITIONS = 500
 CONNECTIONS = 200
@@ -123,8 +123,7 @@ def test_a_crowd_is_served_and_one_more_is_not_kept_waiting(broker):
         assert producer.flush(PATIENCE_S) == 0
         started = time.monotonic()
         for door in idle:
-            (length,) = struct.unpack(">i", door.recv(4, socket.MSG_WAITALL))
-            assert b"news" in door.recv(length, socket.MSG_WAITALL)
+            assert b"news" in read_reply(door)
         waits_s.append(time.monotonic() - started)
     print("round trips", [round(wait_s, 2) for wait_s in waits_s])
     assert max(waits_s) < 10

@@ -1,4 +1,4 @@
-"""Real frames: what a Kafka client sends, taken down between it and the broker."""
+"""Raw frames: what a Kafka client sends, taken down on its way, and replies off a bare socket."""
 
 from __future__ import annotations
 
@@ -71,6 +71,21 @@ def split(stream: bytes) -> list[bytes]:
         frames.append(stream[position:end])
         position = end
     return frames
+
+
+def read_reply(door: socket.socket) -> bytes:
+    """One whole reply off a connection, without its length."""
+    (length,) = unpack_from(">i", _read_exactly(door, 4))
+    return _read_exactly(door, length)
+
+
+def _read_exactly(door: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        more = door.recv(count - len(data))
+        assert more, "closed before the reply was whole"
+        data += more
+    return bytes(data)
 
 
 def converse(address: str) -> None:

@@ -21,6 +21,7 @@ from cordwood.net.control import ControlDoor
 from cordwood.net.http import HttpProtocol
 from cordwood.net.ingress import IngressDoor
 from cordwood.net.kafka import KafkaDoor
+from cordwood.net.memory import keep_freed_memory
 from cordwood.net.pipeline import Supervisor
 from cordwood.net.server import Server
 
@@ -83,6 +84,7 @@ class Service:
 
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     """Serve until SIGTERM or SIGINT."""
+    keep_freed_memory()
     _raise_file_limit()
     threading.excepthook = _die
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

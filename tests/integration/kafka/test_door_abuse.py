@@ -23,7 +23,7 @@ from cordwood.testing import Broker
 from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
 from support.kafka_clients import PATIENCE_S, create_topic
-from support.recording import Recorder, converse
+from support.recording import Recorder, converse, read_reply
 
 UNSUPPORTED_VERSION = 35
 API_VERSIONS = 18
@@ -201,17 +201,6 @@ def api_versions(correlation_id: int, version: int = 0) -> bytes:
     if version > 4:
         return struct.pack(">ihhih", 10, API_VERSIONS, version, correlation_id, -1)
     return b"".join(encode_request(ApiVersionsRequest(), version, correlation_id, "abuse"))
-
-
-def read_reply(door: socket.socket) -> bytes:
-    """One whole reply without its length."""
-    data = b""
-    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
-        needed = 4 if len(data) < 4 else 4 + struct.unpack_from(">i", data)[0]
-        more = door.recv(needed - len(data))
-        assert more, "closed before the reply was whole"
-        data += more
-    return data[4:]
 
 
 def test_a_slow_drip_is_answered_in_the_end(broker, neighbour):

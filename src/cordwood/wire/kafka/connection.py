@@ -2,9 +2,9 @@
 
 Small frames are copied out of one inbox that is used again and again. A frame that does not fit
 in it gets a buffer of its own, and ``get_buffer`` hands out the rest of *that* buffer, so the bytes
-of a large Produce land where the views of its records will point. Room is given as bytes arrive,
-eight times what is there: a peer that announces 100 MB and sends nothing costs little, and of what
-an honest one sends at most an eighth is copied again.
+of a large Produce land where the views of its records will point. The usual batch gets its room at
+once; for more, room is given as bytes arrive, eight times what is there: a peer that announces
+100 MB and sends nothing costs little, and of what an honest one sends little is copied again.
 
 ``get_buffer`` and ``buffer_updated`` are what ``asyncio.BufferedProtocol`` asks for; ``receive``
 does the same for bytes already in hand. A request's body belongs to that request alone.
@@ -23,6 +23,7 @@ from cordwood.wire.kafka.primitives import Buffer
 
 INBOX_BYTES: Final = 16 * 1024
 LARGE_BYTES_FIRST: Final = 256 * 1024
+WHOLE_BYTES_MAX: Final = 2 * LARGE_BYTES_FIRST  # growing would copy half of it
 LARGE_GROWTH: Final = 8
 _PREFIX: Final = Struct(">i")
 PREFIX_BYTES: Final = _PREFIX.size
@@ -108,7 +109,8 @@ class KafkaConnection:
     def _begin_large(self, first: int, length: int) -> None:
         self._large_bytes = length
         self._filled = self._end - first
-        self._large = memoryview(bytearray(min(length, LARGE_BYTES_FIRST)))
+        room = length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST
+        self._large = memoryview(bytearray(room))
         self._large[: self._filled] = self._inbox[first : self._end]
         self._start = self._end
 
