@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,7 @@ class Broker:
             enough_records=config.ingress_buffer,
             deliver=self._deliver,
             has_space=store.has_space,
+            soon=self._soon,
         )
         self.feed = Feed()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
@@ -129,6 +130,11 @@ class Broker:
         await self.gate.recover()
         self._coordinators.start()
         self._tasks.append(asyncio.create_task(self.monitor.run()))
+
+    def _soon(self, wake: Callable[[], None]) -> None:
+        """On the loop, where every append is submitted: after the sockets that are ready now."""
+        assert self._loop is not None
+        self._loop.call_soon(wake)
 
     def _deliver(self, commit: Commit) -> None:
         """On the writer thread: one hop to the loop for a whole commit."""

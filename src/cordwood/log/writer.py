@@ -90,10 +90,13 @@ class Writer:
         enough_records: int = 8192,
         deliver: Callable[[Commit], None] = Commit.settle,
         has_space: Callable[[], bool] = lambda: True,
+        soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
     ) -> None:
         """``enough_records``: when so many wait, whoever sends more is blocked by then.
 
         ``has_space`` is asked after a full disk, when nothing waits that would find out by itself.
+        ``soon`` calls what it is given once the submitter is done with what it has at hand: so one
+        turn of an event loop over many sockets wakes the thread once, and is one commit.
         """
         assert durability in {"fsync", "os"}
         self.stats = WriterStats()
@@ -103,6 +106,8 @@ class Writer:
         self._enough_records = enough_records
         self._deliver = deliver
         self._has_space = has_space
+        self._soon = soon
+        self._is_wake_due = False
         self._appends: deque[Append] = deque()
         self._calls: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._wake = threading.Condition()
@@ -124,6 +129,13 @@ class Writer:
             self._appends.append(append)
             self.waiting_records += append.records
             self.waiting_bytes += len(append.data)
+            is_first, self._is_wake_due = not self._is_wake_due, True
+        if is_first:
+            self._soon(self._wake_up)
+
+    def _wake_up(self) -> None:
+        with self._wake:
+            self._is_wake_due = False
             self._wake.notify()
 
     def evict(self, records: int) -> list[Append]:
@@ -297,6 +309,8 @@ def _sync(partition: Partition) -> float | CordwoodError:
 
 
 def _settle_call(change: Callable[[], object], future: Future[object]) -> None:
+    if not future.set_running_or_notify_cancel():  # a stopping task; from here on none can cancel
+        return
     try:
         future.set_result(change())
     except Exception as error:  # noqa: BLE001 - the caller of ``call`` gets it, whatever it is
