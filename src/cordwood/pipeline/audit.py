@@ -19,6 +19,7 @@ from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.offsets import Range
 from cordwood.pipeline.options import SourceOptions
+from cordwood.pipeline.replay import header_text
 from cordwood.pipeline.splits import plan_splits
 from cordwood.pipeline.tasks import run_tasks
 
@@ -148,17 +149,15 @@ def _copies(
 
     frame = _read(spark, api, where, others, "topic,partition,offset,timestamp,headers")
 
-    def header(name: str) -> Any:
-        same = F.filter("headers", lambda each: each["key"] == name)
-        return F.element_at(F.transform(same, lambda each: each["value"].cast("string")), -1)
-
-    is_dead = header(deadletters.TOPIC) == source
-    is_routed = header(provenance.SOURCE_TOPIC) == source
+    is_dead = header_text(deadletters.TOPIC) == source
+    is_routed = header_text(provenance.SOURCE_TOPIC) == source
     kind = F.when(is_dead, "dead").when(is_routed, "routed")
-    at = F.when(is_dead, header(deadletters.PARTITION)).otherwise(
-        header(provenance.SOURCE_PARTITION)
+    at = F.when(is_dead, header_text(deadletters.PARTITION)).otherwise(
+        header_text(provenance.SOURCE_PARTITION)
     )
-    offset = F.when(is_dead, header(deadletters.OFFSET)).otherwise(header(provenance.SOURCE_OFFSET))
+    offset = F.when(is_dead, header_text(deadletters.OFFSET)).otherwise(
+        header_text(provenance.SOURCE_OFFSET)
+    )
     return frame.select(
         kind.alias("kind"),
         at.try_cast("int").alias("partition"),

@@ -82,21 +82,16 @@ def letters(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
     frame = spark.read.format("cordwood").options(**options, includeHeaders="true").load()
 
-    def header(name: str) -> Any:
-        """The last header of a name, as text."""
-        same = F.filter("headers", lambda each: each["key"] == name)
-        return F.element_at(F.transform(same, lambda each: each["value"].cast("string")), -1)
-
     def first_of(*names: str) -> Any:
-        return F.coalesce(*(header(name) for name in names))
+        return F.coalesce(*(header_text(name) for name in names))
 
     return frame.select(
         "*",
         F.col("key").cast("string").alias("key_text"),
         F.col("value").cast("string").alias("value_text"),
-        header(deadletters.REASON).alias("reason"),
-        header(deadletters.DETAIL).alias("detail"),
-        header(deadletters.SOURCE).alias("source"),
+        header_text(deadletters.REASON).alias("reason"),
+        header_text(deadletters.DETAIL).alias("detail"),
+        header_text(deadletters.SOURCE).alias("source"),
         first_of(deadletters.TOPIC, provenance.SOURCE_TOPIC).alias("source_topic"),
         first_of(deadletters.PARTITION, provenance.SOURCE_PARTITION)
         .cast("int")
@@ -105,6 +100,14 @@ def letters(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         .cast("bigint")
         .alias("source_offset"),
     )
+
+
+def header_text(name: str) -> Any:
+    """The last header of a name as text, or null; it may have been given more than once."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    same = F.filter("headers", lambda each: each["key"] == name)
+    return F.try_element_at(F.transform(same, lambda each: each["value"].cast("string")), F.lit(-1))
 
 
 def rewritten(found: DataFrame, replay: Replay) -> DataFrame:

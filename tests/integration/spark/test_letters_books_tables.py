@@ -1,0 +1,248 @@
+"""Replay, audit, table and SQL on Spark, against a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from cordwood.batch.header import parse_headers
+from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.cli.grid import Mode, print_rows
+from cordwood.client.kafka import KafkaClient
+from cordwood.decide import deadletters, provenance
+from cordwood.errors import ConfigError, InvalidOption
+from cordwood.model import Header, Record, TopicPartition
+from cordwood.pipeline.audit import audit_topics, balance_books
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.replay import Replay, preview, read_options, run_replay
+from cordwood.pipeline.sql import Topics, stream_rows
+from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.testing import Broker
+
+pytestmark = pytest.mark.spark
+
+START_MS = 1_700_000_000_000
+
+
+class Bench:
+    """A broker with a few topics, and short ways to fill and read them."""
+
+    def __init__(self, broker: Broker, spark) -> None:
+        self.broker = broker
+        self.spark = spark
+        self.where = Where(broker.kafka)
+        self.api = BrokerApi(self.where)
+
+    def put(self, topic, records, partition=0, partitions=1, **config):
+        config = {"retention.ms": "-1"} | {n.replace("_", "."): v for n, v in config.items()}
+        rows = [
+            Record(i, START_MS + i * 1000, key, value, tuple(headers))
+            for i, (key, value, headers) in enumerate(records)
+        ]
+        with KafkaClient(self.broker.kafka) as client:
+            if topic not in {each.name for each in client.topics()}:
+                client.create_topic(topic, partitions, config)
+            if rows:
+                client.produce(TopicPartition(topic, partition), encode_batch(rows))
+
+    def read(self, topic, partition=0):
+        tp = TopicPartition(topic, partition)
+        found, offset = [], 0
+        with KafkaClient(self.broker.kafka) as client:
+            end = client.offset(tp, -1)
+            while offset < end:
+                data = bytes(client.fetch({tp: offset}, max_wait_ms=0)[tp].records or b"")
+                found += [r for r in decode_batches(data) if r.offset >= offset]
+                offset = parse_headers(data)[-1].end_offset
+        return found
+
+    def replay(self, **said):
+        run = {name: said.pop(name) for name in ("rate", "batch_records") if name in said}
+        return run_replay(self.spark, self.api, self.where, Replay(**said), **run)
+
+    def table(self, out, **said):
+        request = TableRequest(topic="users", out=out, **said)
+        built = build_table(self.spark, self.api, self.where, request)
+        rows = self.spark.read.parquet(str(out / "current")).collect()
+        return built, {bytes(row["key"]): bytes(row["value"]) for row in rows}
+
+    def sql(self, text, mode=Mode.NDJSON):
+        frame = Topics(self.spark, self.api, self.where).query(text)
+        out = io.StringIO()
+        print_rows(frame.columns, stream_rows(frame), mode, out)
+        return out.getvalue()
+
+
+@pytest.fixture
+def bench(spark):
+    with Broker(durability="os") as broker:
+        bench = Bench(broker, spark)
+        yield bench
+        bench.api.close()
+
+
+def a_letter(number, reason="no_key"):
+    why = deadletters.headers_for_record(reason, "because", "append", 0, number)
+    return b"odd key %d" % number, b"letter %d" % number, (Header("mine", b"1"), *why)
+
+
+def test_letters_are_chosen_and_rewritten_by_sql(bench):
+    """Own headers stay, those of the journey go, the letters themselves are untouched."""
+    bench.put("dead_letter", [a_letter(i, "no_key" if i % 2 else "loop") for i in range(10)])
+    before = bench.read("dead_letter")
+    said = {
+        "topic": "dead_letter",
+        "to": "fixed",
+        "where": "reason = 'loop' and source_offset >= 4",
+        "set_key": "concat('test.', source_offset)",
+        "set_value": "upper(value_text)",
+    }
+    outcome = bench.replay(**said)
+    assert (outcome.scanned, outcome.replayed) == (10, 3)
+    fixed = bench.read("fixed")
+    assert [(r.key, r.value) for r in fixed] == [
+        (b"test.%d" % i, b"LETTER %d" % i) for i in (4, 6, 8)
+    ]
+    assert fixed[0].headers == (
+        Header("mine", b"1"),
+        Header("replay.id", outcome.id.encode()),
+    )
+    assert bench.read("dead_letter") == before
+
+    assert bench.replay(**said).scanned == 0, "run twice, nothing is twice"
+    bench.put("dead_letter", [a_letter(20, "loop")])
+    assert bench.replay(**said).replayed == 1, "new letters are taken, old ones not again"
+    assert bench.replay(**said, name="again").replayed == 4
+    (first, second) = bench.api.replays()
+    assert {first["records"], second["records"]} == {4}
+    assert first["state"] == "done"
+
+
+def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
+    """Each batch is in the log or is not, and the next run knows which."""
+    bench.put("dead_letter", [a_letter(i) for i in range(7)])
+    deliver = BrokerApi.deliver
+    calls = []
+
+    def dies_after(self, *arguments):
+        calls.append(arguments)
+        delivered = deliver(self, *arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return delivered
+
+    said = {"topic": "dead_letter", "to": "back", "batch_records": 2}
+    with monkeypatch.context() as broken:
+        broken.setattr(BrokerApi, "deliver", dies_after)
+        with pytest.raises(KeyboardInterrupt):
+            bench.replay(**said)
+    assert len(bench.read("back")) == 4
+    bench.replay(**said)
+    assert [r.value for r in bench.read("back")] == [b"letter %d" % i for i in range(7)]
+
+
+def test_a_preview_sends_nothing_and_a_bad_expression_is_refused(bench):
+    """By name, before anything is sent."""
+    bench.put("dead_letter", [a_letter(1)])
+    options = read_options(bench.api, bench.where, "dead_letter")
+    replay = Replay(topic="dead_letter", to="t", set_key="concat('x.', key_text)")
+    (row,) = preview(bench.spark, options, replay).collect()
+    assert (row["old_key"], row["new_key"]) == ("odd key 1", "x.odd key 1")
+    assert "t" not in bench.api.partition_counts()
+    with pytest.raises(InvalidOption, match="nonsense"):
+        bench.replay(topic="dead_letter", to="t", where="nonsense = 1")
+
+
+def routed(offset, topic="append"):
+    return (
+        b"k",
+        b"v",
+        (
+            Header(provenance.SOURCE_TOPIC, topic.encode()),
+            Header(provenance.SOURCE_PARTITION, b"0"),
+            Header(provenance.SOURCE_OFFSET, b"%d" % offset),
+        ),
+    )
+
+
+def books(bench):
+    return balance_books(bench.spark, bench.api, bench.where, window="365 days")
+
+
+def test_books_balance_when_every_offset_is_found_once(bench):
+    """In a route or among the dead letters; what the router has not passed is pending."""
+    bench.put("append", [(b"k", b"v", ())] * 6)
+    bench.put("test", [routed(0), routed(2), routed(3)])
+    bench.put("dead_letter", [a_letter(1)])
+    assert books(bench) is None, "no router has run"
+    bench.api.register("append", "route")
+    bench.api.advance("append", 0, "route", 4)
+    (window,) = books(bench).windows
+    counts = (window.ingested, window.routed, window.dead_lettered, window.pending)
+    assert counts == (6, 3, 1, 2)
+    assert window.is_balanced
+
+    bench.put("jobs", [routed(2), routed(77), routed(5, topic="elsewhere")])
+    bench.api.advance("append", 0, "route", 5)
+    found = books(bench)
+    (window,) = found.windows
+    assert (window.missing, window.duplicated, window.strangers) == (1, 1, 1)
+    assert [(s["verdict"], s["offset"]) for s in found.samples] == [
+        ("duplicated", 2),
+        ("missing", 4),
+        ("strangers", 77),
+    ]
+
+
+def test_a_whole_log_has_no_gap_and_a_holed_one_has(bench):
+    """By batch headers; in a compacted topic a hole is what compaction is for."""
+    bench.put("plain", [(b"k", b"v", ())] * 5)
+    bench.put("empty", [])
+    (plain, empty) = audit_topics(bench.spark, bench.api, bench.where, ["plain", "empty"])
+    assert (plain.records, plain.missing, plain.duplicates, plain.is_sound) == (5, 0, 0, True)
+    assert (empty.records, empty.is_sound) == (0, True)
+
+
+def test_a_table_is_the_newest_value_of_every_key(bench, tmp_path):
+    """Deleted keys are out; the next run reads only what is new and gives the same as a rebuild."""
+    bench.put("users", [(b"a", b"1", ()), (b"b", b"1", ()), (None, b"x", ()), (b"a", b"2", ())])
+    built, rows = bench.table(tmp_path / "out")
+    assert (rows, built.is_incremental) == ({b"a": b"2", b"b": b"1"}, False)
+    bench.put("users", [(b"b", None, ()), (b"c", b"1", ())])
+    built, rows = bench.table(tmp_path / "out")
+    assert (rows, built.is_incremental, built.read) == ({b"a": b"2", b"c": b"1"}, True, 2)
+    assert bench.table(tmp_path / "out")[0].read == 0
+    _, past = bench.table(tmp_path / "past", as_of_offset=3)
+    assert past == {b"a": b"1", b"b": b"1"}
+    _, timed = bench.table(tmp_path / "timed", as_of_ms=START_MS + 1000)
+    assert timed[b"a"] == b"1"
+    readers = {
+        row["reader"]: row["seq"] for row in bench.api._ask("GET", "/api/readers")["readers"]
+    }
+    assert list(readers.values()) == [6], "compaction's tombstones wait for the table"
+    with pytest.raises(ConfigError, match=r"deltalake|Parquet table"):
+        bench.table(tmp_path / "out", form="delta")
+
+
+def test_topics_are_views_and_results_come_in_every_form(bench):
+    """Odd names are quoted; values are text where they are."""
+    bench.put("orders.eu", [(b"k%d" % i, json.dumps({"n": i}).encode(), ()) for i in range(3)])
+    bench.put("raw", [(b"k1", b"\xff\x00", ())])
+    total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
+    assert json.loads(bench.sql(total)) == {"n": 3.0}
+    joined = "select o.key_text, r.value from `orders.eu` o join raw r on o.key = r.key"
+    assert bench.sql(joined, Mode.CSV) == "key_text,value\nk1,0xff00\n"
+    few = "select offset, key from `orders.eu` where offset < 2 order by offset"
+    assert bench.sql(few, Mode.MARKDOWN) == (
+        "| offset | key |\n| --- | --- |\n| 0 | k0 |\n| 1 | k1 |\n"
+    )
+    assert [row["key"] for row in json.loads(bench.sql(few, Mode.JSON))] == ["k0", "k1"]
+    assert bench.sql(few, Mode.TABLE).splitlines()[1:] == [
+        "------  ---",
+        "0       k0",
+        "1       k1",
+    ]
+    with pytest.raises(InvalidOption, match="nowhere"):
+        bench.sql("select * from nowhere")
