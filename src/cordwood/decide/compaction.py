@@ -194,19 +194,25 @@ def _rule(plan: CompactionPlan, facts: CompactionFacts, demand: bool) -> Rule | 
         return None
     if plan.dirty_bytes and plan.ratio > facts.config.min_cleanable_dirty_ratio:
         return Rule.RATIO
-    if plan.dirty_bytes and _max_lag_due(plan.dirty, facts.config) <= facts.now_ms:
+    if plan.dirty_bytes and _max_lag_due(plan.dirty, facts) <= facts.now_ms:
         return Rule.MAX_LAG
     if plan.clean and any(_is_due(horizon, facts) for horizon in facts.state.horizons):
         return Rule.HORIZON
     return None
 
 
-def _max_lag_due(dirty: Iterable[SegmentInfo], config: TopicConfig) -> int:
-    """When the oldest dirty record passes ``max.compaction.lag.ms``."""
-    firsts = [s.first_ms for s in dirty if s.first_ms != NO_TIMESTAMP]
-    if not firsts or config.max_compaction_lag_ms == KEEP_ALL:
-        return KEEP_ALL
-    return min(firsts) + config.max_compaction_lag_ms + 1
+def _max_lag_due(dirty: Iterable[SegmentInfo], facts: CompactionFacts) -> int:
+    """When the oldest dirty record passes ``max.compaction.lag.ms``.
+
+    A timestamp from the future is not believed: one wrong clock must not keep a record for ever.
+    """
+    lag_ms = facts.config.max_compaction_lag_ms
+    firsts = [
+        s.first_ms if s.first_ms <= facts.now_ms else s.created_ms
+        for s in dirty
+        if s.first_ms != NO_TIMESTAMP
+    ]
+    return min(firsts) + lag_ms + 1 if firsts and lag_ms < KEEP_ALL else KEEP_ALL
 
 
 def _is_due(horizon: Horizon, facts: CompactionFacts) -> bool:
@@ -242,7 +248,7 @@ def _next_due(
     if wait in {Wait.POLICY, Wait.RUNNING}:
         return None
     config = facts.config
-    moments = [_max_lag_due(plan.dirty, config)]
+    moments = [_max_lag_due(plan.dirty, facts)]
     moments += [
         horizon.due_ms
         for horizon in facts.state.horizons

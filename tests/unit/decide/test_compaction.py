@@ -122,6 +122,14 @@ def test_max_lag_forces_a_pass_whatever_the_ratio():
     assert plan_compaction(facts(1001, settings=settings)).rule is Rule.MAX_LAG
 
 
+def test_a_timestamp_from_the_future_does_not_hold_max_lag_off():
+    """One wrong clock would otherwise keep the records of a segment for ever."""
+    settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
+    (segment,) = a_stack(5000)
+    ahead = replace(segment, first_ms=NOW_MS + 10**9, newest_ms=NOW_MS + 10**9)
+    assert plan_compaction(facts(0, settings=settings, sealed=(ahead,))).rule is Rule.MAX_LAG
+
+
 def test_next_due_is_the_moment_max_lag_passes():
     """Time alone makes it due then, and not a millisecond earlier."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
