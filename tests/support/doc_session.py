@@ -1,0 +1,168 @@
+"""Plays a page's commands as its reader would type them, and keeps what they print.
+
+A page is read for three kinds of blocks:
+
+* ``console``: lines that begin with ``$ `` are typed into a shell (``> `` continues one), the lines
+  after them are what is printed, stdout and stderr together;
+* any block after ``<!-- file: NAME -->`` is saved under that name beside the data;
+* ``sh``: not played here; only the page's set-up may stand in one.
+
+Pages use the default ports. Here every door gets a free one instead: in what is typed the default
+is replaced by it, in what is printed it by the default. ``cordwood serve … &`` is played until
+READY.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PORTS = {"kafka": "9092", "ingress": "5673", "control": "5675", "http": "8080"}
+PATIENCE_S = 120.0
+_BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_VARYING = [
+    (re.compile(r"\b1\d{12}\b"), "<ms>"),
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<uuid>"),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "<sha256>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z?"), "<time>"),
+    (re.compile(r"\b127\.0\.0\.1:[3-6]\d{4}\b"), "<peer>"),
+    (re.compile(r"[ \t]+"), " "),
+]
+
+
+class Step(NamedTuple):
+    """One thing the page says to do; ``file`` for a text to be saved."""
+
+    text: str
+    printed: str = ""
+    file: str | None = None
+
+
+def steps_of(page: str) -> Iterator[Step]:
+    """What the page says to do, in order."""
+    for file, kind, body in _BLOCK.findall(page):
+        if file:
+            yield Step(body, file=file)
+        elif kind == "console":
+            yield from _typed(body)
+
+
+def shell_blocks_of(page: str) -> list[str]:
+    """The blocks that are not played."""
+    return [body for file, kind, body in _BLOCK.findall(page) if kind == "sh" and not file]
+
+
+def settled(text: str) -> str:
+    """Without what differs from one run to the next: times, ids, a peer's port, widths."""
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def _typed(body: str) -> Iterator[Step]:
+    command: list[str] = []
+    printed: list[str] = []
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield Step("\n".join(command), "\n".join(printed))
+            command, printed = [line[2:]], []
+        elif line.startswith("> ") and not printed:
+            command.append(line[2:])
+        else:
+            printed.append(line)
+    assert command, f"a console block types nothing: {body!r}"
+    yield Step("\n".join(command), "\n".join(printed))
+
+
+class Session:
+    """One reader's shell, in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._broker: subprocess.Popen[str] | None = None
+        self._real: dict[str, str] = {}  # default port → the one in use
+        binaries = Path(sys.executable).parent
+        self._environ = {
+            **os.environ,
+            **{f"CORDWOOD_{door.upper()}": "127.0.0.1:0" for door in PORTS},
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "CORDWOOD_PIPELINE": "off",
+        }
+
+    def play(self, step: Step) -> str:
+        """What the step prints, with default ports."""
+        if step.file:
+            (self._directory / step.file).write_text(self._inward(step.text))
+            return ""
+        if step.text.startswith("cordwood serve"):
+            return self._outward(self._serve(step.text.removesuffix(" &")))
+        done = subprocess.run(
+            ["bash", "-c", self._inward(step.text)],
+            cwd=self._directory,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if step.text.startswith("kill"):
+            self._await_end()
+        return self._outward(done.stdout)
+
+    def close(self) -> None:
+        """Stop the broker if the page left it running."""
+        if self._broker:
+            self._broker.terminate()
+            self._await_end()
+
+    def _await_end(self) -> None:
+        assert self._broker, "nothing to stop"
+        assert self._broker.stdout
+        self._broker.wait(PATIENCE_S)
+        self._drain.join(PATIENCE_S)
+        self._broker.stdout.close()
+        self._broker = None
+
+    def _serve(self, command: str) -> str:
+        self.close()
+        self._broker = subprocess.Popen(
+            ["bash", "-c", f"exec {command} 2>&1"],
+            cwd=self._directory,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._broker.stdout
+        lines: list[str] = []
+        for line in self._broker.stdout:
+            lines.append(line)
+            if line.startswith("READY "):
+                bound = json.loads(line.removeprefix("READY "))
+                self._real = {PORTS[door]: bound[door].rpartition(":")[2] for door in PORTS}
+                self._environ["CORDWOOD_BROKER"] = bound["kafka"]
+                break
+        else:
+            raise AssertionError(f"{command} ended before it was ready:\n{''.join(lines)}")
+        self._drain = threading.Thread(target=self._broker.stdout.read, daemon=True)
+        self._drain.start()
+        return "".join(lines)
+
+    def _inward(self, text: str) -> str:
+        for default, real in self._real.items():
+            text = re.sub(rf"\b{default}\b", real, text)
+        return text
+
+    def _outward(self, text: str) -> str:
+        for default, real in self._real.items():
+            text = re.sub(rf"\b{real}\b", default, text)
+        return text.replace(str(self._directory), ".")

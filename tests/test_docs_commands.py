@@ -1,0 +1,75 @@
+"""Every command block of the README and the tutorials, played against a real broker.
+
+What is printed is what the page says, but for times, ids and the width of columns.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.doc_session import Session, Step, settled, shell_blocks_of, steps_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+TOOLS = ("kcat", "nc", "curl")
+
+
+def name_of(path: Path) -> str:
+    """As a reader would type it."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_prints_what_it_says(page: Path, tmp_path: Path):
+    """Typed in order into one shell, from an empty directory."""
+    steps = list(steps_of(page.read_text()))
+    for tool in TOOLS:
+        if any(re.search(rf"\b{tool}\b", step.text) for step in steps) and not shutil.which(tool):
+            pytest.skip(f"missing tool: {tool}")
+    session = Session(tmp_path)
+    try:
+        for step in steps:
+            printed = session.play(step)
+            assert settled(printed) == settled(step.printed), f"$ {step.text}\n{printed}"
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_has_commands_that_are_played(page: Path):
+    """The test above cannot pass by finding nothing."""
+    typed = [step for step in steps_of(page.read_text()) if not step.file]
+    assert len(typed) > 5
+    assert any(step.printed for step in typed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_is_not_played_is_set_up(page: Path):
+    """Unplayed blocks hold make targets that exist, and pip."""
+    targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for block in shell_blocks_of(page.read_text()):
+        for line in block.splitlines():
+            command = line.partition("#")[0].split()
+            known = command[:1] == ["make"] and set(command[1:]) <= set(targets)
+            assert known or command[:2] == ["pip", "install"], line
+
+
+def test_console_block_is_read_as_typed_and_printed_lines():
+    """Prompts begin commands, continuations join them, the rest is output; files are kept."""
+    page = "<!-- file: a.py -->\n```python\nprint(1)\n```\n\n"
+    page += "```console\n$ one \\\n> two\nx\n$ three\n```\n"
+    assert list(steps_of(page)) == [
+        Step("print(1)\n", file="a.py"),
+        Step("one \\\ntwo", "x"),
+        Step("three"),
+    ]
+
+
+def test_only_what_varies_is_forgiven():
+    """Times, ids and widths may differ; a count may not."""
+    assert settled("ACK 1794782240456  x\n") == settled("ACK 1694782240000 x")
+    assert settled("ACK 2") != settled("ACK 3")
