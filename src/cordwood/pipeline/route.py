@@ -54,6 +54,8 @@ RECORDS_MAX: Final = 1_000_000  # of one micro-batch: bounds what is staged and 
 TASK_RECORDS_MAX: Final = 200_000  # so that two cores share a large micro-batch
 IDLE_WAIT_S: Final = 1.0  # how long one question for new records waits for them
 POLL_S: Final = 0.01
+IDLE_POLL_S: Final = 0.04  # once nothing has come for a while: an idle pipeline should cost little
+BUSY_S: Final = 5.0
 SCRATCH: Final = "cordwood-route-"
 SCHEMA: Final = "partition int, start bigint, end bigint, job string, parts string"
 _WANTED: Final = frozenset({"offset", "timestamp", "key", "value", "headers"})
@@ -127,6 +129,7 @@ class RouteReader(DataSourceStreamReader):
         self._job = job
         self._reader = TopicStreamReader(job.source_options(), StructType())
         self._api: BrokerApi | None = None
+        self._active_s = 0.0  # when records were last found
 
     # --- what Spark asks the driver ----------------------------------------------------------
 
@@ -146,9 +149,12 @@ class RouteReader(DataSourceStreamReader):
         deadline = time.monotonic() + IDLE_WAIT_S
         while True:
             latest = self._reader.latestOffset(start, limit)
-            if latest != start or time.monotonic() > deadline:
+            now_s = time.monotonic()
+            if latest != start:
+                self._active_s = now_s
+            if latest != start or now_s > deadline:
                 return latest
-            time.sleep(POLL_S)
+            time.sleep(POLL_S if now_s - self._active_s < BUSY_S else IDLE_POLL_S)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's
         """So that progress shows the lag."""
