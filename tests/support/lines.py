@@ -54,7 +54,9 @@ class Wire:
         if receive_bytes:  # before connecting: the window is agreed on then
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         raw.connect(parse(address))
-        self.socket = tls.wrap_socket(raw, server_hostname="localhost") if tls else raw
+        # An end without TLS's own farewell could be anybody's doing: it is an error here.
+        strict = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
+        self.socket = tls.wrap_socket(raw, **strict) if tls else raw
         self._pending = b""
 
     def send(self, data: bytes) -> Self:

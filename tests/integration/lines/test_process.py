@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from support.lines import Served, Wire, ask, numbered, read_topic, until
+from cordwood.log.files import Files, OpenFile
+from cordwood.testing import Broker
+from support.lines import Served, Wire, ask, numbered, read_topic, until, wires
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -101,22 +105,38 @@ def test_stop_drains_what_was_acknowledged_and_closes_cleanly(tmp_path: Path, nu
     assert "Traceback" not in (tmp_path / "data.log").read_text()
 
 
-def test_stop_does_not_wait_for_a_sender_that_never_stops(tmp_path: Path):
+class SlowFiles(Files):
+    """A disk that takes its time, so that something is under way at any moment."""
+
+    def sync_data(self, file: OpenFile) -> None:
+        threading.Event().wait(0.05)
+        super().sync_data(file)
+
+
+def test_stop_does_not_wait_for_a_sender_that_never_stops(caplog: pytest.LogCaptureFixture):
     """Reading ends first, so that what is under way can drain; well below the drain limit."""
-    served = Served(tmp_path / "data", shutdown_timeout_ms=25_000)
-    with Wire(served.ingress) as producer:
-        producer.hello("endless")
-        served.process.terminate()
-        n = 1
-        try:
-            while True:
-                producer.send(numbered(n, n + 500))
-                n += 500
-        except OSError:
-            pass
-    assert served.process.wait(20) == 0
-    served.end()
-    assert "connection.undrained" not in (tmp_path / "data.log").read_text()
+    settings = {"files": SlowFiles(), "shutdown_timeout_ms": 5_000, "connections_max": 100}
+    with Broker(kafka="off", **settings) as broker, wires(broker.ingress, 8) as producers:
+        pushing = [threading.Thread(target=push_for_ever, args=(wire,)) for wire in producers]
+        for number, wire in enumerate(producers):
+            wire.hello(f"endless-{number}")
+        for thread in pushing:
+            thread.start()
+        for wire in producers:
+            assert wire.line().startswith(b"ACK ")
+        broker.stop()
+        for thread in pushing:
+            thread.join(30)
+            assert not thread.is_alive()
+    assert not [r for r in caplog.records if "connection.undrained" in r.getMessage()]
+
+
+def push_for_ever(wire: Wire) -> None:
+    n = 1
+    with contextlib.suppress(OSError):
+        while True:
+            wire.send(numbered(n, n + 500))
+            n += 500
 
 
 def test_client_killed_mid_line_harms_nobody(tmp_path: Path):

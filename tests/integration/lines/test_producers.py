@@ -9,6 +9,7 @@ import pytest
 
 from cordwood.batch.records import decode_batches
 from cordwood.model import Record
+from cordwood.scenario.pressure import StallingFiles
 from cordwood.testing import Broker
 from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
 
@@ -219,11 +220,22 @@ def test_order_holds_per_producer_while_many_send(broker: Broker):
         assert own == list(range(1, 2001))
 
 
-def test_names_are_free_again_after_their_connections(broker: Broker):
-    """A thousand producers that came and went leave nothing behind in memory."""
-    for number in range(200):
-        with Wire(broker.ingress) as wire:
+def test_names_are_free_again_after_their_connections():
+    """Producers that left before their lines were durable leave nothing behind in memory."""
+    files = StallingFiles()
+    with Broker(kafka="off", files=files) as broker:
+        desk = broker.service.broker.ingress
+        wires = [Wire(broker.ingress) for _ in range(20)]
+        for number, wire in enumerate(wires):
             wire.hello(f"brief-{number}")
-            wire.send(numbered(1, 2))  # and does not wait for its ACK
-    until(lambda: not broker.service.broker.ingress._named, "names are given back")
-    assert ask(broker.control, "GET_ACK").startswith(b"ACK")
+        with files.stalled():
+            for wire in wires:
+                wire.send(numbered(1, 2))
+            until(lambda: desk.stats.records == 20, "the lines are under way")
+            for wire in wires:
+                wire.reset()
+            door = broker.service.server.doors["ingress"]
+            until(lambda: not door.links, "their connections are gone")
+            assert len(desk._named) == 20
+        until(lambda: not desk._named, "names are given back")
+        assert ask(broker.control, "GET_ACK") == b"ACK 20"
