@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -46,11 +50,32 @@ def broker_desk(broker: str) -> Iterator[Desk]:
 
 
 @contextmanager
+def _hushed() -> Iterator[None]:
+    """Java greets on stderr; what it says is shown only when it does not start."""
+    with tempfile.TemporaryFile() as said:
+        stderr = os.dup(2)
+        sys.stderr.flush()
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(stderr, said.read()[-4096:])
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+@contextmanager
 def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> Iterator[Any]:
     """A session for one command; Ctrl-C cancels its jobs."""
     from cordwood.pipeline.session import open_session
 
-    spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # errors are said once, by us
+    with _hushed():
+        spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
     try:
         yield spark
     except KeyboardInterrupt:
