@@ -7,13 +7,15 @@ import io
 import pytest
 
 from cordwood.scenario import SCENARIOS, Stage
+from cordwood.scenario.compaction import under_load
 from cordwood.scenario.pipeline import play_exactly_once
 
-ON_SPARK = {"routing", "exactly-once", "cold-storage", "dead-letter"}
+ON_SPARK = {"routing", "exactly-once", "cold-storage", "dead-letter", "compaction-under-load"}
 
 
 SHORTER = {  # `cordwood scenario` plays them whole
-    "exactly-once": lambda stage: play_exactly_once(stage, 20_000, kills=4, driver_kills=1)
+    "exactly-once": lambda stage: play_exactly_once(stage, 20_000, kills=4, driver_kills=1),
+    "compaction-under-load": lambda stage: under_load(stage, fill=20_000, quiet_s=1.0),
 }
 
 

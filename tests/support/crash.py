@@ -136,6 +136,8 @@ class CrashFiles(QuickFiles):
             case "rmdir":
                 self._live_dirs.discard(path)
             case "sync_data":
+                if path not in self._live:  # somebody else's, such as a job's staged file
+                    self._live[path] = next(self._ids)
                 self._bytes[self._live[path]] = path.read_bytes()
             case "sync_dir":
                 self._sync_moves(path)

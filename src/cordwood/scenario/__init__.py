@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cordwood.scenario import archive, delivery, letters, pipeline, pressure, segments
+from cordwood.scenario import archive, compaction, delivery, letters, pipeline, pressure, segments
 from cordwood.scenario.stage import Failed, Stage
 
 __all__ = ["SCENARIOS", "Failed", "Stage"]
@@ -28,5 +28,6 @@ SCENARIOS: dict[str, Callable[[Stage], None]] = {
     "smpte": segments.smpte,
     "walrus-rollover": segments.walrus_rollover,
     "cold-storage": archive.cold_storage,
+    "compaction-under-load": compaction.under_load,
     "dead-letter": letters.dead_letter,
 }
