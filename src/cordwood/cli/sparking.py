@@ -72,7 +72,7 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
     """A session for one command; Ctrl-C cancels its jobs."""
     from cordwood.pipeline.session import open_session
 
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # errors are said once, by us
     with _hushed():
         spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
