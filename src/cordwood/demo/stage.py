@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from cordwood.client import Client
 from cordwood.demo.picture import Moment
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.testing import Broker
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Stage:
@@ -43,7 +41,7 @@ class Stage:
         self._stack.callback(self.api.close)
         ready = time.monotonic()
         self.tell(f"broker ready in {ready - started:.2f} s at {self.broker.kafka}")
-        self.spark: SparkSession = session("cordwood demo", master="local[2]")
+        self.spark: Any = session("cordwood demo", master="local[2]")
         self._stack.callback(self.spark.stop)
         self.tell(f"Spark {self.spark.version} ready in {time.monotonic() - ready:.1f} s")
         return self
@@ -103,7 +101,7 @@ class Stage:
 
     # --- Spark ----------------------------------------------------------------------------
 
-    def frame(self, topic: str) -> DataFrame:
+    def frame(self, topic: str) -> Any:
         """A topic as a DataFrame, fresh."""
         return (
             self.spark.read.format("cordwood")
@@ -134,15 +132,14 @@ class Stage:
         return self.api.positions("append", "route").get(0, 0)
 
 
-def latest_rows(frame: DataFrame) -> list[dict[str, Any]]:
+def latest_rows(stage: Stage, topic: str) -> list[dict[str, Any]]:
     """The newest value of every key that has one, parsed: the table a changelog stands for."""
-    import json
-
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    newest = frame.groupBy("key").agg(
-        F.max_by("value", "offset").alias("value"),
-        F.max_by(F.col("value").isNull(), "offset").alias("is_deleted"),
+    newest = stage.spark.sql(
+        """
+        select cast(newest.value as string) from (
+          select max_by(struct(value), offset) as newest from {changes} group by key
+        ) where newest.value is not null
+        """,
+        changes=stage.frame(topic),
     )
-    rows = newest.where("not is_deleted").select(F.col("value").cast("string")).collect()
-    return [json.loads(row[0]) for row in rows]
+    return [json.loads(row[0]) for row in newest.collect()]

@@ -26,7 +26,7 @@ def play_cdc(stage: Stage) -> None:
     truth = state_hash(log.truth.values())
     _produce(stage, log.changes)
     _route(stage, log.changes)
-    before = state_hash(latest_rows(stage.frame("users")))
+    before = state_hash(latest_rows(stage, "users"))
     stage.tell(f"table as routed {before}, source of truth {truth}")
     stage.check("without the poison the table is wrong, as it must be", before != truth)
     _repair(stage)
@@ -36,7 +36,7 @@ def play_cdc(stage: Stage) -> None:
         "materialise the table and compare it with the source of truth",
         "what all of this is for: the log still stands for exactly the same table",
     )
-    rows = latest_rows(stage.frame("users"))
+    rows = latest_rows(stage, "users")
     stage.tell(f"{len(rows)} users, hash {state_hash(rows)}; source of truth {truth}")
     stage.check("the replayed table equals the source of truth", state_hash(rows) == truth)
 
@@ -206,24 +206,23 @@ def _hold(stage: Stage, frames: int) -> None:
 
 
 def _audit(stage: Stage, tapes: list[Tape]) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     stage.step(
         "audit the tapes with Spark SQL",
         "the gaps and doubles that were put in are found, by timecode",
     )
-    frames = stage.frame("smpte").orderBy("partition", "offset")
     for tape in tapes:
-        key = f"smpte.{tape.deck}"
-        rows = frames.where(F.col("key").cast("string") == key).select(
-            F.col("value").cast("string")
-        )
-        missing, doubled = find_faults([row[0] for row in rows.collect()], FRAMES)
+        rows = stage.spark.sql(
+            """
+            select cast(value as string) from {frames}
+            where cast(key as string) = {key} order by partition, offset
+            """,
+            frames=stage.frame("smpte"),
+            key=f"smpte.{tape.deck}",
+        ).collect()
+        missing, doubled = find_faults([row[0] for row in rows], FRAMES)
         stage.tell(f"{tape.deck}: missing {', '.join(missing)}; twice {', '.join(doubled)}")
-        stage.check(
-            f"{tape.deck}: found is what was put in",
-            (missing, doubled) == (tape.missing, tape.doubled),
-        )
+        found, put_in = (missing, doubled), (tape.missing, tape.doubled)
+        stage.check(f"{tape.deck}: found is what was put in", found == put_in)
 
 
 def _release(stage: Stage, frames: int) -> None:
@@ -237,7 +236,9 @@ def _release(stage: Stage, frames: int) -> None:
     freed = size - stage.bytes_of("smpte")
     stage.freed(freed)
     status = stage.client.status(1, "smpte")
-    stage.tell(f"{dropped} segment reclaimed, {freed:,} bytes; GET_STATUS 1: {status.word} {status.bundle}")
+    stage.tell(
+        f"{dropped} segment reclaimed, {freed:,} bytes; GET_STATUS 1: {status.word} {status.bundle}"
+    )
     stage.check("the consumed segment went", dropped == 1)
     stage.check("its records are found in the archive", status.word == "ARCHIVED")
     stage.moment("release")
