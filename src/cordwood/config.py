@@ -190,7 +190,9 @@ class BrokerConfig:
         choices=("block", "drop_oldest"),
     )
     ingress_buffer: int = setting(
-        8192, "Records that may wait between the ingress door and the writer.", low=1
+        8192,
+        "Records that may wait between the ingress door and the writer (and 16 MiB of them).",
+        low=1,
     )
     line_bytes_max: int = setting(
         MIB,
@@ -204,7 +206,8 @@ class BrokerConfig:
     connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
     idle_timeout_ms: int = setting(
         10 * MINUTE_MS,
-        "Close a connection that sent nothing for this long. -1 = never.",
+        "Close a connection that sent nothing whole for this long (a drip does not count). "
+        "-1 = never.",
         low=1,
         limit=True,
     )
