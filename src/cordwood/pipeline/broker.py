@@ -173,7 +173,7 @@ class BrokerApi:
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """What a path of the API answers."""
-        return self._ask("GET", path, **params)
+        return self._ask("GET", path, None, **params)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Do what the body says; it may come to the broker twice."""
