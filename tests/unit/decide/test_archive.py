@@ -186,3 +186,22 @@ def test_a_hole_in_the_sequences_is_found():
     """Even in a chain that was made with it."""
     holed = a_manifest([(0, 250), (300, 500)])
     assert problems(holed) == {Problem.GAP}
+
+
+def test_a_line_written_otherwise_is_edited():
+    """The same JSON in other words: nobody but us writes manifests."""
+    text = encode_manifest(ENTRIES).replace(b'"number":2', b'"number": 2')
+    assert {finding.problem for finding in check_manifest(text)[1]} == {Problem.EDITED}
+
+
+def test_a_manifest_begins_with_its_topic():
+    """A chain cut off and begun anew elsewhere does not start where this topic's starts."""
+    begun = seal_entry(replace(ENTRIES[0], previous=ENTRIES[2].link))
+    assert problems([begun]) == {Problem.ORDER}
+
+
+@pytest.mark.parametrize("cut", [1, 5])
+def test_a_manifest_cut_short_is_found(cut):
+    """Even by its last newline."""
+    text = encode_manifest(ENTRIES)[:-cut]
+    assert Problem.EDITED in {finding.problem for finding in check_manifest(text)[1]}
