@@ -1,6 +1,6 @@
 # Every target sets itself up in .venv from nothing but Python >= 3.11 and pip; see scripts/setup.sh.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench docs clean
+.PHONY: help demo serve test check bench docs site clean
 SHELL := /bin/sh
 BIN := .venv/bin
 ARGS ?=
@@ -30,6 +30,10 @@ bench: .venv/.dev  ## measure; ARGS="codec log" chooses modules of bench/
 
 docs: .venv/.core  ## fill the generated parts of the documents
 	@$(BIN)/python scripts/docs.py $(ARGS)
+
+site: docs  ## the documents as a site, in site/
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'zensical>=0.0.40'
+	@$(BIN)/zensical build
 
 clean:  ## forget everything that can be made again
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
