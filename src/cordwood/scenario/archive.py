@@ -93,7 +93,8 @@ def _check_status(stage: Stage, client: Client, home: str) -> None:
         bundle=status.bundle,
     )
     try:
-        next(iter(client.subscribe("archive", from_seq=1)))
+        with client.subscribe("archive", from_seq=1) as lines:
+            next(lines)
         said = "nothing"
     except CordwoodError as error:
         said = str(error)
