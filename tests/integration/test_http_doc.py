@@ -1,0 +1,76 @@
+"""docs/http.md against a real broker: every shape on the page is what is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.testing import Broker
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
+SHAPES = dict(re.findall(r"<!-- shape: (\S+) -->\n```json\n(.*?)```", PAGE, re.DOTALL))
+FREE = {"addresses", "config", "offline_partitions", "compaction_quarantined"}  # keys are data
+
+
+def shape(value: Any, name: str = "") -> Any:
+    """Names and types, and of a list its first element."""
+    if isinstance(value, dict):
+        return {} if name in FREE else {key: shape(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shape(each) for each in value[:1]]
+    return type(value).__name__
+
+
+def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
+    """The JSON answer, an error's too."""
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(f"http://{broker.http}{path}", data=data, method=method)
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return json.load(error)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """A broker with a topic, a reader and a binding, made over HTTP as the page says."""
+    with Broker() as running:
+        told = {"topic": "orders", "reader": "billing"}
+        made = ask(running, "POST", "/api/readers", {"action": "register", "create": True, **told})
+        assert made == {"ok": True}
+        route = {"kind": "prefix", "key": "orders", "topic": "sales"}
+        assert ask(running, "POST", "/api/routes", route) == {"ok": True}
+        yield running
+
+
+@pytest.mark.parametrize("path", SHAPES)
+def test_answer_has_the_shape_on_the_page(broker: Broker, path: str):
+    """The same names with the same types, all the way down."""
+    assert shape(ask(broker, "GET", path)) == shape(json.loads(SHAPES[path]))
+
+
+def test_cut_and_reclaim_answer_with_counts(broker: Broker):
+    """As the page says, with and without a topic."""
+    assert ask(broker, "POST", "/api/cut", {"topic": "orders"}) == {"sealed": 0}
+    assert ask(broker, "POST", "/api/reclaim", {}) == {"dropped": 0}
+
+
+def test_readers_are_moved_and_removed_as_the_page_says(broker: Broker):
+    """``advance`` never goes back, ``reset`` goes anywhere, ``remove`` forgets."""
+    who = {"topic": "orders", "reader": "another", "partition": 0}
+    for change in ({"action": "register"}, {"action": "reset", "offset": 7}):
+        assert ask(broker, "POST", "/api/readers", {**who, **change}) == {"ok": True}
+    ask(broker, "POST", "/api/readers", {**who, "action": "advance", "offset": 3})
+    rows = ask(broker, "GET", "/api/readers?topic=orders")["readers"]
+    assert {row["reader"]: row["seq"] for row in rows}["another"] == 7
+    ask(broker, "POST", "/api/readers", {**who, "action": "remove"})
+    rows = ask(broker, "GET", "/api/readers?topic=orders")["readers"]
+    assert [row["reader"] for row in rows] == ["billing"]
