@@ -26,6 +26,7 @@ TOOLS: dict[str, str] = dict(
     if line and not line.startswith("#")
 )
 MISSING = "missing tool: "
+os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
 
 # Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
 # change. Both try equally many. A deadline would measure the neighbours' load.
