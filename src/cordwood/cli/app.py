@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("pipeline:app", "The Spark jobs behind the log: run, status."),
     "segment": ("segment:app", "Segment files: list, dump, verify."),
     "config": ("config:app", "The broker's settings, and where they were set."),
+    "check": ("check:check", "Is the broker well? For monitoring, by exit code."),
     "certs": ("certs:app", "Certificates for TLS in a lab."),
     "compact": ("compact:compact", "Compact a topic, or say when it is due."),
     "dlq": ("dlq:app", "Dead letters: count, look, replay."),
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("sql:sql", "SQL over topics; a query, a file or a prompt."),
     "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
     "demo": ("demo:demo", "Two stories on a real broker and Spark, checked step by step."),
+    "completion": ("completion:completion", "Print the completion script of a shell."),
     "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
 }
 

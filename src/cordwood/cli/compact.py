@@ -38,10 +38,10 @@ def compact(
 
     with broker_desk(broker) as desk:
         if explain:
-            show([_plan_row(row) for row in _partitions(desk.api, topic)], form)
+            show([plan_row(row) for row in _partitions(desk.api, topic)], form)
             return
         if not now and not any(row["is_due"] for row in _partitions(desk.api, topic)):
-            show([_plan_row(row) for row in _partitions(desk.api, topic)], form)
+            show([plan_row(row) for row in _partitions(desk.api, topic)], form)
             typer.echo("nothing is due; --now compacts all the same", err=True)
             return
         from cordwood.pipeline.compact import on_spark, run_due
@@ -65,7 +65,8 @@ def _partitions(api: Any, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def _plan_row(row: dict[str, Any]) -> dict[str, Any]:
+def plan_row(row: dict[str, Any]) -> dict[str, Any]:
+    """One partition as a line: how dirty, when compacted, what that freed, and what comes next."""
     state = row["state"]
     return {
         "partition": row["partition"],

@@ -11,6 +11,7 @@ import typer
 
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import decode_committed
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.formats import compile_format, encode_json
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.places import Place, find_place, parse_span
@@ -20,7 +21,9 @@ from cordwood.model import Record, TopicPartition
 DEFAULT_FORMAT = r"%v\n"
 WAIT_MS = 500
 
-Topics = Annotated[list[str], typer.Argument(help="One or more topics.")]
+Topics = Annotated[
+    list[str], typer.Argument(help="One or more topics.", autocompletion=complete_topics)
+]
 FormatOption = Annotated[
     str, typer.Option("-f", "--record-format", help="Percent format; see `cordwood consume -h`.")
 ]

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import (
     DEFAULT_BROKER,
     BrokerOption,
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Topic = Annotated[str, typer.Argument(help="The topic's name.")]
+Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", help="A setting, name=value; repeat for more."),
@@ -56,9 +57,10 @@ def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 def describe(
     topic: Topic, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
 ) -> None:
-    """A topic's partitions, and the settings that differ from the defaults."""
+    """A topic's partitions, how compaction stands, and settings that differ from the defaults."""
     found = _topics(broker, topic)[0]
-    show([_partition(part) for part in found["partitions"]], form)
+    cleaning = _cleaning(broker, found)
+    show([{**_partition(p), **cleaning.get(p["partition"], {})} for p in found["partitions"]], form)
     if form is Format.TABLE:
         for name, value in found["config"].items():
             typer.echo(f"{name}={value}", err=True)
@@ -108,6 +110,17 @@ def _topics(broker: str, name: str | None = None) -> list[dict[str, Any]]:
     found = http_client(broker).get("/api/topics", **({"name": name} if name else {}))
     topics: list[dict[str, Any]] = found["topics"]
     return topics
+
+
+def _cleaning(broker: str, topic: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Partition → how compaction stands; nothing for a topic that is not compacted."""
+    if "compact" not in topic["config"].get("cleanup.policy", ""):
+        return {}
+    from cordwood.cli.compact import plan_row
+    from cordwood.cli.connect import http_client
+
+    rows = http_client(broker).get("/api/compaction", topic=topic["name"])["partitions"]
+    return {row["partition"]: plan_row(row) for row in rows}
 
 
 def _summary(topic: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
         ("GET", "/livez"): api.healthz,
         ("GET", "/readyz"): api.readyz,
         ("GET", "/metrics"): api.metrics,
+        ("GET", "/api/health"): api.health,
         ("GET", "/api/status"): api.status,
         ("GET", "/api/topics"): api.topics,
         ("POST", "/api/cut"): api.cut,
@@ -72,6 +73,11 @@ class HttpApi:
         """Everything can be served; 503 and what cannot otherwise."""
         ready, facts = self._broker.is_ready()
         return Answer.of({"ready": ready, **facts}, 200 if ready else 503)
+
+    async def health(self, _: Query) -> Answer:
+        """What ``/readyz`` says, for whoever wants to read it and not only its status."""
+        ready, facts = self._broker.is_ready()
+        return Answer.of({"ready": ready, **facts})
 
     async def metrics(self, _: Query) -> Answer:
         """Prometheus text."""

@@ -126,3 +126,37 @@ def test_closed_pipe_ends_consume_quietly(cordwood):
     pipe.stdout.close()
     assert (pipe.wait(timeout=30), pipe.stderr.read()) == (0, b"")
     pipe.stderr.close()
+
+
+def test_check_tells_monitoring_by_exit_code(cordwood):
+    """0 when all is well, 5 when a reader lags too far, 6 when nobody answers."""
+    cordwood("produce", "t", stdin="a\nb\n")
+    cordwood("reader", "register", "t", "slow")
+    assert cordwood("check").returncode == 0
+    late = cordwood("check", "--lag", "1", "--format", "json")
+    assert late.returncode == 5
+    assert {row["check"]: row["state"] for row in json.loads(late.stdout)}[
+        "slow on t-0"
+    ] == "problem"
+    assert cordwood("check", broker_address="127.0.0.1:1").returncode == 6
+
+
+def test_completion_knows_commands_and_topics(cordwood):
+    """The shell's question is answered from the broker."""
+    cordwood("topic", "create", "orders")
+    assert "_CORDWOOD_COMPLETE" in cordwood("completion", "bash").stdout
+    asked = subprocess.run(
+        [sys.executable, "-m", "cordwood"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "CORDWOOD_BROKER": cordwood.broker.kafka,
+            "_CORDWOOD_COMPLETE": "complete_bash",
+            "COMP_WORDS": "cordwood consume or",
+            "COMP_CWORD": "2",
+        },
+    )
+    assert asked.stdout.split() == ["orders"]
