@@ -1,4 +1,4 @@
-"""Every command block of the README and the tutorials, played against a real broker.
+"""Every command block of the README, the tutorials and other pages, played on a real broker.
 
 What is printed is what the page says, but for times, ids and the width of columns.
 """
@@ -14,7 +14,12 @@ import pytest
 from support.doc_session import Session, Step, settled, shell_blocks_of, steps_of
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+SERVE = Step("cordwood serve --data data --no-pipeline &")
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "```console\n" in page.read_text() or page.parent.name == "tutorials"
+]
 TOOLS = ("kcat", "nc", "curl")
 
 
@@ -25,13 +30,18 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_prints_what_it_says(page: Path, tmp_path: Path):
-    """Typed in order into one shell, from an empty directory."""
+    """Typed in order into one shell, from an empty directory.
+
+    A page with ``<!-- serve -->`` takes for granted that a broker runs.
+    """
     steps = list(steps_of(page.read_text()))
     for tool in TOOLS:
         if any(re.search(rf"\b{tool}\b", step.text) for step in steps) and not shutil.which(tool):
             pytest.skip(f"missing tool: {tool}")
     session = Session(tmp_path)
     try:
+        if "<!-- serve -->" in page.read_text():
+            session.play(SERVE)
         for step in steps:
             printed = session.play(step)
             assert settled(printed) == settled(step.printed), f"$ {step.text}\n{printed}"
@@ -43,7 +53,7 @@ def test_page_prints_what_it_says(page: Path, tmp_path: Path):
 def test_page_has_commands_that_are_played(page: Path):
     """The test above cannot pass by finding nothing."""
     typed = [step for step in steps_of(page.read_text()) if not step.file]
-    assert len(typed) > 5
+    assert len(typed) > 2
     assert any(step.printed for step in typed)
 
 
