@@ -57,7 +57,12 @@ def produce(broker, *words, topic="t"):
 
 def consume(broker, topic="t", *, start=0):
     """``(offset, key:value)`` of everything from an offset on."""
-    settings = {"enable.partition.eof": True, "isolation.level": "read_committed"}
+    settings = {
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": 0,  # the broker's clock stands still, and so would a wait
+    }
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "x", **settings})
     consumer.assign([TopicPartition(topic, 0, start)])
     found = []
@@ -157,6 +162,7 @@ def test_a_consumer_in_a_segment_being_replaced_goes_on_without_error_gap_or_rep
     produce(broker, *(f"k{i % 50}:{i}" for i in range(200)))
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g",
                          "enable.partition.eof": True, "fetch.message.max.bytes": 2000,
+                         "fetch.wait.max.ms": 0, "enable.auto.commit": False,
                          "queued.min.messages": 1, "queued.max.messages.kbytes": 1})  # fmt: skip
     consumer.assign([TopicPartition("t", 0, 0)])
     seen = [consumer.poll(10).offset() for _ in range(60)]
@@ -331,6 +337,24 @@ def test_the_command_explains_without_spark(broker):
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)
     assert "active segment, which is never compacted" in row["explain"]
+
+
+def test_topic_describe_shows_how_compaction_stands(broker):
+    """Per partition: dirty ratio, last compacted, bytes freed, due or why not."""
+    from typer.testing import CliRunner
+
+    from cordwood.cli.app import app
+
+    create(broker)
+    produce(broker, *FIGURE)
+    (outcome,) = compact(broker)
+    arguments = ["topic", "describe", "t", "--broker", broker.kafka, "--format", "json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert (row["dirty_ratio"], row["freed_bytes"]) == (0.0, outcome.freed_bytes)
+    assert row["last_compacted"].startswith("2023-11-14T")
+    assert row["explain"].startswith("not due: ")
 
 
 def test_bad_requests_are_refused_with_the_remedy(broker):

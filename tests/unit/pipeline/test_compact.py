@@ -20,7 +20,7 @@ from cordwood.pipeline import rewrite
 from cordwood.pipeline.compact import in_process
 from cordwood.pipeline.survivors import write_deltas
 from support.compaction import HOUR_MS, NOW_MS, TP, Yard, facts_of, latest
-from support.stores import records_in
+from support.stores import a_batch, records_in, stage
 
 DAY_MS = 24 * HOUR_MS
 
@@ -179,6 +179,20 @@ def test_compacting_twice_at_the_same_moment_changes_nothing(yard):
     assert outcome.records_before == outcome.records_after
 
 
+def test_a_segment_that_ends_in_a_gap_is_filled_up_to_its_end(yard):
+    """As other cleaners leave them: an empty batch takes the place of what is missing there."""
+    fill(yard, "a:1", cut=False)
+    fill(yard, "b:1")
+    fill(yard, "a:2")
+    gap = a_batch({0: "a1"})
+    stage(yard.store, "foreign", [0, 2], {0: [gap], 2: [a_batch({2: "a2"})]})
+    yard.store.apply_job(yard.store.verify_job("foreign"))
+    yard.store.alter_topic("t", {"segment.bytes": "100"})  # so that the two stay apart
+    yard.compact_well()
+    spans = [(b.header.base_offset, b.header.last_offset, b.header.count) for b in yard.batches()]
+    assert spans == [(1, 1, 0), (2, 2, 1)]
+
+
 # --- range ----------------------------------------------------------------------------------
 
 
@@ -274,6 +288,17 @@ def test_a_tombstone_waits_for_every_registered_reader(yard):
     yard.register("slow", 2)
     yard.compact_well(demand=False)
     assert offsets(yard) == []
+
+
+def test_a_tombstone_stays_for_its_reader_in_a_segment_that_is_rewritten_too(yard):
+    """Its neighbour goes; the tombstone beside it is due, and still not seen by everybody."""
+    fill(yard, "b:1", "a")
+    yard.register("slow", 1)
+    yard.compact_well()
+    yard.clock.advance(2 * DAY_MS)
+    fill(yard, "b:2")
+    yard.compact_well()
+    assert offsets(yard) == [1, 2]
 
 
 def test_an_old_value_never_comes_back_when_its_tombstone_goes(yard):
