@@ -41,7 +41,7 @@ from cordwood.log.partition import Partition
 from cordwood.log.store import Store
 from cordwood.model import TopicPartition
 
-LEASE_MS: Final = 30 * MINUTE_MS
+LEASE_MS: Final = 60 * MINUTE_MS  # a job that takes longer may find its files removed by another
 ERROR_CHARS_MAX: Final = 500
 
 logger = logging.getLogger("cordwood.broker")

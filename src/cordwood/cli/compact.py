@@ -34,21 +34,23 @@ def compact(
 
     Without --now only partitions that are due. The broker goes on serving throughout.
     """
-    from cordwood.cli.sparking import broker_desk, spark_session
+    from contextlib import closing
 
-    with broker_desk(broker) as desk:
+    from cordwood.cli.sparking import spark_session
+    from cordwood.pipeline.broker import BrokerApi, Where
+    from cordwood.pipeline.compact import ANSWER_S, on_spark, run_due
+
+    with closing(BrokerApi(Where(broker), timeout_s=10, answer_s=ANSWER_S)) as api:
         if explain:
-            show([plan_row(row) for row in _partitions(desk.api, topic)], form)
+            show([plan_row(row) for row in _partitions(api, topic)], form)
             return
-        if not now and not any(row["is_due"] for row in _partitions(desk.api, topic)):
-            show([plan_row(row) for row in _partitions(desk.api, topic)], form)
+        if not now and not any(row["is_due"] for row in _partitions(api, topic)):
+            show([plan_row(row) for row in _partitions(api, topic)], form)
             typer.echo("nothing is due; --now compacts all the same", err=True)
             return
-        from cordwood.pipeline.compact import on_spark, run_due
-
         with spark_session("compact", master, conf) as spark:
             outcomes = run_due(
-                desk.api,
+                api,
                 on_spark(spark),
                 topic=topic,
                 demand=now,

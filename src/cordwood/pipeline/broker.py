@@ -66,8 +66,11 @@ class Cursor(NamedTuple):
 class BrokerApi:
     """One connection to the HTTP door, opened when first needed; one per thread."""
 
-    def __init__(self, where: Where, *, timeout_s: float = TIMEOUT_S) -> None:
-        """``timeout_s`` bounds how long an absent broker is waited for."""
+    def __init__(
+        self, where: Where, *, timeout_s: float = TIMEOUT_S, answer_s: float = _ANSWER_S
+    ) -> None:
+        """``timeout_s`` bounds how long an absent broker is waited for, ``answer_s`` one answer."""
+        self._answer_s = answer_s
         self._where = where
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
@@ -208,7 +211,7 @@ class BrokerApi:
         try:
             if self._connection is None:
                 host, port = parse_address(self._where.http or find_http(self._where.servers or ""))
-                self._connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._answer_s)
             self._connection.request(method, target, data)
             response = self._connection.getresponse()
             said = response.read()

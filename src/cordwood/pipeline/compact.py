@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
@@ -23,6 +23,8 @@ from cordwood.pipeline.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ANSWER_S: Final = 3600.0  # the broker reads every staged byte before it says that all is well
 
 logger = logging.getLogger("cordwood.pipeline")
 

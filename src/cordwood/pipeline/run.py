@@ -106,10 +106,10 @@ class CompactionLook:
 
     def __call__(self, context: Context) -> None:
         """Look, if it is time; compact what is due."""
-        from cordwood.pipeline.compact import Lookout, on_spark
+        from cordwood.pipeline.compact import ANSWER_S, Lookout, on_spark
 
         self._lookout = self._lookout or Lookout(self._started_s)
-        with closing(context.api()) as api:
+        with closing(BrokerApi(context.where, answer_s=ANSWER_S)) as api:
             self._lookout.look(api, on_spark(context.spark))
 
 
