@@ -1,6 +1,5 @@
 """ROUTE through Spark: every record once, in order, by the bindings of the moment."""
 
-import time
 from contextlib import closing
 
 import pytest
@@ -11,6 +10,7 @@ from cordwood.errors import StaleDelivery
 from cordwood.model import Header, TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Cursor, Where
 from cordwood.pipeline.route import READER, Route, plan_route
+from cordwood.scenario.stage import wait_until
 from cordwood.testing import Broker
 from support.stores import headers_of
 
@@ -38,12 +38,13 @@ def send(broker, *messages):
 
 def wait_routed(broker, running, count):
     """Until the cursor is there; a query that failed is shown."""
-    deadline = time.monotonic() + WAIT_S
     with closing(BrokerApi(Where(broker.kafka))) as api:
-        while sum(api.positions("append", READER).values()) < count:
+
+        def is_there():
             assert running.failure() is None
-            assert time.monotonic() < deadline, "not routed in time"
-            time.sleep(0.02)
+            return sum(api.positions("append", READER).values()) >= count
+
+        wait_until(is_there, f"{count} records are routed", WAIT_S)
 
 
 def records(broker, topic, partition=0):
@@ -124,10 +125,8 @@ def test_of_two_drivers_one_is_refused(spark, broker):
             assert api.deliver("other", 0, "moved", [], [Cursor(READER, "append", 0, 1, 1)])
             api.advance("append", 0, READER, 2)  # somebody else took the next record
         send(broker, ("jobs.a", "2"))
-        deadline = time.monotonic() + WAIT_S
-        while (why := running.failure()) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: running.failure() is not None, "the query ends", WAIT_S)
+        why = running.failure()
     finally:
         running.stop()
     assert "another driver is at work" in why
