@@ -226,6 +226,23 @@ def test_a_table_is_the_newest_value_of_every_key(bench, tmp_path):
         bench.table(tmp_path / "out", form="delta")
 
 
+def test_a_delta_table_has_the_same_rows(bench, tmp_path):
+    """Where deltalake is installed; each run is one version of the table."""
+    deltalake = pytest.importorskip("deltalake")
+    out = tmp_path / "delta"
+    request = TableRequest(topic="users", out=out, form="delta")
+    bench.put("users", [(b"a", b"1", ()), (b"b", b"1", ())])
+    assert not build_table(bench.spark, bench.api, bench.where, request).is_incremental
+    bench.put("users", [(b"b", None, ()), (b"a", b"2", ())])
+    built = build_table(bench.spark, bench.api, bench.where, request)
+    assert (built.rows, built.read, built.is_incremental) == (1, 2, True)
+    table = deltalake.DeltaTable(str(out))
+    assert table.version() == 1
+    assert table.to_pyarrow_table().select(["key", "value"]).to_pylist() == [
+        {"key": b"a", "value": b"2"}
+    ]
+
+
 def test_topics_are_views_and_results_come_in_every_form(bench):
     """Odd names are quoted; values are text where they are."""
     bench.put("orders.eu", [(b"k%d" % i, json.dumps({"n": i}).encode(), ()) for i in range(3)])
