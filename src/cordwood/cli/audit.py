@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOpti
 from cordwood.cli.sparking import ConfOption, MasterOption
 
 PROBLEMS = 5
+_WINDOW = re.compile(r"[1-9]\d* (second|minute|hour|day|week)s?")
 
 
 def audit(
@@ -38,6 +40,10 @@ def audit(
     from cordwood.decide.audit import is_whole
     from cordwood.pipeline.audit import audit_topics, balance_books
 
+    if not _WINDOW.fullmatch(window):
+        raise typer.BadParameter(
+            f"{window!r} is no window; use 1 hour, 7 days", param_hint="--window"
+        )
     with broker_desk(broker) as desk:
         wanted = topics or sorted(desk.api.partition_counts())
         with spark_session("audit", master, conf) as spark:
