@@ -103,6 +103,7 @@ def test_service_example_passes_its_own_tests(tmp_path: Path):
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # Spark starts twice, on a machine that may be busy
 def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Path):
     """Run twice with records in between, every record is there once.
 
@@ -121,6 +122,7 @@ def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Pa
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # Spark starts twice, on a machine that may be busy
 def test_cdc_example_gives_the_newest_row_of_each_key(broker: Broker, tmp_path: Path):
     """Updates win over inserts, deletions leave nothing."""
     changes = [
