@@ -12,6 +12,7 @@ from types import ModuleType
 
 _loading = threading.Lock()
 _loaded: ModuleType | None = None
+_starting = threading.Lock()  # never held for long: the event loop asks for it
 _is_warming = False
 
 
@@ -37,7 +38,7 @@ def warm() -> None:
 def warm_soon() -> None:
     """The same beside whoever asks: the first traffic calls it, and does not wait."""
     global _is_warming
-    with _loading:
+    with _starting:
         is_first, _is_warming = not _is_warming, True
     if is_first:
         threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()

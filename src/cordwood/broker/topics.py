@@ -62,8 +62,9 @@ class TopicDesk:
     async def _create_once(self, name: str) -> LiveTopic:
         """Several first writers create one topic."""
         if name not in self._creating:
-            work = self.create(name, self._config.num_partitions, {})
-            self._creating[name] = asyncio.ensure_future(work)
+            work = asyncio.ensure_future(self.create(name, self._config.num_partitions, {}))
+            work.add_done_callback(_look)
+            self._creating[name] = work
         try:
             return await asyncio.shield(self._creating[name])
         except TopicExists:
@@ -126,3 +127,9 @@ class TopicDesk:
                 for segment in (*sealed, active)
             ],
         }
+
+
+def _look(creation: asyncio.Future[LiveTopic]) -> None:
+    """Whoever wanted the topic may have gone by now: its outcome is no longer anybody's."""
+    if not creation.cancelled():
+        creation.exception()
