@@ -78,7 +78,7 @@ $bin/python -m pip --version >/dev/null 2>&1 || make_venv
 case $level in
     core) install -e . && stamp core ;;
     check) install -e '.[check]' && stamp core check ;;
-    spark) install -e '.[spark]' 'confluent-kafka>=2.8' && provide_java && stamp core spark ;;
+    spark) install -e '.[demo]' && provide_java && stamp core spark ;;
     dev) install -e '.[dev]' && provide_java && provide_tools && stamp core check spark dev ;;
     *) die "there is no level $level; core, check, spark and dev are" ;;
 esac

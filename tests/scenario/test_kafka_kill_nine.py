@@ -16,6 +16,7 @@ import pytest
 
 from cordwood.scenario.stage import Child
 from support.kafka_clients import PATIENCE_S, create_topic
+from support.lines import select_nothing, until
 
 ROUNDS = 20
 PARTITIONS = 3
@@ -140,11 +141,10 @@ def test_kill_nine_loses_doubles_and_reorders_nothing(tmp_path):
     try:
         for nth in range(ROUNDS):
             goal = load.acked_count + 1000
-            while load.acked_count < goal:
-                time.sleep(0.005)
+            until(lambda goal=goal: load.acked_count >= goal, "a thousand more are acknowledged")
             if nth % 4 == 0:
                 read_and_commit(address, committed)
-            time.sleep(chance.random() * 0.2)  # not to wait for something: to kill it anywhere
+            select_nothing(chance.random() * 0.2)  # not to wait: to kill it anywhere
             broker.kill()
             settings = {"kafka": address, "group.initial.rebalance.delay.ms": "0"}
             broker = Child(tmp_path / "data", settings)

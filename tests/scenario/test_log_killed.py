@@ -7,12 +7,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from cordwood.config import TopicConfig
+from support.lines import select_nothing
 from support.logs import open_partition, read_all
 
 CONFIG = TopicConfig(segment_entries=40, index_interval_bytes=200)
@@ -49,7 +49,7 @@ def one_round(root: Path, seconds: float) -> tuple[int, int]:
         env=environment,
     ) as child:
         opened = child.stdout.readline().split()
-        time.sleep(seconds)  # not to wait for anything: this is when the kill comes
+        select_nothing(seconds)  # not to wait for anything: this is when the kill comes
         os.kill(child.pid, signal.SIGKILL)
         rest = child.stdout.read()
     lines = rest[: rest.rfind(b"\n") + 1].split(b"\n")[:-1]  # the last may be cut

@@ -23,6 +23,7 @@ from cordwood.testing import Broker
 from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
 from support.kafka_clients import PATIENCE_S, create_topic
+from support.lines import until
 from support.recording import Recorder, converse, read_reply
 
 UNSUPPORTED_VERSION = 35
@@ -55,10 +56,8 @@ class Neighbour:
 
     def end(self) -> None:
         """Every number is there, once and in order, and no ack took seconds."""
-        goal, deadline = self.sent + 2, time.monotonic() + PATIENCE_S
-        while self.sent < goal:
-            assert time.monotonic() < deadline, "the neighbour is served no more"
-            time.sleep(0.005)
+        goal = self.sent + 2
+        until(lambda: self.sent >= goal, "the neighbour is served", PATIENCE_S)
         self._ending.set()
         self._thread.join()
         consumer = confluent_kafka.Consumer(
@@ -241,10 +240,11 @@ def test_a_peer_that_does_not_read_is_not_read_from(broker, neighbour):
     with connect(broker.kafka) as door:
         sender = threading.Thread(target=door.sendall, args=(requests,))
         sender.start()
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(is_stopped(link) for link in list(links_of(broker))):
-            assert time.monotonic() < deadline, "the door never stopped writing"
-            time.sleep(0.01)
+        until(
+            lambda: any(is_stopped(link) for link in list(links_of(broker))),
+            "the door stops writing",
+            PATIENCE_S,
+        )
         with door.makefile("rb", 1_000_000) as replies:
             for number in range(count):
                 (length,) = struct.unpack(">i", replies.read(4))
@@ -267,7 +267,4 @@ def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, n
         with connect(broker.kafka) as door:
             door.sendall(fetches[0])
             door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    deadline = time.monotonic() + PATIENCE_S
-    while len(links_of(broker)) > 2:  # the neighbour's
-        assert time.monotonic() < deadline, f"{len(links_of(broker))} connections are left"
-        time.sleep(0.01)
+    until(lambda: len(links_of(broker)) <= 2, "only the neighbour's are left", PATIENCE_S)

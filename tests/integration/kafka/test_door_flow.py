@@ -14,6 +14,7 @@ from cordwood.testing import Broker
 from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.kafka_clients import PATIENCE_S, Confluent, Sent, create_topic
+from support.lines import until
 from support.recording import read_reply
 
 FETCH, VERSION = 1, 11
@@ -81,8 +82,7 @@ def test_a_stopping_broker_lets_long_polls_go(broker):
     with connect(broker) as door:
         door.sendall(fetch("quiet", 0, min_bytes=1, max_wait_ms=60_000))
         kafka = broker.service.server.doors["kafka"]
-        while not any(link.is_busy() for link in list(kafka.links)):
-            time.sleep(0.005)
+        until(lambda: any(link.is_busy() for link in list(kafka.links)), "it waits")
         started = time.monotonic()
         broker.stop()
         assert time.monotonic() - started < 5
