@@ -115,6 +115,8 @@ class CommandDesk:
     # --- one method a command -------------------------------------------------------------
 
     async def _get_ack(self, request: c.GetAck, _: Framing) -> bytes:
+        if request.topic is None and self._config.ingress_topic not in self._topics.all():
+            return replies.encode_ack(0)  # no line has come yet
         return replies.encode_ack(self._partition(request.topic).high_watermark)
 
     async def _get_status(self, request: c.GetStatus, _: Framing) -> bytes:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cordwood.client import Client
 from cordwood.testing import Broker
 from cordwood.wire.line import COMMANDS
 from support.lines import Wire, ask, numbered
@@ -194,3 +195,9 @@ def test_ingress_lines_are_seen_by_get_ack_without_a_topic(broker: Broker):
         wire.hello("a")
         wire.send(numbered(1, 6)).acked(5)
     assert ask(broker.control, "GET_ACK") == b"ACK 5"
+
+
+def test_get_ack_of_a_broker_without_lines_is_zero():
+    """Nothing is durable yet: that is 0, not an error."""
+    with Broker(kafka="off", durability="os") as broker, Client(broker.control) as client:
+        assert client.get_ack() == 0
