@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from cordwood.batch.compress import INFLATED_BYTES_MAX, compress, decompress
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
+    CODEC_BITS,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER,
@@ -173,12 +174,21 @@ def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[R
         while coming and coming[-1][1] <= header.last_offset:
             void.add(coming.pop()[0])
         if header.is_control:
+            _check_span(header, position)
             if header.producer_id in void and _is_abort(data, position):
                 void.remove(header.producer_id)
         elif not (header.is_transactional and header.producer_id in void):
             records += decode_batch(data, position)
         position += header.size_bytes
     return records
+
+
+def _check_span(header: BatchHeader, position: int) -> None:
+    """What must hold even of a batch whose records nobody looks at."""
+    has_offsets = 0 <= header.base_offset <= header.last_offset < _INT64_END
+    has_codec = header.attributes & CODEC_BITS <= Codec.ZSTD.value
+    if not (has_offsets and has_codec and (header.count or header.size_bytes == HEADER_BYTES)):
+        raise CorruptBatch(f"batch at position {position}: offsets, codec or count that cannot be")
 
 
 def _is_abort(data: Buffer, position: int) -> bool:

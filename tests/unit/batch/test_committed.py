@@ -1,7 +1,10 @@
 """What a read_committed reader sees of batches as stored."""
 
-from cordwood.batch.header import patch
+import pytest
+
+from cordwood.batch.header import patch, seal
 from cordwood.batch.records import decode_committed, encode_batch, encode_marker
+from cordwood.errors import CorruptBatch
 from cordwood.model import Record
 
 
@@ -47,3 +50,12 @@ def test_markers_are_never_records():
     """Nor is anything left out where nothing was aborted."""
     log = batch(0, b"a", 7, transactional=True) + marker(1, 7, commit=True) + batch(2, b"b")
     assert values(log, []) == [b"a", b"b"]
+
+
+def test_a_marker_whose_offsets_cannot_be_is_refused():
+    """Nobody looks at a marker's records, but where it stands must make sense."""
+    data = bytearray(marker(3, 7, commit=True))
+    data[23:27] = (-5).to_bytes(4, "big", signed=True)  # last offset delta
+    seal(data, 0, len(data))
+    with pytest.raises(CorruptBatch):
+        decode_committed(bytes(data), [])
