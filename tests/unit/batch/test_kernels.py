@@ -78,6 +78,7 @@ def test_without_any_place_for_a_cache_kernels_still_compile(tmp_path):
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "left"), [(".nbc", b""), (".nbi", b"\x80\x04 no pickle")])
 def test_a_cache_that_does_not_load_is_made_again(tmp_path, suffix, left):
     """A crash may leave its files without their bytes; the next start must not trip over them."""

@@ -650,6 +650,7 @@ def test_a_dry_run_says_what_it_frees_and_changes_nothing(yard):
     assert wet.freed_bytes == yard.state().freed_bytes > 0
 
 
+@pytest.mark.slow
 def test_small_budgets_give_the_same_result(tmp_path):
     """Tasks with room for a handful of entries: more ranges, the same survivors."""
     found = []
