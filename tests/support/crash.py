@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cordwood.log.files import Files
+from cordwood.log.files import Files, OpenFile
 
 T = TypeVar("T")
 
@@ -57,6 +59,38 @@ class QuickFiles(Files):
         if name in {"sync_data", "sync_dir"}:
             return None  # type: ignore[return-value]
         return super().effect(name, path, act)
+
+    def create(self, path: Path) -> OpenFile:
+        """Remembered, as ``close`` may never come."""
+        return self._hold(super().create(path))
+
+    def open_existing(self, path: Path) -> OpenFile:
+        """Remembered, too."""
+        return self._hold(super().open_existing(path))
+
+    def close(self, file: OpenFile) -> None:
+        """Given back in the usual way."""
+        self._held.discard(file)
+        super().close(file)
+
+    @cached_property
+    def _held(self) -> set[OpenFile]:
+        """What is open; a process that dies gives all of it back, and so does this when it goes."""
+        held: set[OpenFile] = set()
+        weakref.finalize(self, _close_all, held)
+        return held
+
+    def _hold(self, file: OpenFile) -> OpenFile:
+        self._held.add(file)
+        return file
+
+
+def _close_all(held: set[OpenFile]) -> None:
+    """Only what is still that file: others may have closed it, and its number be another's."""
+    for fd, path in held:
+        link = Path(f"/proc/self/fd/{fd}")
+        if link.is_symlink() and str(link.readlink()).removesuffix(" (deleted)") == str(path):
+            os.close(fd)
 
 
 class CrashFiles(QuickFiles):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class Descriptors:
         self._idle_max = idle_max
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._entries)  # for whoever never came to close()
 
     @property
     def open_count(self) -> int:
@@ -87,3 +89,8 @@ class Descriptors:
         entry.is_forgotten = True
         if not entry.leases:
             os.close(entry.fd)
+
+
+def _close_all(entries: OrderedDict[Hashable, _Entry]) -> None:
+    for entry in entries.values():
+        os.close(entry.fd)

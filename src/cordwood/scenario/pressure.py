@@ -127,9 +127,10 @@ class Sender(threading.Thread):
     def run(self) -> None:
         """Send everything."""
         data = memoryview(self._data)
+        writable = select.poll()  # select() knows no descriptor above 1023
+        writable.register(self._socket, select.POLLOUT)
         while self.sent_bytes < len(data):
-            _, ready, _ = select.select([], [self._socket], [], BLOCKED_S)
-            if ready:
+            if writable.poll(BLOCKED_S * 1000):
                 self.sent_bytes += self._socket.send(data[self.sent_bytes :])
             else:
                 self.blocked.set()
