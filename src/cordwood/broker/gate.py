@@ -6,10 +6,10 @@ router:
 
 1. The query's tasks have staged files of record batches, and its driver names them in a request.
 2. The gate syncs the files, numbers every batch (a producer id of the query's own, sequences that
-   run on) and writes that down, together with the cursors of what the query has read: one durable
-   step. From here on the delivery happens, whatever crashes.
+   run on) and writes that down, together with where the cursors of what the query has read shall
+   stand. From here on the delivery happens, whatever crashes.
 3. It appends them. What the log already has by its number is passed over.
-4. It notes that all is done, and forgets the files.
+4. It notes that all is done and moves the cursors, in one durable step, and forgets the files.
 
 A request that comes again after step 2 is step 3 again; after step 4 it is nothing. A restart
 finishes what was written down. So each batch of a query is in the log once, for every kind of
@@ -148,6 +148,7 @@ class Gate:
             "done": False,
             "next": numbers,
             "parts": [list(part) for part in parts],
+            "cursors": [[*where, offset] for where, offset in delivery.cursors.items()],
         }
         await self._in_meta(self._write_down, delivery, record)
         return record
@@ -162,11 +163,7 @@ class Gate:
                     f"reader {where.reader} of {where.topic}-{where.partition} stands at {stands}, "
                     f"and query {delivery.query} delivers from {start}: another driver is at work"
                 )
-        now_ms = self._clock.now_ms()
-        cursors = {
-            where: Cursor(offset, commit_ms=now_ms) for where, offset in delivery.cursors.items()
-        }
-        self._catalog.put_sink(delivery.query, record, cursors)
+        self._catalog.put_sink(delivery.query, record)
 
     def _number(self, staging: Path, parts: Sequence[Part], numbers: dict[str, int]) -> list[Part]:
         """On a background thread: check every staged byte and count on from ``numbers``."""
@@ -192,7 +189,13 @@ class Gate:
         staging = self.staging(record["job"])
         for fields in record["parts"]:
             await self._append(staging, Part(*fields), record["producer_id"])
-        await self._in_meta(self._catalog.put_sink, query, {**record, "done": True, "parts": []})
+        now_ms = self._clock.now_ms()
+        cursors = {
+            ReaderPartition(reader, topic, partition): Cursor(offset, commit_ms=now_ms)
+            for reader, topic, partition, offset in record["cursors"]
+        }
+        done = {**record, "done": True, "parts": [], "cursors": []}
+        await self._in_meta(self._catalog.put_sink, query, done, cursors)
         self._forget(record["job"])
 
     async def _append(self, staging: Path, part: Part, producer_id: int) -> None:
