@@ -431,7 +431,7 @@ class Catalog:
     def put_sink(
         self, query: str, record: Any, cursors: Mapping[ReaderPartition, Cursor] | None = None
     ) -> None:
-        """Store a query's delivery and, in the same step, move the cursors of what it has read."""
+        """Store how far a query's delivery is and, in the same step, move the cursors given."""
         with self._writing:
             put = {key("sink", query): encode(record)}
             self._put(put | self._cursors_left(cursors or {}))
