@@ -5,7 +5,7 @@ them together for Spark. Encoding takes spans from anywhere: decoded ones, so th
 rewrites batches and keeps whatever their headers say, or Arrow's own buffers, for sink and router.
 
 Kernels look only at what is wanted, so damage elsewhere in a record goes unseen here;
-``check_records`` looks at everything.
+``is_keyed`` looks at everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cordwood.batch.header import (
 from cordwood.batch.records import RECORD_BYTES_MIN
 from cordwood.batch.table import Batches, Bytes, Ints, Longs, WalkEnd, readonly, walk_batches
 from cordwood.batch.warmth import kernels
-from cordwood.errors import CorruptBatch, InvalidRecord
+from cordwood.errors import CorruptBatch
 from cordwood.model import NO_PRODUCER, Codec, TimestampType
 
 COLUMNS: Final = frozenset({"offset", "timestamp", "timestamp_type", "key", "value", "headers"})
@@ -199,20 +199,16 @@ def decode_columns(
     )
 
 
-def check_records(data: Buffer | Bytes, *, keyed: bool = False) -> int:
-    """Look at every byte of every record; how many there are.
+def is_keyed(data: Buffer | Bytes) -> bool:
+    """Whether every record has a key; an empty one is a key.
 
-    For produced batches whose headers hold (``header.check_batches``): raises ``CorruptBatch`` for
-    records that cannot be read, ``InvalidRecord`` for one without a key where keys are needed.
+    For produced batches whose headers hold (``header.check_batches``): looks at every byte of every
+    record and raises ``CorruptBatch`` for one that cannot be read.
     """
     wanted = frozenset({"key", "value", "headers"})
     columns = decode_columns(data, wanted=wanted, verify=False)
     assert columns.keys is not None, "keys were wanted"
-    if keyed and bool((columns.keys.lengths < 0).any()):
-        raise InvalidRecord(
-            "a compacted topic takes only records with a key: one without came; give it a key"
-        )
-    return len(columns)
+    return bool((columns.keys.lengths >= 0).all())
 
 
 def _check_spans(batches: Batches) -> None:

@@ -155,7 +155,7 @@ def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
 
     Raises ``CorruptBatch`` (bytes damaged on the way: sending again may help), ``BatchTooLarge`` or
     ``InvalidRecord`` (what no client may send). Records are not looked at: see
-    ``columns.check_records``.
+    ``columns.is_keyed``.
     """
     headers: list[BatchHeader] = []
     position = 0

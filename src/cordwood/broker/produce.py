@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 
 from cordwood.batch.header import BatchHeader, check_batches, parse_headers
 from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.batch.warmth import is_warm, warm_soon
 from cordwood.clock import Clock
 from cordwood.errors import CordwoodError, InvalidRecord
 from cordwood.log.partition import Appended, Partition
 from cordwood.log.writer import Append, Outcome, Writer
 from cordwood.model import Header, Record
+
+KERNEL_RECORDS = 16  # so many keys a kernel checks in the time of its call
 
 
 class ProduceDesk:
@@ -120,11 +123,34 @@ class ProduceDesk:
 def _check_keys(
     data: bytes | bytearray | memoryview, headers: list[BatchHeader], partition: Partition
 ) -> None:
-    """A compacted topic keeps the newest record of each key, so each record must have one."""
+    """A compacted topic keeps the newest record of each key, so each record must have one.
+
+    A kernel looks at 10,000 records in 0.7 ms; the plain way takes 56, and the loop serves nobody
+    meanwhile. Few records are quicker read plainly, and so are all until the kernel is there.
+    """
+    if sum(header.count for header in headers) < KERNEL_RECORDS:
+        is_keyed = _is_keyed(data, headers)
+    elif is_warm():
+        is_keyed = _is_keyed_by_kernel(data)
+    else:
+        warm_soon()
+        is_keyed = _is_keyed(data, headers)
+    if not is_keyed:
+        raise InvalidRecord(
+            f"topic {partition.tp.topic} is compacted and takes no record without a key"
+        )
+
+
+def _is_keyed(data: bytes | bytearray | memoryview, headers: list[BatchHeader]) -> bool:
     position = 0
     for header in headers:
         if not header.is_control and any(r.key is None for r in decode_batch(data, position)):
-            raise InvalidRecord(
-                f"topic {partition.tp.topic} is compacted and takes no record without a key"
-            )
+            return False
         position += header.size_bytes
+    return True
+
+
+def _is_keyed_by_kernel(data: bytes | bytearray | memoryview) -> bool:
+    from cordwood.batch.columns import is_keyed  # numpy is not for an idle broker
+
+    return is_keyed(data)
