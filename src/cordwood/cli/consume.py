@@ -15,6 +15,7 @@ from cordwood.cli.completion import complete_topics
 from cordwood.cli.formats import compile_format, encode_json
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.places import Place, find_place, parse_span
+from cordwood.cli.progress import Bar, QuietOption, progress
 from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.model import Record, TopicPartition
 
@@ -51,6 +52,7 @@ def consume(
     ] = False,
     form: FormatOption = DEFAULT_FORMAT,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Print records.
@@ -65,7 +67,11 @@ def consume(
         wanted = [tp for tp in wanted if partition is None or tp.partition in partition]
         positions = _starts(client, wanted, first, group)
         ends = _ends(client, wanted, last, exit_at_end=exit_at_end)
-        _print(_runs(client, positions, ends, committed=committed), encode, positions, count)
+        total = _total(positions, ends, count)
+        quiet = quiet or total is None or sys.stdout.isatty()  # there the records are the progress
+        runs = _runs(client, positions, ends, committed=committed)
+        with progress("from " + " ".join(topics), total=total, quiet=quiet) as bar:
+            _print(runs, encode, positions, count, bar)
         if group is not None:
             client.commit(group, positions)
 
@@ -109,6 +115,16 @@ def _ends(
     return None
 
 
+def _total(
+    positions: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None, count: int | None
+) -> int | None:
+    """How many records are to be printed at most; None when nobody knows."""
+    if ends is None:
+        return count
+    left = sum(max(end - positions[tp], 0) for tp, end in ends.items())
+    return left if count is None else min(left, count)
+
+
 def _runs(
     client: KafkaClient,
     positions: dict[TopicPartition, int],
@@ -143,6 +159,7 @@ def _print(
     encode: Callable[[TopicPartition, Record], bytes],
     positions: dict[TopicPartition, int],
     count: int | None,
+    bar: Bar,
 ) -> None:
     """Each answer is written out whole, so that whoever reads the pipe has it at once."""
     out = sys.stdout.buffer
@@ -152,6 +169,7 @@ def _print(
         out.write(b"".join(encode(tp, record) for record in taken))
         out.flush()
         left -= len(taken)
+        bar.advance(len(taken))
         if taken:
             positions[tp] = taken[-1].offset + 1
         if left == 0 or _is_reader_gone():

@@ -28,6 +28,7 @@ def demo(
     """A real broker and a real Spark session play two stories and check every step."""
     if story not in {"cdc", "timecode", "both"}:
         raise typer.BadParameter(f"{story!r} is none of cdc, timecode, both")
+    from cordwood.cli.progress import progress
     from cordwood.demo.picture import draw
     from cordwood.demo.stage import Stage
     from cordwood.demo.stories import play_cdc, play_timecode
@@ -35,7 +36,7 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="cordwood-demo-"))
     started = time.monotonic()
     try:
-        with Stage(directory) as stage:
+        with Stage(directory, watch=lambda what, total: progress(what, total=total)) as stage:
             if story in {"cdc", "both"}:
                 play_cdc(stage)
             if story in {"timecode", "both"}:

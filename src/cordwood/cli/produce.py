@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 import zlib
@@ -14,6 +16,7 @@ import typer
 
 from cordwood.batch.records import encode_batch
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
+from cordwood.cli.progress import Bar, QuietOption, progress
 from cordwood.client.kafka import KafkaClient
 from cordwood.config import KIB
 from cordwood.errors import UnknownTopic
@@ -53,14 +56,21 @@ def produce(
         Compression, typer.Option("-z", "--compression", help="How batches are compressed.")
     ] = Compression.NONE,
     partition: Annotated[int | None, typer.Option("-p", "--partition", min=0)] = None,
+    quiet: QuietOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Append records: one line is one record. Each batch is durable before the next is sent."""
     shared = tuple(_header(text) for text in headers or [])
     sent = 0
-    with KafkaClient(broker) as client:
+    typed = not files and sys.stdin.isatty()
+    size_bytes = _size(files)
+    with (
+        KafkaClient(broker) as client,
+        progress(f"to {topic}", total=size_bytes, unit="bytes", quiet=quiet or typed) as bar,
+    ):
         count = _partition_count(client, topic)
-        for group in _groups(_records(files, key, separator, shared, null=null)):
+        lines = _lines(files, bar)
+        for group in _groups(_records(lines, key, separator, shared, null=null)):
             for number, records in _by_partition(group, count, partition).items():
                 batch = encode_batch(_numbered(records), codec=Codec[codec.name])
                 client.produce(TopicPartition(topic, number), batch)
@@ -84,14 +94,14 @@ def _header(text: str) -> Header:
 
 
 def _records(
-    files: list[Path] | None,
+    lines: Iterator[bytes],
     key: str | None,
     separator: str | None,
     headers: tuple[Header, ...],
     *,
     null: bool,
 ) -> Iterator[Record]:
-    for line in _lines(files):
+    for line in lines:
         found_key, value = (key.encode() if key is not None else None), line
         if separator is not None:
             head, cut, rest = line.partition(separator.encode())
@@ -102,17 +112,25 @@ def _records(
         yield Record(0, time.time_ns() // 1_000_000, found_key, None if is_null else value, headers)
 
 
-def _lines(files: list[Path] | None) -> Iterator[bytes]:
+def _size(files: list[Path] | None) -> int | None:
+    """How many bytes are to be read, where that is known beforehand."""
+    found = [path.stat() for path in files] if files else [os.fstat(sys.stdin.fileno())]
+    is_known = all(stat.S_ISREG(each.st_mode) for each in found)
+    return sum(each.st_size for each in found) if is_known else None
+
+
+def _lines(files: list[Path] | None, bar: Bar) -> Iterator[bytes]:
     if not files:
-        yield from _lines_of(sys.stdin.buffer)
+        yield from _lines_of(sys.stdin.buffer, bar)
     for path in files or []:
         with path.open("rb") as file:
-            yield from _lines_of(file)
+            yield from _lines_of(file, bar)
 
 
-def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+def _lines_of(file: BinaryIO, bar: Bar) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES_MAX):
         yield line.removesuffix(b"\n").removesuffix(b"\r")
+        bar.advance(len(line))
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from cordwood.cli.output import Format, FormatOption, show
+from cordwood.cli.progress import Bar, QuietOption, progress
+from cordwood.errors import UnknownTopic
+from cordwood.log.scan import End, Located, Walk, read_fd
 
 app = typer.Typer(
     help="Segment files of a data directory: list, dump, verify.",
@@ -49,12 +53,12 @@ def dump(
     form: FormatOption = Format.TABLE,
 ) -> None:
     """The batches of one segment file, header by header."""
-    from cordwood.log.scan import End
-
-    scan, rows = _scan(file)
-    show(rows, form)
-    if scan.end is not End.CLEAN:
-        typer.echo(f"{file}: {scan.end.value} after {scan.valid_bytes} bytes", err=True)
+    with file.open("rb") as opened:
+        walk = Walk(read_fd(opened.fileno()), os.fstat(opened.fileno()).st_size, base_offset=0)
+        show([_batch_row(located) for located in walk], form)
+        end = walk.end()
+    if end is not End.CLEAN:
+        typer.echo(f"{file}: {end.value} after {walk.valid_bytes} bytes", err=True)
         raise typer.Exit(PROBLEMS)
 
 
@@ -63,32 +67,21 @@ def verify(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     data: DataOption = DEFAULT_DATA,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Read every batch of every segment and check its length and checksum; exit 5 on damage."""
-    from cordwood.log.scan import End
-
-    rows, damaged = [], 0
-    for path in _logs(data, topic):
-        scan, batches = _scan(path)
-        damaged += scan.end is not End.CLEAN
-        rows.append(
-            {
-                "file": f"{path.parent.name}/{path.name}",
-                "batches": len(batches),
-                "valid_bytes": scan.valid_bytes,
-                "bytes": path.stat().st_size,
-                "end": scan.end.value,
-            }
-        )
+    paths = list(_logs(data, topic))
+    total = sum(path.stat().st_size for path in paths)
+    with progress("verifying", total=total, unit="bytes", quiet=quiet) as bar:
+        rows = [_verified(path, bar) for path in paths]
     show(rows, form)
+    damaged = sum(row["end"] != End.CLEAN.value for row in rows)
     if damaged:
         typer.echo(f"{damaged} damaged or unfinished segment files", err=True)
         raise typer.Exit(PROBLEMS)
 
 
 def _logs(data: Path, topic: str | None) -> Iterator[Path]:
-    from cordwood.errors import UnknownTopic
-
     found = sorted(data.glob("*/*.log"))
     wanted = [
         path for path in found if topic is None or path.parent.name.rpartition("-")[0] == topic
@@ -99,32 +92,41 @@ def _logs(data: Path, topic: str | None) -> Iterator[Path]:
     yield from wanted
 
 
-def _scan(path: Path) -> tuple[Any, list[dict[str, Any]]]:
-    from cordwood.batch.header import parse_header
-    from cordwood.log.scan import scan
+def _verified(path: Path, bar: Bar) -> dict[str, Any]:
+    """What a walk over one file found, in constant memory however large it is."""
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        walk = Walk(read_fd(file.fileno()), size_bytes, int(path.stem))
+        batches = 0
+        for located in walk:
+            batches += 1
+            bar.advance(located.header.size_bytes)
+        bar.advance(size_bytes - walk.valid_bytes)
+        end = walk.end()
+    return {
+        "file": f"{path.parent.name}/{path.name}",
+        "batches": batches,
+        "valid_bytes": walk.valid_bytes,
+        "bytes": size_bytes,
+        "end": end.value,
+    }
 
-    content = path.read_bytes()
-    found = scan(content)
-    rows, position = [], 0
-    while position < found.valid_bytes:
-        header = parse_header(content, position)
-        rows.append(
-            {
-                "position": position,
-                "base_offset": header.base_offset,
-                "last_offset": header.last_offset,
-                "records": header.count,
-                "bytes": header.size_bytes,
-                "codec": header.codec.name.lower(),
-                "producer": header.producer_id,
-                "sequence": header.base_sequence,
-                "epoch": header.leader_epoch,
-                "max_ms": header.max_timestamp_ms,
-                "kind": _kind(header.is_control, header.is_transactional),
-            }
-        )
-        position += header.size_bytes
-    return found, rows
+
+def _batch_row(located: Located) -> dict[str, Any]:
+    header = located.header
+    return {
+        "position": located.position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.count,
+        "bytes": header.size_bytes,
+        "codec": header.codec.name.lower(),
+        "producer": header.producer_id,
+        "sequence": header.base_sequence,
+        "epoch": header.leader_epoch,
+        "max_ms": header.max_timestamp_ms,
+        "kind": _kind(header.is_control, header.is_transactional),
+    }
 
 
 def _kind(is_control: bool, is_transactional: bool) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cordwood.cli.output import parse_settings
+from cordwood.cli.progress import progress
 
 if TYPE_CHECKING:
     from cordwood.pipeline.broker import BrokerApi, Where
@@ -74,7 +75,7 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # errors are said once, by us
-    with _hushed():
+    with progress("starting Spark"), _hushed():
         spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
     try:
         yield spark

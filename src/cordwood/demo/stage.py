@@ -6,9 +6,9 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from cordwood.client import Client
 from cordwood.demo.picture import Moment
@@ -16,13 +16,34 @@ from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.testing import Broker
 
 
-class Stage:
-    """One run of the demo."""
+class Bar(Protocol):
+    """How far a step has come, for whoever watches."""
 
-    def __init__(self, directory: Path, out: IO[str] | None = None) -> None:
+    def reach(self, done: int) -> None:
+        """So much is done in all."""
+
+
+class _Unwatched:
+    def reach(self, done: int) -> None:
+        del done
+
+
+Watch = Callable[[str, int | None], AbstractContextManager[Bar]]  # what is done, and how much of it
+
+
+class Stage:
+    """One run of the demo. ``watch`` shows the progress of its long steps."""
+
+    def __init__(
+        self,
+        directory: Path,
+        out: IO[str] | None = None,
+        watch: Watch = lambda _what, _total: nullcontext(_Unwatched()),
+    ) -> None:
         self.directory = directory
         self.checks: list[tuple[str, bool]] = []
         self.moments: list[Moment] = []
+        self.watch = watch
         self._out = out or sys.stdout
         self._stack = ExitStack()
         self._steps = 0
@@ -41,7 +62,8 @@ class Stage:
         self._stack.callback(self.api.close)
         ready = time.monotonic()
         self.tell(f"broker ready in {ready - started:.2f} s at {self.broker.kafka}")
-        self.spark: Any = session("cordwood demo", master="local[2]")
+        with self.watch("starting Spark", None):
+            self.spark: Any = session("cordwood demo", master="local[2]")
         self._stack.callback(self.spark.stop)
         self.tell(f"Spark {self.spark.version} ready in {time.monotonic() - ready:.1f} s")
         return self
@@ -110,24 +132,26 @@ class Stage:
             .load()
         )
 
-    def route(self, until: Callable[[], bool]) -> float:
-        """Run the router until it has caught up; the seconds it took."""
+    def route(self, end: int) -> float:
+        """Run the router until it has come to this offset; the seconds it took."""
         from cordwood.pipeline.route import Route, plan_route
 
-        started = time.monotonic()
+        started, start = time.monotonic(), self._routed()
         api = BrokerApi(self.where)  # the query's thread has one of its own
         running = Route(self.spark, plan_route(api, self.where), api)
         try:
-            while not until():
-                if (error := running.query.exception()) is not None:
-                    raise error
-                time.sleep(0.02)
+            with self.watch("routing", end - start) as bar:
+                while (reached := self._routed()) < end:
+                    if (error := running.query.exception()) is not None:
+                        raise error
+                    bar.reach(reached - start)
+                    time.sleep(0.02)
         finally:
             running.stop()
             api.close()
         return time.monotonic() - started
 
-    def routed(self) -> int:
+    def _routed(self) -> int:
         """How far the router has come on the ingress topic."""
         return self.api.positions("append", "route").get(0, 0)
 

@@ -94,7 +94,7 @@ def _route(stage: Stage, changes: list[Change]) -> None:
         "route it with Spark Structured Streaming, exactly once",
         "the first part of the key names the topic; what has no way goes to dead_letter",
     )
-    seconds = stage.route(lambda: stage.routed() == len(changes))
+    seconds = stage.route(len(changes))
     routed, dead = stage.records_of("users"), stage.records_of("dead_letter")
     stage.tell(f"{routed} to users, {dead} to dead_letter, in {seconds:.1f} s with Spark's start")
     stage.check("routed + dead letters = produced", routed + dead == len(changes))
@@ -116,8 +116,9 @@ def _repair(stage: Stage) -> None:
         where="reason = 'bad_topic'",
         set_key="replace(key_text, '/', '.')",
     )
-    first = run_replay(stage.spark, stage.api, stage.where, replay)
-    again = run_replay(stage.spark, stage.api, stage.where, replay)
+    with stage.watch("replaying", None):
+        first = run_replay(stage.spark, stage.api, stage.where, replay)
+        again = run_replay(stage.spark, stage.api, stage.where, replay)
     stage.tell(f"replayed {first.replayed} letters; a second run replayed {again.replayed}")
     grown = stage.records_of("users") - before
     stage.check("every dead letter came back once", grown == first.replayed == POISON)
@@ -133,7 +134,8 @@ def _compact(stage: Stage) -> None:
     )
     stage.client.configure("users", {"cleanup.policy": "compact"})
     size, records = stage.bytes_of("users"), stage.records_of("users")
-    (outcome,) = run_due(stage.api, on_spark(stage.spark), topic="users", demand=True)
+    with stage.watch("compacting", None):
+        (outcome,) = run_due(stage.api, on_spark(stage.spark), topic="users", demand=True)
     after, left = stage.bytes_of("users"), stage.records_of("users")
     stage.tell(
         f"{records} → {left} records, {size:,} → {after:,} bytes, in {outcome.seconds:.1f} s"
@@ -155,9 +157,9 @@ def _archive(stage: Stage, topic: str) -> None:
     )
     stage.api.cut(topic)
     depot = open_depot(str(stage.directory / "archive"))
-    entries = create_archive(
-        stage.spark, stage.api, stage.where, depot, Request(topic=topic, bundle_records=500)
-    )
+    request = Request(topic=topic, bundle_records=500)
+    with stage.watch("archiving", None):
+        entries = create_archive(stage.spark, stage.api, stage.where, depot, request)
     shelf = list_shelves(depot, topic)[-1]
     _, findings = shelf.verify()
     size = sum(entry.size_bytes for entry in entries)
@@ -182,7 +184,7 @@ def play_timecode(stage: Stage) -> None:
     sent = stage.client.get_ack("append") - before
     stage.tell(f"{sent} frames acknowledged one by one, on the device")
     stage.check("every frame was acknowledged", sent == sum(len(t.codes) for t in tapes))
-    stage.route(lambda: stage.routed() == before + sent)
+    stage.route(before + sent)
     stage.moment("decks")
     _hold(stage, sent)
     _audit(stage, tapes)

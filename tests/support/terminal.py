@@ -1,0 +1,63 @@
+"""A terminal for a child to draw on; what it draws can be read and awaited."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from typing import Self
+
+READY_S = 60
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """One pseudo terminal; ``start`` runs Python on it."""
+
+    def __init__(self, columns: int = 100) -> None:
+        self._ours, self.theirs = pty.openpty()
+        size = struct.pack("HHHH", 30, columns, 0, 0)
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, size)
+        self.raw = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._ours)
+        os.close(self.theirs)
+
+    def start(
+        self, *words: str, env: Mapping[str, str] | None = None, **streams: int
+    ) -> subprocess.Popen[bytes]:
+        """A Python child whose stderr is this terminal; its other streams are pipes unless said."""
+        wanted = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **streams}
+        bare = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "LINES"}}
+        return subprocess.Popen(
+            [sys.executable, *words],
+            stderr=self.theirs,
+            env={**bare, "TERM": "xterm-256color", **(env or {})},
+            **wanted,
+        )
+
+    def text(self) -> str:
+        """What was written so far, without colours and cursor movements."""
+        while select.select([self._ours], [], [], 0)[0]:
+            self.raw += os.read(self._ours, 65536)
+        return _CONTROL.sub("", self.raw.decode(errors="replace"))
+
+    def wait_for(self, wanted: str) -> str:
+        """Read until these words were written."""
+        deadline = time.monotonic() + READY_S
+        while wanted not in (seen := self.text()):
+            assert time.monotonic() < deadline, f"{wanted!r} is not in {seen!r}"
+            select.select([self._ours], [], [], 1)
+        return seen
