@@ -6,25 +6,23 @@ Needs Java and the tools' jars: ``scripts/kafka_jars.sh DIR`` fetches them, and 
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from cordwood.testing import Broker
 from support.kafka_clients import Confluent, Sent, create_topic
+from support.kafka_jars import FETCH, JARS, has
 
-JARS = os.environ.get("CORDWOOD_KAFKA_JARS", "")
-HOW = "missing tool: Kafka's Java tools (scripts/kafka_jars.sh DIR, CORDWOOD_KAFKA_JARS=DIR)"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DUMP = "kafka.tools.DumpLogSegments"
 
 pytestmark = pytest.mark.skipif(
-    not (JARS and list(Path(JARS).glob("kafka-tools-*.jar")) and shutil.which("java")), reason=HOW
+    not (has("kafka-tools-*") and shutil.which("java")),
+    reason=f"missing tool: Kafka's Java tools {FETCH}",
 )
 
 

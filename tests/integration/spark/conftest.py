@@ -3,13 +3,17 @@
 import pytest
 
 from support.datadir import make_data_directory
+from support.kafka_jars import connector_jars
 
 
 @pytest.fixture(scope="session")
 def spark():
     from cordwood.spark import session
 
-    running = session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    if jars := connector_jars():  # a running session takes no more of them
+        conf["spark.jars"] = jars
+    running = session("tests", master="local[2]", conf=conf)
     yield running
     running.stop()
 
