@@ -1,10 +1,10 @@
-"""Compaction on Spark: records per second, CPU and peak memory, from 1 M records on.
+"""Compaction on Spark: records per second, CPU and peak memory, from 1 M to 30 M records.
 
-The log is a real one: filled through the store, served by a broker in this process, compacted by
-the very job ``cordwood compact --now`` runs on ``local[2]``. Values have 100 bytes, keys come from
-a million; ``CORDWOOD_BENCH_COMPACTION`` names the sizes. Memory is that of the Python workers and
-of the JVM, the largest seen at a time. A second pass over one dirty segment shows what the digests
-of clean ones save.
+The log is a real one: filled through the store, served by a broker of its own, compacted by the
+very job ``cordwood compact --now`` runs on ``local[2]``. Values have 100 bytes, keys come from a
+million; ``CORDWOOD_BENCH_COMPACTION`` names the sizes. Peaks are of what is resident: the broker,
+this process (the driver), the Python workers together, and the JVM. A second pass over one dirty
+segment shows what the digests of clean ones save.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,9 +31,10 @@ from cordwood.decide.roll import RollReason
 from cordwood.log.files import Files
 from cordwood.log.store import Store
 from cordwood.model import TopicPartition
-from cordwood.testing import Broker
+from cordwood.scenario.stage import Child
 
-SIZES = [int(n) for n in os.environ.get("CORDWOOD_BENCH_COMPACTION", "1000000,10000000").split(",")]
+DEFAULT_SIZES = "1000000,10000000,30000000"
+SIZES = [int(n) for n in os.environ.get("CORDWOOD_BENCH_COMPACTION", DEFAULT_SIZES).split(",")]
 KEYS = 1_000_000
 KEY_BYTES, VALUE_BYTES = 16, 100
 SEGMENT_RECORDS = 1_000_000
@@ -41,56 +43,71 @@ CONFIG = {"cleanup.policy": "compact", "segment.entries": str(SEGMENT_RECORDS)}
 
 
 def run() -> Iterator[Row]:
+    with embedded_spark() as spark:
+        rates = {}
+        for records in SIZES:
+            for row in measure(spark, records):
+                rates.setdefault(records, row.value)
+                yield row
+    if len(rates) > 1:
+        small, large = min(rates), max(rates)
+        grown = rates[large] / rates[small]
+        note = f"{large:,} records beside {small:,}: 1 or more is linear"
+        yield Row("compaction, growth", "records/s", grown, "times", note)
+
+
+@contextmanager
+def embedded_spark() -> Iterator[Any]:
+    """A session whose workers and kernels are warm."""
     from cordwood.spark import session
 
     spark = session("bench", master="local[2]", conf={"spark.driver.memory": "1g"})
     try:
-        measure(spark, 100_000)  # workers and kernels are warm from here on
-        for records in SIZES:
-            yield from measure(spark, records)
+        measure(spark, STEP)
+        yield spark
     finally:
         spark.stop()
 
 
 def measure(spark: Any, records: int) -> list[Row]:
-    from cordwood.pipeline.compact import on_spark, run_due
-
+    """Two passes over one log of so many records."""
     work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
     try:
         fill(work / "data", records)
-        with Broker(work / "data", durability="os", pipeline="off") as broker:
-            api = HttpClient(broker.http, timeout_s=600)
-            rows = []
-            for variant in ("whole log dirty", "one more segment dirty"):
-                with Watch() as watch:
-                    (outcome,) = run_due(api, on_spark(spark), topic="bench", demand=True)
-                assert not outcome.error, outcome.error
-                rate = outcome.records_before / watch.seconds
-                note = (
-                    f"{records:,} records, {outcome.records_after:,} left, "
-                    f"{outcome.digests_made} of {outcome.segments_before} segments read for keys, "
-                    f"{watch.seconds:.1f} s, {watch.cpu_seconds:.1f} CPU s, workers "
-                    f"{watch.workers_bytes >> 20} MiB, JVM {watch.jvm_bytes >> 20} MiB"
-                )
-                rows.append(Row("compaction", variant, rate, "records/s", note))
-                broker.run(lambda: append_more(broker))
-            return rows
+        first = compact(spark, work / "data", f"{records:,} records, all dirty")
+        fill(work / "data", STEP)
+        return [first, compact(spark, work / "data", "then one more segment")]
     finally:
         shutil.rmtree(work)
 
 
-async def append_more(broker: Broker) -> None:
-    inside = broker.service.broker
-    assert inside is not None
-    partition = inside.store.partition(TopicPartition("bench", 0))
-    rng = np.random.default_rng(7)
-    await inside.topics.on_writer(lambda: append(partition, rng, STEP))
+def compact(spark: Any, data: Path, variant: str) -> Row:
+    """One pass, as a row."""
+    from cordwood.pipeline.compact import on_spark, run_due
+
+    log_bytes = sum(path.stat().st_size for path in (data / "bench-0").glob("*.log"))
+    broker = Child(data, {"durability": "os"})
+    try:
+        api = HttpClient(broker.addresses["http"], timeout_s=600)
+        with Watch(broker) as watch:
+            (outcome,) = run_due(api, on_spark(spark), topic="bench", demand=True)
+    finally:
+        broker.stop()
+    assert not outcome.error, outcome.error
+    note = (
+        f"{log_bytes >> 20:,} MiB, {outcome.records_after:,} left, {outcome.digests_made} of "
+        f"{outcome.segments_before} segments read for keys, {watch.seconds:.1f} s, "
+        f"{watch.cpu_seconds:.1f} CPU s; peak MiB {watch.peaks()}"
+    )
+    rate = outcome.records_before / watch.seconds
+    return Row("compaction", variant, rate, "records/s", note)
 
 
 def fill(data: Path, records: int) -> None:
-    """A topic of so many records in segments of a million."""
+    """A topic of so many records more, in segments of a million."""
     store = Store.open(data, BrokerConfig(), SystemClock(), Files())
-    store.create_topic("bench", 1, CONFIG)
+    if "bench" not in store.topics:
+        store.create_topic("bench", 1, CONFIG)
     partition = store.partition(TopicPartition("bench", 0))
     rng = np.random.default_rng(records)
     for _ in range(0, records, STEP):
@@ -101,11 +118,12 @@ def fill(data: Path, records: int) -> None:
 
 def append(partition: Any, rng: np.random.Generator, count: int) -> None:
     numbers = rng.integers(0, KEYS, count)
-    keys = np.char.zfill(numbers.astype(str), KEY_BYTES).astype(f"S{KEY_BYTES}")
+    places = 10 ** np.arange(KEY_BYTES - 1, -1, -1, dtype=np.int64)
+    keys = (numbers[:, None] // places % 10 + ord("0")).astype(np.uint8)
     rows = Columns.of(
         np.arange(count, dtype=np.int64),
         np.full(count, int(time.time() * 1000), np.int64),
-        keys=fixed(np.frombuffer(keys.tobytes(), np.uint8), KEY_BYTES, count),
+        keys=fixed(keys.reshape(-1), KEY_BYTES, count),
         values=fixed(rng.integers(97, 123, count * VALUE_BYTES, np.uint8), VALUE_BYTES, count),
     )
     data = encode_columns(rows, plan_batches(rows, batch_bytes=64 * 1024))
@@ -120,11 +138,12 @@ def fixed(data: Any, size: int, count: int) -> Spans:
 
 
 class Watch:
-    """Looks at our children while something runs: their memory together, and their CPU time."""
+    """Looks at us and our children while something runs: peaks of memory, and CPU time."""
 
-    def __init__(self) -> None:
-        self.workers_bytes = self.jvm_bytes = 0
+    def __init__(self, broker: Child) -> None:
+        self.resident = dict.fromkeys(("broker", "driver", "workers", "JVM"), 0)
         self.seconds = self.cpu_seconds = 0.0
+        self._broker = broker
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._cpu: dict[int, float] = {}
@@ -142,17 +161,24 @@ class Watch:
         before = {pid: row[2] for pid, row in self._before.items()}
         self.cpu_seconds = sum(cpu - before.get(pid, 0.0) for pid, cpu in self._cpu.items())
 
+    def peaks(self) -> str:
+        """The largest seen of each."""
+        return ", ".join(f"{name} {size >> 20}" for name, size in self.resident.items())
+
     def _look(self) -> None:
-        while not self._done.wait(0.1):
-            jvm = workers = 0
+        is_last = False
+        while not is_last:
+            is_last = self._done.wait(0.1)
+            now = dict.fromkeys(self.resident, 0)
             for pid, (name, resident, cpu) in processes():
                 self._cpu[pid] = cpu
-                if name == "java":
-                    jvm += resident
-                elif pid != os.getpid():
-                    workers += resident
-            self.jvm_bytes = max(self.jvm_bytes, jvm)
-            self.workers_bytes = max(self.workers_bytes, workers)
+                now[self._role(pid, name)] += resident
+            self.resident = {role: max(self.resident[role], now[role]) for role in now}
+
+    def _role(self, pid: int, name: str) -> str:
+        if pid in {os.getpid(), self._broker.pid}:
+            return "driver" if pid == os.getpid() else "broker"
+        return "JVM" if name == "java" else "workers"
 
 
 def processes() -> list[tuple[int, tuple[str, int, float]]]:

@@ -6,7 +6,10 @@ The job's tasks run in this process; ``spark/test_compaction.py`` has the same o
 from __future__ import annotations
 
 import json
+import re
+import resource
 import threading
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -16,6 +19,7 @@ from cordwood.client.http import HttpClient
 from cordwood.clock import ManualClock
 from cordwood.pipeline.compact import in_process, run_due
 from cordwood.testing import Broker
+from support.compaction import Yard
 
 DAY_MS = 86_400_000
 FIGURE = ["K1:A", "K2:B", "K1:C", "K3:D", "K2:E", "K1:F", "K3:G", "K2:H", "K1:I"]
@@ -370,3 +374,54 @@ def test_bad_requests_are_refused_with_the_remedy(broker):
     for body, words_ in bad:
         with pytest.raises(Exception, match=words_):
             api.post("/api/compaction", body)
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+GIVEN_BYTES = 96 << 20  # beside what the process holds before the pass
+LOG_BYTES = 4 * GIVEN_BYTES
+VALUE_BYTES = 32_000
+
+
+@pytest.fixture
+def tight_memory():
+    """A function that lets this process allocate so much more and no more; undone at the end."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def tighten(more_bytes):
+        (held,) = re.findall(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        resource.setrlimit(resource.RLIMIT_DATA, (int(held) * 1024 + more_bytes, before[1]))
+
+    yield tighten
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_a_log_larger_than_all_the_memory_there_is_gets_compacted(tmp_path, tight_memory):
+    """Job, broker and tasks together are given a quarter of the log's size; the kernel sees to it.
+
+    That the limit bites is part of the test.
+    """
+    with Yard(tmp_path / "data", {"segment.bytes": str(LOG_BYTES // 2)}) as yard:
+        rounds, keys = 4, LOG_BYTES // 4 // VALUE_BYTES
+        for turn in range(rounds):
+            for start in range(0, keys, 32):
+                records = [
+                    (b"%d" % i, b"%d" % turn * VALUE_BYTES) for i in range(start, start + 32)
+                ]
+                yard.append(*records)
+        yard.cut()
+        make_small_pass_in(tmp_path / "warm")  # kernels are loaded from here on
+        tight_memory(GIVEN_BYTES)
+        with pytest.raises(MemoryError):
+            bytearray(2 * GIVEN_BYTES)
+        outcome = yard.compact_well(task_bytes=16 << 20)
+    assert outcome.bytes_before >= LOG_BYTES
+    assert outcome.records_after == outcome.records_before // rounds
+
+
+def make_small_pass_in(data):
+    with Yard(data) as yard:
+        for value in (b"old", b"new"):
+            yard.append((b"k", value))
+        yard.cut()
+        yard.compact_well()

@@ -117,5 +117,6 @@ def test_groups_are_the_segments_in_order_and_none_passes_the_limit(rows, limit,
     """Grouping loses nobody, reorders nobody, and never makes a segment that is too large."""
     groups = plan_groups(rows, limit, thorough=thorough)
     assert [candidate for group in groups for candidate in group] == rows
+    assert all(groups)
     for group in groups:
         assert len(group) == 1 or sum(c.size_bytes for c in group) <= limit

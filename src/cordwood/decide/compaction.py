@@ -17,8 +17,10 @@ transaction is there, then gets a horizon like a tombstone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from cordwood.config import HOUR_MS, KEEP_ALL, MINUTE_MS, TopicConfig
@@ -330,24 +332,41 @@ def plan_groups(
     As Kafka's: sizes before the pass must fit in ``segment_bytes``, the offsets in an index. But a
     segment with nothing to change that fills half a segment already is left alone, unless
     ``thorough``: copying it again and again for a small neighbour's sake is not worth it.
+
+    There are as few groups as that allows, and the largest is as small as so few can be: each is
+    one task's work, and tasks of a size end together.
     """
-    groups: list[list[Candidate]] = []
-    for candidate in candidates:
-        if groups and _joins(groups[-1], candidate, segment_bytes, thorough):
-            groups[-1].append(candidate)
+    settled = frozenset(
+        number
+        for number, candidate in enumerate(candidates)
+        if not thorough and _is_settled(candidate, segment_bytes)
+    )
+    groups = _grouped(candidates, segment_bytes, settled)
+    low = max((candidate.size_bytes for candidate in candidates), default=0)
+    high = segment_bytes
+    while low < high:
+        middle = (low + high) // 2
+        narrower = _grouped(candidates, middle, settled)
+        if len(narrower) > len(groups):
+            low = middle + 1
         else:
-            groups.append([candidate])
-    return [tuple(group) for group in groups]
+            groups, high = narrower, middle
+    return groups
 
 
-def _joins(
-    group: Sequence[Candidate], candidate: Candidate, segment_bytes: int, thorough: bool
-) -> bool:
-    if not thorough and any(_is_settled(c, segment_bytes) for c in (group[-1], candidate)):
-        return False
-    size_bytes = sum(c.size_bytes for c in group) + candidate.size_bytes
-    span = candidate.end_offset - group[0].base_offset
-    return size_bytes <= segment_bytes and span <= OFFSETS_PER_SEGMENT_MAX
+def _grouped(
+    candidates: Sequence[Candidate], group_bytes: int, settled: AbstractSet[int]
+) -> list[tuple[Candidate, ...]]:
+    """Each joins the group before it if it fits; the ``settled`` join nobody."""
+    starts, size_bytes = [0] if candidates else [], 0
+    for number, candidate in enumerate(candidates):
+        size_bytes += candidate.size_bytes
+        span = candidate.end_offset - candidates[starts[-1]].base_offset
+        fits = size_bytes <= group_bytes and span <= OFFSETS_PER_SEGMENT_MAX
+        if number and not (fits and settled.isdisjoint((number - 1, number))):
+            starts.append(number)
+            size_bytes = candidate.size_bytes
+    return [tuple(candidates[start:end]) for start, end in pairwise([*starts, len(candidates)])]
 
 
 def _is_settled(candidate: Candidate, segment_bytes: int) -> bool:

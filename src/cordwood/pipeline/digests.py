@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cordwood.batch.columns import Aborted, Columns, decode_columns
-from cordwood.batch.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, crc32c
+from cordwood.batch.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, Buffer, crc32c
 from cordwood.batch.table import Batches, Longs, WalkEnd, readonly, walk_batches
 from cordwood.config import MIB
 from cordwood.errors import CorruptionError, DamagedDigest, StaleManifest
@@ -110,8 +110,11 @@ def open_source(path: Path, base_offset: int, end_offset: int, size_bytes: int) 
     return Source(str(path), base_offset, end_offset, size_bytes, stat.st_mtime_ns)
 
 
-def read_chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The source's batches in runs of about ``chunk_bytes``; raises where they are not whole."""
+def read_chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+    """The source's batches in runs of about ``chunk_bytes``; raises where they are not whole.
+
+    A run lies in a buffer the next one is read into: use it before asking for more.
+    """
     try:
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -127,10 +130,11 @@ def read_chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[byte
         os.close(fd)
 
 
-def _whole_batches(fd: int, source: Source, chunk_bytes: int) -> Iterator[bytes]:
-    position, wanted_bytes = 0, chunk_bytes
+def _whole_batches(fd: int, source: Source, chunk_bytes: int) -> Iterator[memoryview]:
+    room = memoryview(bytearray(min(chunk_bytes, source.size_bytes)))
+    position = 0
     while position < source.size_bytes:
-        data = os.pread(fd, wanted_bytes, position)
+        data = room[: os.preadv(fd, [room], position)]
         walk = walk_batches(data, verify=False)
         if walk.valid_bytes == 0:
             reaches_end = position + len(data) >= source.size_bytes
@@ -139,11 +143,10 @@ def _whole_batches(fd: int, source: Source, chunk_bytes: int) -> Iterator[bytes]
                     f"{source.path}: no whole batch at position {position}; restore this segment "
                     "from a copy"
                 )
-            wanted_bytes *= 2  # a batch larger than a chunk
+            room = memoryview(bytearray(2 * len(room)))  # a batch larger than a chunk
             continue
         yield data[: walk.valid_bytes]
         position += walk.valid_bytes
-        wanted_bytes = chunk_bytes
 
 
 # --- the secret -----------------------------------------------------------------------------
@@ -195,7 +198,7 @@ class DigestWriter:
         self._index: list[bytes] = []
         self._events: list[Longs] = []
 
-    def add(self, data: bytes | bytearray, aborted: Sequence[Aborted] = ()) -> Columns:
+    def add(self, data: Buffer, aborted: Sequence[Aborted] = ()) -> Columns:
         """Take a run of whole batches; the decoded rows (key, value, timestamp) in return."""
         batches = walk_batches(data, verify=False).batches
         aborted = near(aborted, batches)

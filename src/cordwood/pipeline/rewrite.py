@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cordwood.batch.columns import COLUMNS, Aborted, Columns, decode_columns, encode_columns
-from cordwood.batch.header import CODEC_BITS, CONTROL_BIT, DELETE_HORIZON_BIT, parse_header
+from cordwood.batch.header import CODEC_BITS, CONTROL_BIT, DELETE_HORIZON_BIT, Buffer, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, frame_batch
 from cordwood.batch.table import Batches, Longs, readonly, walk_batches
 from cordwood.errors import CorruptBatch, CorruptionError
@@ -207,7 +207,7 @@ def _stage_aborted(
 class _Chunk(NamedTuple):
     """A run of whole batches, taken apart."""
 
-    data: bytes
+    data: Buffer
     batches: Batches
     columns: Columns
     owners: Any  # which of the batches each row is in
@@ -216,7 +216,7 @@ class _Chunk(NamedTuple):
 class _Kept(NamedTuple):
     """What is left of a chunk, and the rows it was made from."""
 
-    data: bytes
+    data: Buffer
     columns: Columns
     kept: Mask
     removed: Any  # entries of due tombstones
@@ -267,7 +267,7 @@ class _Thinner:
         self._aborted = [Aborted(*entry[:3]) for entry in rules.aborted]
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
 
-    def thin(self, data: bytes) -> _Kept:
+    def thin(self, data: Buffer) -> _Kept:
         """One run of whole batches."""
         batches = walk_batches(data, verify=False).batches
         columns = decode_columns(data, wanted=COLUMNS)
@@ -349,7 +349,7 @@ class _Thinner:
 
     # --- putting it together ------------------------------------------------------------------
 
-    def _assemble(self, chunk: _Chunk, kept: Mask, fates: _Fates) -> bytes:
+    def _assemble(self, chunk: _Chunk, kept: Mask, fates: _Fates) -> Buffer:
         """The batches that stay, in order; runs that lose nothing are copied whole."""
         data, batches = chunk.data, chunk.batches
         is_changed = fates.is_kept & (
@@ -387,7 +387,7 @@ class _Thinner:
         made.base_timestamps_ms[is_empty] = made.max_timestamps_ms[is_empty]
         return encode_columns(chunk.columns.chosen(kept & which[chunk.owners]), made)
 
-    def _mark(self, data: bytes, position: int) -> bytes:
+    def _mark(self, data: Buffer, position: int) -> bytes:
         """A marker with a delete horizon; few enough for plain Python."""
         header = parse_header(data, position)
         return encode_batch(
@@ -436,9 +436,7 @@ def _is_in(sorted_offsets: Longs, offsets: Longs) -> Mask:
     return found
 
 
-def _join(
-    buffers: Sequence[bytes | bytearray], sources: Longs, positions: Longs, sizes: Longs
-) -> bytes:
+def _join(buffers: Sequence[Buffer], sources: Longs, positions: Longs, sizes: Longs) -> bytes:
     """Batches from several buffers in the order given; what lies together is taken together."""
     if not len(sources):
         return b""

@@ -71,6 +71,11 @@ class Child:
         self._process.stdout.close()
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the child lives."""
         return self._process.poll() is None

@@ -270,6 +270,12 @@ def test_tiny_limits_give_single_segments():
     assert sizes_of(plan_groups(candidates(5, 5, 5), 1)) == [[5], [5], [5]]
 
 
+def test_groups_are_as_few_as_fit_and_as_even_as_so_few_can_be():
+    """Each group is one task's work: eight and two tenths would leave a core idle."""
+    assert sizes_of(plan_groups(candidates(*[12] * 10), 100)) == [[12] * 5, [12] * 5]
+    assert sizes_of(plan_groups(candidates(10, 10, 70, 30), 100)) == [[10, 10, 70], [30]]
+
+
 def test_a_group_never_spans_more_offsets_than_an_index_can_hold():
     """Even where the files are nearly empty."""
     wide = [Candidate(0, 2**31 - 1, 1, True), Candidate(2**31 - 1, 2**31, 1, True)]
