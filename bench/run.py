@@ -42,7 +42,7 @@ def main(names: list[str]) -> int:
         measured[name] = [row._asdict() for row in rows]
         print(f"\n## {name} ({seconds:.0f} s)\n\n{table(rows)}", flush=True)
     if measured:
-        print(f"\nkept in {write_results(facts, measured)}")
+        print(f"\nkept in {write_results(facts, {'rows': measured})}")
     if failed:
         print(f"FAILED: {', '.join(failed)}; the tracebacks are above")
     return 1 if failed else 0
@@ -75,8 +75,13 @@ def table(rows: Iterable[Row]) -> str:
         for position, row in enumerate(same):
             workload = row.workload if position == 0 else ""
             lines.append([workload, row.variant, human(row.value), row.unit, row.note])
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
+    return aligned(lines)
+
+
+def aligned(lines: list[list[str]]) -> str:
+    """A Markdown table, its first line the head."""
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    lines = [lines[0], ["-" * width for width in widths], *lines[1:]]
     return "\n".join(
         "| "
         + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -125,9 +130,10 @@ def git(*arguments: str) -> str:
     return said.stdout.strip()
 
 
-def write_results(facts: dict[str, str], measured: dict[str, Any]) -> Path:
+def write_results(facts: dict[str, str], measured: dict[str, Any], kind: str = "ours") -> Path:
     """Keep one run; a later run of the same commit and day replaces it."""
-    path = HERE / "results" / f"{facts['date']}-{facts['commit'].replace('+', '-dirty')}.json"
+    commit = facts["commit"].replace("+", "-dirty")
+    path = HERE / "results" / f"{facts['date']}-{commit}-{kind}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"machine": facts, "rows": measured}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": facts, **measured}, indent=1) + "\n")
     return path.relative_to(HERE.parent)

@@ -1,0 +1,100 @@
+"""``python -m bench peers [--quick] [--seed N] [--publish] [name …]``: run, print, keep."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from dataclasses import asdict
+from typing import Any
+
+from bench import run as ours
+from bench.peers import plan, report
+from bench.peers.measure import FULL, LESS, MORE, QUICK, Result
+from bench.peers.workloads import OWN, RUNNING, TITLES
+from bench.rows import Row
+
+BESIDE = ("spark_scan", "compaction", "route")  # modules of bench/ that compare for themselves
+LESS_IS_BETTER = {"ms", "s", "µs", "MiB", "MB"}
+
+
+def main(arguments: list[str]) -> int:
+    asked = parsed(arguments)
+    known = [*TITLES, *BESIDE]
+    unknown = [name for name in asked.names if name not in known]
+    if unknown:
+        print(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+        return 2
+    names = asked.names or list(TITLES)
+    seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(2**32)
+    facts = ours.machine()
+    print(" · ".join(f"{key} {value}" for key, value in facts.items()))
+    scale = QUICK if asked.quick else FULL
+    print(f"seed {seed} · {scale.rounds} round(s), order shuffled · {', '.join(names)}", flush=True)
+    began = time.perf_counter()
+    done = plan.run([name for name in names if name in RUNNING | OWN], scale, seed)
+    beside(done, [name for name in names if name in BESIDE])
+    print(shown(done))
+    kept = {"seconds": round(time.perf_counter() - began), **document(done)}
+    print(f"\nkept in {ours.write_results(facts, kept, 'peers')}")
+    if asked.publish:
+        from bench import publish
+
+        print("\n".join(publish.publish(facts, kept)))
+    if done.failed:
+        print(f"FAILED: {'; '.join(done.failed)}; the tracebacks are above")
+    return 1 if done.failed else 0
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
+    parser.add_argument("names", nargs="*", help="workloads; all but Spark's when none is named")
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument("--seed", type=int, help="repeat the order of an earlier run")
+    parser.add_argument("--publish", action="store_true", help="keep it for docs/benchmarks.md")
+    return parser.parse_args(arguments)
+
+
+def beside(done: plan.Run, names: list[str]) -> None:
+    """Benchmarks of our own that hold a peer's figure too: same rows, one round."""
+    for name in names:
+        rows, _ = ours.measure(name)
+        if rows is None:
+            done.failed.append(name)
+        for row in rows or ():
+            result = as_result(name, row)
+            done.results[name, result.case, result.contestant, ""] = result
+
+
+def as_result(name: str, row: Row) -> Result:
+    better = LESS if row.unit in LESS_IS_BETTER else MORE
+    return Result(name, row.workload, row.variant, "", row.unit, better, row.note, [row.value])
+
+
+def document(done: plan.Run) -> dict[str, Any]:
+    """What is kept of a run."""
+    return {
+        "seed": done.seed,
+        "rounds": done.scale.rounds,
+        "contestants": done.contestants,
+        "skipped": done.skipped,
+        "failed": done.failed,
+        "results": [asdict(result) for result in done.results.values()],
+    }
+
+
+def shown(done: plan.Run) -> str:
+    """The report of a run on the terminal."""
+    skipped = [f"SKIPPED {name}: {reason}" for name, reason in done.skipped.items()]
+    parts = [
+        "",
+        report.settings(done.contestants),
+        *skipped,
+        "",
+        report.tables(done.results),
+        "### Targets\n",
+        report.target_table(done.results),
+        "\n### Where we lose, at equal durability\n",
+        *(f"- {line}" for line in report.losses(done.results)),
+    ]
+    return "\n".join(parts)

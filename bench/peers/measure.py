@@ -1,0 +1,91 @@
+"""What a workload yields, and what it is given.
+
+A workload is a function of a Visit: one contestant, running and warm, the client process, and how
+large to work. It yields Measures; a contestant it has nothing for, it yields nothing. The plan
+turns them into Results, one value for each round.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bench.peers.client import Client
+from bench.peers.contestants import Level, Server
+
+MORE, LESS = "more", "less"  # which is better
+
+
+class Scale(NamedTuple):
+    """How large and how long; the quick one shows that everything works."""
+
+    rounds: int
+    seconds: float  # of one steady measurement
+    records: int  # of one Kafka transfer of 100 B
+    log_records: tuple[int, int]  # small and large log, for what must not depend on size
+    topics: int
+    clients: int
+
+
+FULL = Scale(3, 3.0, 400_000, (10_000, 2_000_000), 1_000, 200)
+QUICK = Scale(1, 1.0, 100_000, (10_000, 200_000), 200, 100)
+
+
+class Measure(NamedTuple):
+    """One number of one round."""
+
+    case: str  # what was measured
+    value: float
+    unit: str
+    better: str = MORE
+    door: str = ""  # which of the server's protocols, where it has several
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One contestant, running and warm."""
+
+    server: Server
+    client: Client
+    scale: Scale
+
+    @property
+    def bootstrap(self) -> str:
+        return "{}:{}".format(*self.server.addresses["kafka"])
+
+    @property
+    def speaks_kafka(self) -> bool:
+        return "kafka" in self.server.addresses
+
+
+Workload = Callable[[Visit], Iterator[Measure]]
+OwnWorkload = Callable[[type[Server], Level, Client, Scale], Iterator[Measure]]
+
+
+@dataclass
+class Result:
+    """The same number of all rounds."""
+
+    workload: str
+    case: str
+    contestant: str
+    level: str
+    unit: str
+    better: str
+    note: str = ""
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+
+def percentiles(case: str, taken: list[float], door: str, note: str = "") -> Iterator[Measure]:
+    """p50, p99 and p99.9 of milliseconds."""
+    marks = statistics.quantiles(taken, n=1000, method="inclusive")
+    for name, at in (("p50", 500), ("p99", 990), ("p99.9", 999)):
+        said = note or f"{len(taken):,} samples a round"
+        yield Measure(f"{case}, {name}", marks[at - 1], "ms", LESS, door, said)

@@ -1,0 +1,118 @@
+"""Results as tables: every number with its spread, every peer with how many times better we are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bench.peers.contestants import Cordwood
+from bench.peers.measure import MORE, Result
+from bench.peers.targets import KAFKA, LINES, TIMES, Results, Verdict, verdicts
+from bench.peers.workloads import TITLES
+from bench.run import aligned, human
+
+DASH = "\N{EN DASH}"
+LOST = 0.95  # below it we say that we lose; between, that it is even
+
+
+def ours_beside(peer: Result, results: Results) -> Result | None:
+    """Our result to compare a peer's with: same workload, case and level, by the like door."""
+    ours = (KAFKA, Cordwood.name) if peer.contestant == "Apache Kafka" else (LINES, Cordwood.name)
+    for label in ours:
+        found = results.get((peer.workload, peer.case, label, peer.level))
+        if found is not None:
+            return found
+    return None
+
+
+def is_ours(result: Result) -> bool:
+    return result.contestant.startswith(Cordwood.name)
+
+
+def advantage(peer: Result, results: Results) -> float | None:
+    """How many times better ours is than this peer's; below 1 we lose."""
+    ours = ours_beside(peer, results)
+    if is_ours(peer) or ours is None or not peer.median or not ours.median:
+        return None
+    ratio = ours.median / peer.median
+    return ratio if peer.better == MORE else 1 / ratio
+
+
+def spread(result: Result) -> str:
+    """The median, and from where to where the rounds went."""
+    low, high = min(result.values), max(result.values)
+    middle = human(result.median)
+    return middle if len(result.values) == 1 else f"{middle} ({human(low)}{DASH}{human(high)})"
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{human(ratio)}{TIMES}"
+
+
+def tables(results: Results) -> str:
+    """One table for each workload, in the order they are listed."""
+    parts = []
+    names = [*TITLES, *sorted({key[0] for key in results} - set(TITLES))]
+    for name in names:
+        rows = [result for result in results.values() if result.workload == name]
+        if rows:
+            parts.append(f"### {TITLES.get(name, name)}\n\n{table(rows, results)}\n")
+    return "\n".join(parts)
+
+
+def table(rows: Iterable[Result], results: Results) -> str:
+    """Cases in order; within one, the levels, ours first and then the peers."""
+    cases = list(dict.fromkeys(row.case for row in rows))
+    order = sorted(
+        rows,
+        key=lambda row: (
+            cases.index(row.case),
+            row.level != "synced",
+            not is_ours(row),
+            row.contestant,
+        ),
+    )
+    lines = [["", "durability", "", "median (spread)", "unit", "ours is better by", "note"]]
+    last = ""
+    for row in order:
+        case, last = ("" if row.case == last else row.case), row.case
+        better = times(advantage(row, results))
+        lines.append([case, row.level, row.contestant, spread(row), row.unit, better, row.note])
+    return aligned(lines)
+
+
+def target_table(results: Results) -> str:
+    lines = [["target", "bound", "measured", ""]]
+    lines += [target_line(verdict) for verdict in verdicts(results)]
+    return aligned(lines)
+
+
+def target_line(verdict: Verdict) -> list[str]:
+    if verdict.value is None:
+        return [verdict.target.what, verdict.bound, "", "not measured in this run"]
+    said = f"{human(verdict.value)}{TIMES if verdict.target.other else ''}"
+    return [verdict.target.what, verdict.bound, said, "met" if verdict.is_met else "**missed**"]
+
+
+def losses(results: Results) -> Iterator[str]:
+    """Every comparison at equal durability in which a peer is ahead, the worst first."""
+    found = [
+        (ratio, peer)
+        for peer in results.values()
+        if (ratio := advantage(peer, results)) is not None and ratio < LOST
+    ]
+    for ratio, peer in sorted(found, key=lambda pair: pair[0]):
+        ours = ours_beside(peer, results)
+        assert ours is not None
+        title = TITLES.get(peer.workload, peer.workload)
+        level = f", {peer.level}" if peer.level else ""
+        yield (
+            f"{title}: {peer.case}{level}: {peer.contestant} {human(peer.median)} {peer.unit}, "
+            f"ours {human(ours.median)} ({times(ratio)})"
+        )
+
+
+def settings(contestants: Iterable[dict[str, str]]) -> str:
+    """Who took part, and what makes their durability equal."""
+    lines = [["contestant", "version", "durability", "settings"]]
+    lines += [[row["name"], row["version"], row["level"], row["settings"]] for row in contestants]
+    return aligned(lines)

@@ -1,0 +1,44 @@
+"""Many of something: clients that each wait for their ack, topics that each get little."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from bench.peers import client, rdkafka
+from bench.peers.measure import LESS, Measure, Visit
+
+FEW = 64
+
+
+def clients(visit: Visit) -> Iterator[Measure]:
+    """Closed loops over plain sockets, all in the one client process."""
+    for count in (FEW, visit.scale.clients):
+        for door in visit.server.speeches:
+            if door == "raw lines":
+                continue
+            cpu = visit.server.cpu_seconds()
+            address, seconds = visit.server.addresses[door], visit.scale.seconds
+            done = visit.client.ask(client.closed_loop, address, door, count, seconds)
+            spent = visit.server.cpu_seconds() - cpu
+            note = "client-bound" if done.cpu_seconds > 0.9 * done.seconds else ""
+            case = f"{count} clients"
+            yield Measure(case, done.count / done.seconds, "messages/s", door=door, note=note)
+            yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, door)
+
+
+def topics(visit: Visit) -> Iterator[Measure]:
+    """Made with one admin request, then given records in turn by one librdkafka producer."""
+    if not visit.speaks_kafka:
+        return
+    names = [f"many-{number}" for number in range(visit.scale.topics)]
+    began = time.perf_counter()
+    rdkafka.create(visit.bootstrap, names)
+    yield Measure(f"create {len(names):,} topics", time.perf_counter() - began, "s", LESS, "kafka")
+    cpu = visit.server.cpu_seconds()
+    count = visit.scale.records // 4
+    done = visit.client.ask(rdkafka.produce_many, visit.bootstrap, names, count)
+    spent = visit.server.cpu_seconds() - cpu
+    case = f"produce 100 B to {len(names):,} topics in turn"
+    yield Measure(case, done.count / done.seconds, "records/s", door="kafka")
+    yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

@@ -1,0 +1,25 @@
+"""From the send of a message until a consumer that waits for it has it, one at a time.
+
+A consumer gets a message no sooner than its server lets it: ours after it is as durable as the
+level says, Redis at ``always`` after the sync of its event loop's turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.peers import rdkafka, readers
+from bench.peers.measure import Measure, Visit, percentiles
+from bench.peers.speech import TOPIC
+from bench.peers.workloads.latency import LIBRDKAFKA, PLAIN
+
+
+def measure(visit: Visit) -> Iterator[Measure]:
+    server, seconds = visit.server, visit.scale.seconds
+    for door in server.speeches:
+        if door in readers.READERS:
+            arguments = (server.addresses, door, server.stored(), seconds)
+            yield from percentiles(PLAIN, visit.client.ask(readers.end_to_end, *arguments), door)
+    if visit.speaks_kafka:
+        taken = visit.client.ask(rdkafka.end_to_end, visit.bootstrap, TOPIC, seconds)
+        yield from percentiles(LIBRDKAFKA, taken, "kafka")

@@ -1,0 +1,28 @@
+"""One message in flight: from the send to its acknowledgement, over a plain socket.
+
+For Kafka's protocol also with librdkafka, from ``produce`` to the delivery report: what an
+application sees, its client's threads included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.peers import client, rdkafka
+from bench.peers.measure import Measure, Visit, percentiles
+from bench.peers.speech import TOPIC
+
+PLAIN = "plain socket"
+LIBRDKAFKA = "librdkafka"
+
+
+def measure(visit: Visit) -> Iterator[Measure]:
+    seconds = visit.scale.seconds
+    for door in visit.server.speeches:
+        if door != "raw lines":
+            address = visit.server.addresses[door]
+            taken = visit.client.ask(client.one_in_flight, address, door, seconds)
+            yield from percentiles(PLAIN, taken, door)
+    if visit.speaks_kafka:
+        taken = visit.client.ask(rdkafka.acks, visit.bootstrap, TOPIC, seconds)
+        yield from percentiles(LIBRDKAFKA, taken, "kafka")

@@ -1,0 +1,57 @@
+"""Sustained ingest of 100-byte messages from one client.
+
+*Acknowledged*: at most 20,000 are under way, and the time ends with the last acknowledgement.
+*Streamed*: nobody replies; the time ends when the server has closed its side, which ours does when
+all is as durable as its level says, and the gawk design when its file is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from bench.peers import client
+from bench.peers.contestants import Kmq, Server
+from bench.peers.measure import LESS, Measure, Visit
+
+ACKED = "acknowledged, 20,000 under way"
+STREAMED = "streamed, no acknowledgement"
+
+
+def measure(visit: Visit) -> Iterator[Measure]:
+    server = visit.server
+    for door in ("line", "redis", "nats"):
+        if door in server.speeches:
+            yield from counted(visit, ACKED, client.pump, door)
+    if isinstance(server, Kmq):
+        yield from gawk(visit, server)
+    elif "line" in server.speeches:
+        yield from counted(visit, STREAMED, client.stream, "line", speech="raw lines")
+
+
+def counted(visit: Visit, case: str, work, door: str, speech: str = "") -> Iterator[Measure]:
+    """Do it, and compare the client's count with what the server then holds."""
+    server = visit.server
+    before, cpu = server.stored(), server.cpu_seconds()
+    done = visit.client.ask(work, server.addresses[door], speech or door, visit.scale.seconds)
+    check(server, before + done.count)
+    spent = server.cpu_seconds() - cpu
+    yield Measure(case, done.count / done.seconds, "messages/s", door=door)
+    yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, door)
+
+
+def gawk(visit: Visit, server: Kmq) -> Iterator[Measure]:
+    address = server.addresses["raw lines"]
+    done = visit.client.ask(client.stream, address, "raw lines", visit.scale.seconds)
+    began = time.perf_counter()
+    server.finish()
+    check(server, done.count)
+    seconds = done.seconds + time.perf_counter() - began
+    yield Measure(STREAMED, done.count / seconds, "messages/s", door="line")
+
+
+def check(server: Server, expected: int) -> None:
+    """A server that lost or refused messages has no rate."""
+    found = server.stored()
+    if found != expected:
+        raise ValueError(f"{server.name} holds {found:,} messages; {expected:,} were sent")

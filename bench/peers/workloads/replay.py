@@ -1,0 +1,57 @@
+"""By log size: the first byte of a replay, the whole of it, and the start after ``kill -9``.
+
+First byte and recovery should not depend on how long the log is. Reading costs the same at either
+level of durability, so only the cached one is looked at. The recovery counts from the start of the
+process until the server answers, a JVM's start included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from bench.peers import client, rdkafka, readers
+from bench.peers.client import Client
+from bench.peers.contestants import Level, Server
+from bench.peers.measure import LESS, Measure, Scale
+from bench.peers.speech import TOPIC
+
+PROBES = 11
+
+
+def measure(kind: type[Server], level: Level, asking: Client, scale: Scale) -> Iterator[Measure]:
+    if level is not Level.CACHED:
+        return
+    for door in kind.speeches:
+        if door != "raw lines":
+            with kind(level) as server:
+                server.prepare()
+                yield from grown(server, door, asking, scale)
+
+
+def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[Measure]:
+    held = 0
+    speech = "kafka batched" if door == "kafka" else door
+    for size in scale.log_records:
+        asking.ask(client.fill, server.addresses[door], speech, size - held)
+        held = size
+        taken = asking.ask(*questions(server, door)["first"], PROBES)
+        yield Measure(f"first byte, {size:,} messages", median(taken) * 1000, "ms", LESS, door)
+        if size == scale.log_records[-1]:
+            done = asking.ask(*questions(server, door)["whole"], size)
+            rate = done.count / done.seconds
+            yield Measure(f"whole replay, {size:,} messages", rate, "messages/s", door=door)
+        server.kill()
+        server.start()
+        yield Measure(f"ready after kill -9, {size:,} messages", server.started_s, "s", LESS, door)
+        if door != "kafka":
+            assert server.stored() == held, f"{server.stored()} of {held} after the kill"
+
+
+def questions(server: Server, door: str) -> dict[str, tuple]:
+    """What the client is asked to do, all but the last argument."""
+    if door == "kafka":
+        given = ("{}:{}".format(*server.addresses["kafka"]), TOPIC)
+        return {"first": (rdkafka.firsts, *given), "whole": (rdkafka.fetch, *given)}
+    given = (server.addresses, door)
+    return {"first": (readers.firsts, *given), "whole": (readers.replay, *given)}
