@@ -12,6 +12,8 @@ import numpy as np
 
 from cordwood.batch.machine import INTS, LONG, LONGS, READ, kernel, part
 
+MACHINE_DIGEST = "9e0ee581eef6c378"
+
 DOT = 0x2E
 ASCII_END = 0x80
 

@@ -30,7 +30,7 @@ class Groups(NamedTuple):
 def partitions_of(keys: Spans, count: int) -> Longs:
     """Where each key belongs among ``count`` partitions; -1 for null keys."""
     found = np.full(len(keys), NULL, np.int64)
-    _kernels().partition(*_arguments(keys), count, found)
+    _kernels().partition(*arguments(keys), count, found)
     return found
 
 
@@ -39,7 +39,7 @@ def group(keys: Spans) -> Groups:
     rows = len(keys)
     ids, firsts = np.full(rows, NULL, np.int64), np.empty(rows, np.int64)
     slots = np.full(1 << max(4, (2 * rows).bit_length()), -1, np.int64)
-    count = _kernels().group(*_arguments(keys), slots, ids, firsts)
+    count = _kernels().group(*arguments(keys), slots, ids, firsts)
     return Groups(ids, firsts[:count])
 
 
@@ -47,11 +47,12 @@ def prefixes(keys: Spans) -> tuple[Spans, Any]:
     """Each key up to its first dot (null stays null), and a mask: which keys are all ASCII."""
     lengths: Ints = np.empty(len(keys), np.int32)
     plain: Ints = np.empty(len(keys), np.int32)
-    _kernels().prefix(*_arguments(keys), lengths, plain)
+    _kernels().prefix(*arguments(keys), lengths, plain)
     return Spans(keys.data, keys.starts, lengths), plain.astype(bool)
 
 
-def _arguments(keys: Spans) -> tuple[Any, Any, Any]:
+def arguments(keys: Spans) -> tuple[Any, Any, Any]:
+    """A column as kernels take it."""
     return (
         readonly(keys.data),
         np.ascontiguousarray(keys.starts),

@@ -8,21 +8,27 @@ came from is added behind them (``decide.provenance``, or ``decide.deadletters``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans
-from cordwood.batch.table import Longs, readonly
+from cordwood.batch.header import HEADER_BYTES
+from cordwood.batch.records import put_varint
+from cordwood.batch.table import Batches, Bytes, Longs, readonly
+from cordwood.config import MIB
 from cordwood.decide import deadletters
 from cordwood.decide.provenance import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 from cordwood.decide.routing import Bindings, DeadLetter, Routed, key_prefix, route
 from cordwood.model import TopicPartition
-from cordwood.pipeline.keys import NULL, group, partitions_of, prefixes
+from cordwood.pipeline.keys import NULL, arguments, group, partitions_of, prefixes
 from cordwood.pipeline.staging import Outbox
 
+BATCH_BYTES: Final = MIB  # of a routed batch, about
+HEADER_OVERHEAD: Final = 10  # the two lengths of one header, at most
+MARK_HEADERS: Final = 3  # topic, partition and offset
 DEAD: Final = -1
 UNDECIDED: Final = -2
 
@@ -41,6 +47,14 @@ class Ways:
         return self.counts.get(topic, self.new_count)
 
 
+class Run(NamedTuple):
+    """Rows of a chunk that go to one partition."""
+
+    topic: str
+    partition: int
+    rows: Longs
+
+
 class Router:
     """One task's memory of what it decided; bindings do not change within a micro-batch."""
 
@@ -52,6 +66,7 @@ class Router:
         self._ids: dict[str, int] = {}
         self._by_prefix: dict[bytes, int] = {}
         self._exact = {key_prefix(key).encode() for key in ways.bindings.exact}
+        self._room: Bytes = np.empty(0, np.uint8)  # for a chunk's output, used again and again
 
     def route(self, tp: TopicPartition, columns: Columns) -> None:
         """Stage every record of a chunk where it belongs."""
@@ -59,14 +74,9 @@ class Router:
             return
         assert columns.keys is not None, "keys were wanted"
         ids, dead = self._decide(columns.keys)
-        order = np.argsort(
-            ids.astype(np.int16) if len(self._topics) < 2**15 else ids, kind="stable"
-        )
-        bounds = np.searchsorted(ids[order], np.arange(len(self._topics) + 1))
-        marked = _add_headers(columns, _provenance(tp, columns.offsets))
-        for topic, start, end in zip(self._topics, bounds[:-1], bounds[1:], strict=True):
-            if start < end:
-                self._stage(topic, marked.chosen(order[start:end]))
+        runs = list(self._runs(columns.keys, ids))
+        if runs:
+            self._relay(tp, columns, runs)
         if dead:
             rows = np.array(sorted(dead), np.int64)
             chosen = columns.chosen(rows)
@@ -74,17 +84,43 @@ class Router:
             letters = _add_headers(chosen, _reasons(tp, chosen.offsets, reasons))
             self._stage(self._ways.dead_letter_topic, letters)
 
+    def _runs(self, keys: Spans, ids: Longs) -> Iterator[Run]:
+        """Which rows go to which partition, in the order they came."""
+        order = np.argsort(
+            ids.astype(np.int16) if len(self._topics) < 2**15 else ids, kind="stable"
+        )
+        bounds = np.searchsorted(ids[order], np.arange(len(self._topics) + 1))
+        for topic, start, end in zip(self._topics, bounds[:-1], bounds[1:], strict=True):
+            if start < end:
+                rows = order[start:end]
+                for partition, which in self._partitions(topic, keys.chosen(rows)):
+                    yield Run(topic, partition, rows[which])
+
+    def _relay(self, tp: TopicPartition, columns: Columns, runs: Sequence[Run]) -> None:
+        """Write the runs, all in one call, as they lie but for what says where they came from."""
+        rows = np.concatenate([run.rows for run in runs])
+        ends = np.cumsum([len(run.rows) for run in runs], dtype=np.int64)
+        self._room = relay(columns, rows, ends, _mark(tp), self._room)
+        start = 0
+        for run, end in zip(runs, ends.tolist(), strict=True):
+            self._outbox.put(run.topic, run.partition, self._room[start:end].tobytes())
+            start = end
+
     def _stage(self, topic: str, columns: Columns) -> None:
+        assert columns.keys is not None
+        for partition, which in self._partitions(topic, columns.keys):
+            self._outbox.add(topic, partition, _renumbered(columns.chosen(which)))
+
+    def _partitions(self, topic: str, keys: Spans) -> Iterator[tuple[int, Any]]:
+        """The topic's partitions that get something, and which of the rows."""
         count = self._ways.partition_count(topic)
         if count == 1:
-            self._outbox.add(topic, 0, _renumbered(columns))
+            yield 0, slice(None)
             return
-        assert columns.keys is not None
-        partitions = partitions_of(columns.keys, count)
+        partitions = partitions_of(keys, count)
         partitions[partitions == NULL] = 0
         for partition in np.unique(partitions).tolist():
-            rows = np.flatnonzero(partitions == partition)
-            self._outbox.add(topic, partition, _renumbered(columns.chosen(rows)))
+            yield partition, np.flatnonzero(partitions == partition)
 
     # --- the decision -------------------------------------------------------------------------
 
@@ -137,12 +173,52 @@ class Router:
 # --- headers ------------------------------------------------------------------------------------
 
 
-def _provenance(tp: TopicPartition, offsets: Longs) -> list[tuple[str, Spans]]:
-    return [
-        (SOURCE_TOPIC, _constant(tp.topic, len(offsets))),
-        (SOURCE_PARTITION, _constant(str(tp.partition), len(offsets))),
-        (SOURCE_OFFSET, digits(offsets)),
-    ]
+def _mark(tp: TopicPartition) -> Bytes:
+    """What every record of a partition gets behind its headers; the offset's digits follow it."""
+    said = bytearray()
+    for name, text in ((SOURCE_TOPIC, tp.topic), (SOURCE_PARTITION, str(tp.partition))):
+        for part in (name, text):
+            put_varint(said, len(part.encode()))
+            said += part.encode()
+    put_varint(said, len(SOURCE_OFFSET))
+    said += SOURCE_OFFSET.encode()
+    return readonly(said)
+
+
+def relay(columns: Columns, rows: Longs, ends: Longs, mark: Bytes, room: Bytes) -> Bytes:
+    """Runs of rows as batches, written into ``room`` or a larger one, which is returned.
+
+    ``ends`` come in as where each run of ``rows`` ends, and go out as where its bytes do.
+    """
+    from cordwood.pipeline import route_kernels as kernel
+
+    assert columns.keys is not None, "keys were wanted"
+    assert columns.values is not None, "values were wanted"
+    headers = columns.headers or HeaderSpans.none(len(columns))
+    spans = (columns.keys, columns.values, headers.names, headers.contents)
+    bound = sum(each.size_bytes for each in spans) + len(headers.names) * HEADER_OVERHEAD
+    bound += len(rows) * (len(mark) + kernel.RECORD_OVERHEAD)
+    bound += (len(ends) + bound // BATCH_BYTES + 1) * HEADER_BYTES
+    if len(room) < bound:
+        room = np.empty(bound, np.uint8)
+    size = kernel.relay(
+        np.ascontiguousarray(rows),
+        ends,
+        Batches.blank(1).table,
+        np.ascontiguousarray(columns.offsets),
+        np.ascontiguousarray(columns.timestamps_ms),
+        arguments(columns.keys),
+        arguments(columns.values),
+        np.ascontiguousarray(headers.rows),
+        arguments(headers.names),
+        arguments(headers.contents),
+        mark,
+        MARK_HEADERS,
+        BATCH_BYTES,
+        room,
+    )
+    assert size <= bound, "the bound holds"
+    return room
 
 
 def _reasons(
@@ -162,14 +238,6 @@ def _reasons(
 def _constant(text: str, rows: int) -> Spans:
     data = text.encode()
     return Spans(readonly(data), np.zeros(rows, np.int64), np.full(rows, len(data), np.int32))
-
-
-def digits(numbers: Longs) -> Spans:
-    """Numbers as text, all at once."""
-    texts = numbers.astype("S20")
-    lengths = np.char.str_len(texts).astype(np.int32)
-    starts = np.arange(len(numbers), dtype=np.int64) * 20
-    return Spans(readonly(texts.tobytes()), starts, lengths)
 
 
 def _add_headers(columns: Columns, extra: Sequence[tuple[str, Spans]]) -> Columns:

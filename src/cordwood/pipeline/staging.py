@@ -68,7 +68,7 @@ class Outbox:
         self._job = job
         self._codec = codec
         self._mark = secrets.token_hex(4)
-        self._held: dict[tuple[str, int], list[bytearray]] = {}
+        self._held: dict[tuple[str, int], list[bytes | bytearray]] = {}
         self._held_bytes = 0
         self._directory: Path | None = None
         self._api: BrokerApi | None = None
@@ -77,7 +77,10 @@ class Outbox:
     def add(self, topic: str, partition: int, columns: Columns) -> None:
         """Encode rows, in their order, behind what the partition was given before."""
         batches = plan_batches(columns, codec=self._codec)
-        data = encode_columns(columns, batches)
+        self.put(topic, partition, encode_columns(columns, batches))
+
+    def put(self, topic: str, partition: int, data: bytes | bytearray) -> None:
+        """Whole batches, behind what the partition was given before."""
         self._held.setdefault((topic, partition), []).append(data)
         self._held_bytes += len(data)
         if sum(map(len, self._held[topic, partition])) >= FILE_BYTES:
@@ -103,7 +106,7 @@ class Outbox:
         self._put(name, held)
         self.parts.append(Part(topic, partition, name))
 
-    def _put(self, name: str, held: list[bytearray]) -> None:
+    def _put(self, name: str, held: list[bytes | bytearray]) -> None:
         if self._directory is None and self._api is None:
             self._open()
         if self._api is not None:

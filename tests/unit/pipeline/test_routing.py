@@ -1,13 +1,20 @@
 """A chunk routed at once is routed as record by record, and its headers say where it came from."""
 
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.batch import machine
 from cordwood.batch.columns import decode_columns
+from cordwood.batch.header import check_batches
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.decide.deadletters import headers_for_record
 from cordwood.decide.routing import Bindings, Routed, route
 from cordwood.model import Header, Record, TopicPartition
+from cordwood.pipeline import key_kernels, route_kernels, routing
 from cordwood.pipeline.routing import Router, Ways
 
 TP = TopicPartition("append", 3)
@@ -34,8 +41,19 @@ class Kept:
         from cordwood.batch.columns import encode_columns
 
         assert columns.offsets.tolist() == list(range(len(columns)))
-        data = bytes(encode_columns(columns))
-        self.rows.setdefault((topic, partition), []).extend(decode_batch(data))
+        self.put(topic, partition, bytes(encode_columns(columns)))
+
+    def put(self, topic, partition, data):
+        headers = check_batches(data, len(data))  # as the gate will
+        assert [header.base_offset for header in headers] == [
+            sum(header.count for header in headers[:at]) for at in range(len(headers))
+        ]
+        position = 0
+        for header in headers:
+            found = list(decode_batch(data, position))
+            assert header.max_timestamp_ms == max(record.timestamp_ms for record in found)
+            self.rows.setdefault((topic, partition), []).extend(found)
+            position += header.size_bytes
 
 
 def expected(records):
@@ -90,3 +108,30 @@ def test_a_route_of_several_partitions_keeps_a_key_in_one(rows):
         assert times == sorted(times)
         for record in routed:
             assert homes.setdefault((topic, record.key), partition) == partition
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 100, 10_000])
+def test_routed_batches_are_cut_and_numbered_on(batch_bytes, monkeypatch):
+    """However small batches are cut, every record is there once, in order, and fits its bound."""
+    monkeypatch.setattr(routing, "BATCH_BYTES", batch_bytes)
+    records = [
+        Record(
+            10**18 + i, i * 7 % 50, b"jobs.%d" % i, b"v" * (i % 90), (Header("h", None),) * (i % 3)
+        )
+        for i in range(300)
+    ]
+    kept = Kept()
+    router = Router(Ways(BINDINGS, "dead_letter", {"work": 3}, 1), kept)
+    router.route(TP, decode_columns(encode_batch(records, base_offset=10**18)))
+    found = sorted((r.headers[-1].value, r) for rows in kept.rows.values() for r in rows)
+    assert [int(offset) for offset, _ in found] == [record.offset for record in records]
+    assert [(r.timestamp_ms, r.key, r.value, r.headers[:-3]) for _, r in found] == [
+        (r.timestamp_ms, r.key, r.value, r.headers) for r in records
+    ]
+
+
+@pytest.mark.parametrize("module", [key_kernels, route_kernels])
+def test_kernels_state_the_digest_of_what_they_are_made_of(module):
+    """So that numba's cache of them is renewed when it changes."""
+    digest = sha256(Path(machine.__file__).read_bytes()).hexdigest()[:16]
+    assert digest == module.MACHINE_DIGEST, "set MACHINE_DIGEST to this"
