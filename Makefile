@@ -1,12 +1,12 @@
 # Every target sets itself up in .venv from nothing but Python >= 3.11 and pip; see scripts/setup.sh.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench docs site clean
+.PHONY: help demo serve test check bench bench-peers bench-guard docs site clean
 SHELL := /bin/sh
 BIN := .venv/bin
 ARGS ?=
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.spark  ## two stories on a broker and Spark in a temporary directory, checked
 	@$(BIN)/cordwood demo $(ARGS)
@@ -25,8 +25,15 @@ check: .venv/.check  ## lint, types, layers, unit and property tests: under a mi
 test: .venv/.dev  ## the whole suite: also real clients, Spark and crashes
 	$(BIN)/pytest $(ARGS)
 
-bench: .venv/.dev  ## measure; ARGS="codec log" chooses modules of bench/
+bench: .venv/.dev  ## measure ours; ARGS="codec log" chooses modules of bench/
 	@$(BIN)/python -m bench $(ARGS)
+
+# Missing peers are installed where that is allowed (root on Debian; Maven for Kafka's jars), else named.
+bench-peers: .venv/.dev  ## ours beside Redis, NATS, gawk and Kafka; ARGS="--quick", ARGS="lines latency"
+	@$(BIN)/python -m bench peers $(ARGS)
+
+bench-guard: .venv/.check  ## has a hot path become dearer? instructions and CPU ratios; ARGS=--update accepts
+	@$(BIN)/python -m bench.guard $(ARGS)
 
 docs: .venv/.core  ## fill the generated parts of the documents
 	@$(BIN)/python scripts/docs.py $(ARGS)

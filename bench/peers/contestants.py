@@ -24,6 +24,7 @@ from bench.peers.speech import TOPIC
 from cordwood.scenario.stage import Child
 
 START_S = 60.0
+KERNELS_S = 4.0  # loaded from the cache in the background, after the first messages
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -90,6 +91,9 @@ class Server:
 
     def prepare(self) -> None:
         """Make the topic or stream that messages go to."""
+
+    def settle(self) -> None:
+        """Wait until what it loads in the background is there."""
 
     def stored(self) -> int:
         """How many messages it holds; the truth a client's count is compared with."""
@@ -188,6 +192,9 @@ class Cordwood(Server):
 
     def prepare(self) -> None:
         rdkafka.create("{}:{}".format(*self.addresses["kafka"]), [TOPIC])
+
+    def settle(self) -> None:
+        time.sleep(KERNELS_S)
 
     def stored(self) -> int:
         return int(talk.line(self.addresses["control"], "GET_ACK").removeprefix("ACK "))

@@ -11,16 +11,16 @@ from typing import Any
 from bench import run as ours
 from bench.peers import plan, report
 from bench.peers.measure import FULL, LESS, MORE, QUICK, Result
-from bench.peers.workloads import OWN, RUNNING, TITLES
+from bench.peers.workloads import TITLES
 from bench.rows import Row
 
-BESIDE = ("spark_scan", "compaction", "route")  # modules of bench/ that compare for themselves
 LESS_IS_BETTER = {"ms", "s", "µs", "MiB", "MB"}
 
 
 def main(arguments: list[str]) -> int:
     asked = parsed(arguments)
-    known = [*TITLES, *BESIDE]
+    beside_names = [name for name in ours.benchmark_names() if name not in TITLES]
+    known = [*TITLES, *beside_names]
     unknown = [name for name in asked.names if name not in known]
     if unknown:
         print(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> int:
     scale = QUICK if asked.quick else FULL
     print(f"seed {seed} · {scale.rounds} round(s), order shuffled · {', '.join(names)}", flush=True)
     began = time.perf_counter()
-    done = plan.run([name for name in names if name in RUNNING | OWN], scale, seed)
-    beside(done, [name for name in names if name in BESIDE])
+    done = plan.run([name for name in names if name in TITLES], scale, seed)
+    beside(done, [name for name in names if name in beside_names])
     print(shown(done))
     kept = {"seconds": round(time.perf_counter() - began), **document(done)}
     print(f"\nkept in {ours.write_results(facts, kept, 'peers')}")
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
-    parser.add_argument("names", nargs="*", help="workloads; all but Spark's when none is named")
+    parser.add_argument("names", nargs="*", help="workloads, or modules of bench/ that compare")
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
     parser.add_argument("--seed", type=int, help="repeat the order of an earlier run")
     parser.add_argument("--publish", action="store_true", help="keep it for docs/benchmarks.md")

@@ -98,7 +98,7 @@ def fetch(bootstrap: str, topic: str, count: int) -> Moved:
 
 def firsts(bootstrap: str, topic: str, probes: int) -> list[float]:
     """Seconds from assigning a consumer at the start of the topic to its first record."""
-    consumer = consumer_of(bootstrap)
+    consumer = consumer_of(bootstrap, wait_ms=1)  # a wait at the end would delay the next probe
     consumer.list_topics(topic, timeout=PATIENCE_S)
     taken = []
     for _ in range(probes):
@@ -111,10 +111,11 @@ def firsts(bootstrap: str, topic: str, probes: int) -> list[float]:
     return taken
 
 
-def consumer_of(bootstrap: str) -> confluent_kafka.Consumer:
+def consumer_of(bootstrap: str, wait_ms: int = 500) -> confluent_kafka.Consumer:
     """A consumer that does not rest while there is something to read."""
     return confluent_kafka.Consumer(
         {
+            "fetch.wait.max.ms": wait_ms,
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,

@@ -75,9 +75,8 @@ class NatsReader:
     """A push consumer without acknowledgements, the quickest JetStream has."""
 
     def __init__(self, addresses: dict[str, Address], start: int) -> None:
-        self._address = addresses["nats"]
         self._policy = "new" if start else "all"
-        self._sending, self._reading = connect(self._address), connect(self._address)
+        self._sending, self._reading = connect(addresses["nats"]), connect(addresses["nats"])
         self._inbox = f"_DELIVER.{time.perf_counter_ns()}"
         nats_connect(self._sending)
         nats_connect(self._reading)
@@ -89,15 +88,14 @@ class NatsReader:
         self._sending.sendall(b"PUB %b 100\r\n%b\n\r\n" % (TOPIC.encode(), message(number)))
 
     def ask(self) -> None:
-        if not self._asked:
+        if not self._asked:  # its reply goes to nobody: the messages tell
             config = {
                 "deliver_subject": self._inbox,
                 "deliver_policy": self._policy,
                 "ack_policy": "none",
             }
-            talk.nats_api(
-                self._address, "CONSUMER.CREATE.BENCH", stream_name="BENCH", config=config
-            )
+            body = {"stream_name": "BENCH", "config": config}
+            self._sending.sendall(talk.nats_request("CONSUMER.CREATE.BENCH", body))
             self._asked = True
 
     def receive(self) -> int:

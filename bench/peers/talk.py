@@ -36,15 +36,17 @@ def redis_number(address: Address, *words: str) -> int:
         return int(reply[1:])
 
 
+def nats_request(subject: str, body: dict[str, Any]) -> bytes:
+    """A request to JetStream's API, as it goes over the wire."""
+    text = json.dumps(body).encode() if body else b""
+    return b"PUB $JS.API.%b _INBOX.api %d\r\n%b\r\n" % (subject.encode(), len(text), text)
+
+
 def nats_api(address: Address, subject: str, **body: Any) -> dict[str, Any]:
     """One request to JetStream's API."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as asking:
         nats_connect(asking)
-        text = json.dumps(body).encode() if body else b""
-        asking.sendall(b"SUB _INBOX.api 1\r\n")
-        asking.sendall(
-            b"PUB $JS.API.%b _INBOX.api %d\r\n%b\r\n" % (subject.encode(), len(text), text)
-        )
+        asking.sendall(b"SUB _INBOX.api 1\r\n" + nats_request(subject, body))
         reader = asking.makefile("rb")
         while not (head := reader.readline()).startswith(b"MSG "):
             pass

@@ -35,6 +35,7 @@ def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[M
     for size in scale.log_records:
         asking.ask(client.fill, server.addresses[door], speech, size - held)
         held = size
+        server.settle()
         taken = asking.ask(*questions(server, door)["first"], PROBES)
         yield Measure(f"first byte, {size:,} messages", median(taken) * 1000, "ms", LESS, door)
         if size == scale.log_records[-1]:

@@ -1,0 +1,171 @@
+"""How many bytecode instructions of ours one operation costs: the same on every machine.
+
+A broker in this process is traced instruction by instruction, in all its threads, while a plain
+socket talks to it. Only code of the package counts, not the standard library's, and of many repeats
+the median: timers that happen to fire in between do not matter. What runs inside numba's kernels or
+in C is not seen; per-record work in Python, which is what makes a broker of Python slow, is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import cordwood
+from bench.peers import raw_fetch, rdkafka
+from bench.peers.client import connect
+from bench.peers.speech import SPEECHES, TOPIC
+from cordwood.batch import warmth
+from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batch, wanted_columns
+from cordwood.batch.columns import decode_columns
+from cordwood.batch.records import encode_batch
+from cordwood.model import Record
+from cordwood.testing import Broker
+
+REPEATS = 25
+BATCH = 1_000
+WARM_UPS = 5
+_OURS = str(Path(cordwood.__file__).parent)
+
+
+class Opcodes:
+    """Counts instructions of our own code in every thread started while it is installed."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()  # by thread, so that no two add to one number
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if event == "opcode":
+            self._counts[threading.get_ident()] += 1
+        elif event == "call":
+            if not frame.f_code.co_filename.startswith(_OURS):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.trace
+
+    @property
+    def total(self) -> int:
+        return sum(self._counts.values())
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """In this thread, and in those started inside."""
+        before = sys.gettrace()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            threading.settrace(before)  # type: ignore[arg-type]
+
+
+def count() -> dict[str, int]:
+    """Instructions of each hot path."""
+    warmth.warm()
+    return {**served(), **decoded()}
+
+
+def served() -> dict[str, int]:
+    """One request of each kind to a broker, from its first byte to its reply."""
+    opcodes = Opcodes()
+    with opcodes.installed():
+        broker = Broker(durability="os", pipeline="off")
+        broker.start()
+        sys.settrace(None)  # the client is not counted
+    rdkafka.create(broker.kafka, [TOPIC])
+    try:
+        return {name: steady(opcodes, exchange) for name, exchange in exchanges(broker)}
+    finally:
+        broker.stop()
+
+
+def exchanges(broker: Broker) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A request and the wait for its reply, by name."""
+    for name, door, speech, messages in (
+        ("publish one line", "ingress", "line", 1),
+        ("publish 2,000 lines", "ingress", "line", 2_000),
+        ("produce one record", "kafka", "kafka", 1),
+        ("produce a batch of 1,000", "kafka", "kafka batched", BATCH),
+    ):
+        yield name, publisher(address(broker.address(door)), speech, messages)
+    yield "fetch 1 MiB", fetcher(address(broker.kafka))
+
+
+def publisher(target: tuple[str, int], speech_name: str, messages: int) -> Callable[[], None]:
+    speech, connection = SPEECHES[speech_name](messages), connect(target)
+    speech.open(connection)
+    sent = 0
+
+    def exchange() -> None:
+        nonlocal sent
+        connection.sendall(speech.messages(sent, messages))
+        sent += messages
+        acked = 0
+        while acked < messages:
+            acked += speech.acked(connection.recv(1 << 16))
+
+    return exchange
+
+
+def fetcher(target: tuple[str, int]) -> Callable[[], None]:
+    connection = connect(target)
+
+    def exchange() -> None:
+        connection.sendall(raw_fetch.request(TOPIC, BATCH))  # past those of one record
+        assert len(raw_fetch.reply(connection, TOPIC)) > 500_000
+
+    return exchange
+
+
+def steady(opcodes: Opcodes, exchange: Callable[[], None]) -> int:
+    """The median of what one exchange costs, after the first few."""
+    taken = []
+    for _ in range(WARM_UPS + REPEATS):
+        before = opcodes.total
+        exchange()
+        settle(opcodes)
+        taken.append(opcodes.total - before)
+    return int(statistics.median(taken[WARM_UPS:]))
+
+
+def settle(opcodes: Opcodes) -> None:
+    """Wait until the broker rests: what it does after its reply belongs to the request."""
+    before = -1
+    while before != (before := opcodes.total):
+        time.sleep(0.002)
+
+
+def decoded() -> dict[str, int]:
+    """Batches of a segment to Spark's columns, in this thread."""
+    records = [Record(n, 1_700_000_000_000, b"key", b"x" * 100) for n in range(1_000)]
+    data = bytes(encode_batch(records)) * 10
+    names = [name for name in SPARK_COLUMNS if name != "headers"]
+    wanted = wanted_columns(names)
+
+    def work() -> object:
+        return arrow_batch(decode_columns(data, wanted=wanted), "topic", 0, names)
+
+    return {"decode 10 batches of 1,000 to Arrow": counted(work)}
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Instructions of a call in this thread."""
+    work()
+    opcodes = Opcodes()
+    with opcodes.installed():
+        work()
+    return opcodes.total
+
+
+def address(text: str) -> tuple[str, int]:
+    host, port = text.rsplit(":", 1)
+    return host, int(port)

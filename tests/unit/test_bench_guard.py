@@ -1,0 +1,73 @@
+"""The guard of hot paths: it sees a cost that doubled, on any machine, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench import guard, opcodes
+
+COMMITTED = {"instructions": {"produce": 1000.0}, "ratios": {"append": 0.5}}
+
+
+def test_no_hot_path_costs_more_instructions_than_committed():
+    """Bytecode per request is counted, so this holds or not on every machine alike."""
+    committed = json.loads(guard.PATH.read_text())
+    now = {"instructions": opcodes.count()}
+    grown = guard.compare(committed, now, guard.tolerances(committed["python"]))
+    assert [str(each) for each in grown] == [], "`make bench-guard ARGS=--update` accepts it"
+
+
+def test_work_done_twice_is_caught(monkeypatch: pytest.MonkeyPatch):
+    """A real path that decodes everything twice is named by the guard."""
+    before = {"instructions": opcodes.decoded()}
+    decode = opcodes.decode_columns
+
+    def twice(*arguments, **options):
+        decode(*arguments, **options)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(opcodes, "decode_columns", twice)
+    (grown,) = guard.compare(before, {"instructions": opcodes.decoded()}, guard.TOLERANCE)
+    assert grown.path == "decode 10 batches of 1,000 to Arrow"
+    assert grown.now > 1.5 * grown.before
+
+
+@pytest.mark.parametrize(
+    ("cost", "is_grown"), [(400.0, False), (1000.0, False), (1049.0, False), (1100.0, True)]
+)
+def test_growth_past_the_tolerance_is_a_fault_and_less_never_is(cost: float, is_grown: bool):
+    """Five in a hundred are let pass; what became cheaper always is."""
+    now = {"instructions": {"produce": cost}}
+    assert bool(guard.compare(COMMITTED, now, guard.TOLERANCE)) is is_grown
+
+
+def test_path_nobody_measures_any_more_is_a_fault():
+    """A guard that lost a path would guard nothing and say all is well."""
+    with pytest.raises(ValueError, match=r"guard\.json and the guard disagree on produce"):
+        guard.compare(COMMITTED, {"instructions": {}}, guard.TOLERANCE)
+
+
+def test_another_python_is_given_more_room():
+    """The same source becomes other bytecode there."""
+    assert guard.tolerances(guard.python())["instructions"] == guard.TOLERANCE["instructions"]
+    assert guard.tolerances("3.0")["instructions"] == guard.OTHER_PYTHON
+
+
+@pytest.mark.parametrize("slowness", [1.0, 7.0])
+def test_ratio_does_not_depend_on_the_speed_of_the_machine(
+    slowness: float, monkeypatch: pytest.MonkeyPatch
+):
+    """A path is measured in units of the reference loop, and both slow down together."""
+    now = 0.0
+
+    def costs(seconds: float):
+        def work():
+            nonlocal now
+            now += seconds * slowness
+
+        return work
+
+    monkeypatch.setattr(guard.time, "thread_time", lambda: now)
+    monkeypatch.setattr(guard, "reference", costs(0.02))
+    assert guard.ratio(costs(0.06)) == pytest.approx(3.0)
