@@ -1,0 +1,170 @@
+"""Our compaction beside Apache Kafka's cleaner: the same segment files, the same survivors.
+
+A log is filled through our store; its files are copied into the directory of a Kafka topic, as the
+layout is one. Both are warm from a log of a million records. Kafka's time is what its cleaner says
+of the pass, with two threads and every other setting as Kafka ships it; ours is the whole job on Spark,
+orders, proof and swap included. Then both logs are read, and must hold the same offsets. Kafka
+cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` sets the
+records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.compaction import compact, embedded_spark, fill
+from bench.peers import provide
+from bench.peers.contestants import Kafka, Level
+from bench.peers.provide import Missing
+from bench.rows import Row
+from cordwood.batch.columns import decode_columns
+from cordwood.batch.table import Longs
+
+RECORDS = int(os.environ.get("CORDWOOD_BENCH_COMPACTION_KAFKA", "10000000"))
+WARM_RECORDS = 1_000_000
+CLEANED_S = 300.0
+EAGER, NEVER = "0.01", "1.0"  # min.cleanable.dirty.ratio: a share above it is cleaned
+THREADS = 2
+
+
+def run() -> Iterator[Row]:
+    try:
+        provide.kafka_jars()
+    except Missing as error:
+        print(f"compaction_kafka: SKIPPED, Apache Kafka cannot be had here: {error}")
+        return
+    work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
+    try:
+        for name, records in (("warm", WARM_RECORDS), ("data", RECORDS)):
+            fill(work / name, records)
+        theirs_s, theirs = clean_with_kafka(work)
+        with embedded_spark() as spark:
+            compact(spark, work / "warm", "warm")
+            ours = compact(spark, work / "data", "cordwood")
+        if not np.array_equal(offsets_in(work / "data" / "bench-0"), theirs):
+            raise AssertionError("the two cleaners left different records")
+        note = f"{RECORDS:,} records, {len(theirs):,} left on both sides"
+        yield ours._replace(workload="compaction, same log")
+        rate = RECORDS / theirs_s
+        told = f"{note}, {theirs_s:.1f} s as it says itself, {THREADS} cleaner threads"
+        yield Row(
+            "compaction, same log", f"Apache Kafka {Kafka.version()}", rate, "records/s", told
+        )
+        yield Row("compaction, same log", "cordwood / Kafka", ours.value / rate, "times", note)
+    finally:
+        shutil.rmtree(work)
+
+
+class CleaningKafka(Kafka):
+    """A Kafka that cleans at once what it may, and says so."""
+
+    def properties(self, port: int, controller_port: int) -> str:
+        rows = {
+            "log.cleaner.threads": str(THREADS),
+            "log.cleaner.backoff.ms": "100",
+            "log.cleaner.min.cleanable.ratio": NEVER,
+        }
+        more = "".join(f"{name}={value}\n" for name, value in rows.items())
+        return super().properties(port, controller_port) + more
+
+    def java(self, *arguments: str) -> list[str]:
+        """With a log to read: it says nothing where nobody configured one."""
+        settings = self.room / "log4j.properties"
+        settings.write_text(
+            "log4j.rootLogger=WARN, out\n"
+            "log4j.logger.kafka.log.LogCleaner=INFO\n"
+            "log4j.appender.out=org.apache.log4j.ConsoleAppender\n"
+            "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.out.layout.ConversionPattern=%m%n\n"
+        )
+        jars = [str(jar) for jar in provide.kafka_jars().glob("*.jar") if "-nop-" not in jar.name]
+        words = ["-cp", ":".join(jars), f"-Dlog4j.configuration=file:{settings}"]
+        return [provide.java(), *words, *arguments]
+
+    def create(self, topics: Sequence[str]) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        made = [NewTopic(name, 1, 1, config={"cleanup.policy": "compact"}) for name in topics]
+        admin = self._admin()
+        for done in admin.create_topics(made).values():
+            done.result()
+
+    def clean(self, topic: str) -> float:
+        """Let the topic be cleaned; the seconds its one pass took."""
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        name = "min.cleanable.dirty.ratio"
+        entry = ConfigEntry(name, EAGER, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        admin = self._admin()
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result()
+        return self._cleaned_s(f"{topic}-0")
+
+    def _cleaned_s(self, partition: str) -> float:
+        said = re.compile(
+            rf"cleaned log {partition} .*?\n.*?log processed in ([\d.,]+) seconds", re.DOTALL
+        )
+        deadline = time.monotonic() + CLEANED_S
+        while not (found := said.search((self.room / "said").read_text(errors="replace"))):
+            if time.monotonic() > deadline or self.processes[-1].poll() is not None:
+                raise Missing(f"it did not clean {partition}: {self.said()}")
+            time.sleep(0.1)
+        return float(found[1].replace(",", ""))
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": "{}:{}".format(*self.addresses["kafka"])})
+
+    def shut_down(self) -> None:
+        """As an operator does, so that what is copied in is loaded as it is."""
+        for process in self.processes:
+            process.terminate()
+            process.wait()
+        self.processes.clear()
+
+
+def clean_with_kafka(work: Path) -> tuple[float, Longs]:
+    """Seconds of the pass over the log, and the offsets it left."""
+    kafka = CleaningKafka(Level.CACHED)
+    try:
+        kafka.create(["warm", "bench"])
+        kafka.shut_down()
+        directory = kafka.room / "data"
+        for name, topic in (("warm", "warm"), ("data", "bench")):
+            take_over(work / name / "bench-0", directory / f"{topic}-0")
+        kafka.start()
+        kafka.clean("warm")
+        seconds = kafka.clean("bench")
+        return seconds, offsets_in(directory / "bench-0")
+    finally:
+        kafka.stop()
+
+
+def take_over(source: Path, target: Path) -> None:
+    """Our segments instead of a topic's empty one; who it is stays."""
+    for path in target.iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    for path in source.iterdir():
+        if path.suffix in {".log", ".index", ".timeindex"}:
+            shutil.copy(path, target)
+
+
+def offsets_in(directory: Path) -> Longs:
+    """Every offset that holds a record."""
+    found = [np.empty(0, np.int64)]
+    for path in sorted(directory.glob("*.log")):
+        columns = decode_columns(path.read_bytes(), wanted=frozenset({"offset"}))
+        found.append(columns.offsets)
+    return np.concatenate(found)
