@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("sql:sql", "SQL over topics; a query, a file or a prompt."),
     "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
     "demo": ("demo:demo", "Two stories on a real broker and Spark, checked step by step."),
+    "bench": ("bench:bench", "Measure this machine, or a broker: rates and waits."),
     "completion": ("completion:completion", "Print the completion script of a shell."),
     "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
 }

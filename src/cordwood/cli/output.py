@@ -68,13 +68,19 @@ def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(rows[0])
     cells = [[_cell(row[name]) for name in names] for row in rows]
     widths = [max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(names)]
-    is_number = [all(isinstance(row[name], int | float) for row in rows) for name in names]
+    is_number = [_is_numeric([row[name] for row in rows]) for name in names]
     for line in [[name.upper() for name in names], *cells]:
         padded = [
             text.rjust(width) if number else text.ljust(width)
             for text, width, number in zip(line, widths, is_number, strict=True)
         ]
         print("  ".join(padded).rstrip())
+
+
+def _is_numeric(values: Sequence[object]) -> bool:
+    """Whether a column holds numbers and nothing else, some of them perhaps missing."""
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float) for value in known)
 
 
 def _cell(value: object) -> str:

@@ -219,10 +219,17 @@ class KafkaClient:
             _check(fetched.error_code, f"partition {tp} at offset {wanted[tp]}")
         return found
 
-    def produce(self, tp: TopicPartition, batch: bytes) -> int:
-        """Append a whole batch, durable before this returns; its first offset."""
+    def produce(self, tp: TopicPartition, batch: bytes, *, acks: int = -1) -> int:
+        """Append a whole batch, durable before this returns; its first offset.
+
+        With ``acks`` 0 nobody answers: it returns when the batch was sent, and says -1.
+        """
         topic = ProduceTopic(tp.topic, [ProducePartition(tp.partition, memoryview(batch))])
-        reply = self.ask(ProduceRequest(None, -1, _TIMEOUT_MS, [topic]), ProduceResponse)
+        request = ProduceRequest(None, acks, _TIMEOUT_MS, [topic])
+        if acks == 0:
+            self._send(request)
+            return -1
+        reply = self.ask(request, ProduceResponse)
         part = reply.topics[0].partitions[0]
         _check(part.error_code, f"partition {tp}", part.error_message)
         return part.base_offset
@@ -272,25 +279,36 @@ class KafkaClient:
 
     def ask(self, request: tuple[Any, ...], reply: type[Reply]) -> Reply:
         """Send one request and read its reply; raises ``UnavailableError`` when nobody answers."""
-        api = api_of(type(request))
-        version = _VERSIONS.get(type(request), api.last_version)
-        correlation = next(self._correlations)
+        correlation, version = self._send(request)
         try:
-            connection = self._connect()
-            connection.sendall(b"".join(encode_request(request, version, correlation, "cordwood")))
-            frame = _read_frame(connection)
+            frame = _read_frame(self._connect())
         except OSError as error:
-            self.close()
-            host, port = self._address
-            raise UnavailableError(
-                f"no broker answers at {host}:{port} ({error}); start one with `cordwood serve`, "
-                "or name another with --broker HOST:PORT"
-            ) from None
-        answered, message = parse_response(api.key, version, frame)
+            raise self._lost(error) from None
+        answered, message = parse_response(api_of(type(request)).key, version, frame)
         if answered != correlation:
             raise ProtocolError(f"reply {answered} came to request {correlation}")
         assert isinstance(message, reply)
         return message
+
+    def _send(self, request: tuple[Any, ...]) -> tuple[int, int]:
+        """Write one request; its correlation id and version."""
+        version = _VERSIONS.get(type(request), api_of(type(request)).last_version)
+        correlation = next(self._correlations)
+        frame = b"".join(encode_request(request, version, correlation, "cordwood"))
+        try:
+            self._connect().sendall(frame)
+        except OSError as error:
+            raise self._lost(error) from None
+        return correlation, version
+
+    def _lost(self, error: OSError) -> UnavailableError:
+        """What to raise when nobody answers; the next request connects anew."""
+        self.close()
+        host, port = self._address
+        return UnavailableError(
+            f"no broker answers at {host}:{port} ({error}); start one with `cordwood serve`, "
+            "or name another with --broker HOST:PORT"
+        )
 
     def _connect(self) -> socket.socket:
         if self._socket is None:
