@@ -6,9 +6,9 @@ Runs on executors. Only what the schema names is decoded, and every batch's chec
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
@@ -48,15 +48,19 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
             yield pa.RecordBatch.from_arrays(arrays, schema=shape)
 
 
-@cache
+_reads: Final = itertools.count()
+
+
 def _settle() -> None:
     """Load the kernels, and keep Spark's worker from walking through them after every task.
 
     A worker collects garbage before it takes its next task. With numba loaded that is 70 ms of a
-    core, more than most tasks take; what is frozen is not walked through.
+    core, more than most tasks take; what is frozen is not walked through. The second read freezes
+    once more: Spark's worker imports pandas only while it serves the first.
     """
     kernels()
-    gc.freeze()
+    if next(_reads) < 2:
+        gc.freeze()
 
 
 def _null_when_none(pa: Any, headers: Any) -> Any:

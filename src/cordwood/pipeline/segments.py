@@ -184,7 +184,7 @@ def _read_segment(
             wanted_bytes = needed_bytes  # one batch longer than a chunk
             continue
         if reached > start:
-            yield Chunk(data[:whole_bytes], start, reached)
+            yield Chunk(memoryview(data)[:whole_bytes], start, reached)
         if reached >= end:
             return
         position += whole_bytes

@@ -4,12 +4,17 @@ A split is a run of offsets of one partition. Small neighbouring segments are re
 ones are cut at index entries so that every core has work; order within a partition is kept by
 offset, never by task. A split names no file: files may be swapped before the task runs.
 
+Tasks are few and of a size: each costs Spark some 70 ms of a core, Java and Python together, before
+it reads anything. How many cores a cluster has is not told to a Python source; this machine's are
+taken for a least number, and ``minPartitions`` asks for more.
+
 Pure: where cuts are possible comes in as a value.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -18,7 +23,8 @@ from cordwood.pipeline.offsets import Range
 
 SPLIT_BYTES_MIN: Final = 16 * MIB  # below, starting a task costs more than it reads
 SPLIT_BYTES_MAX: Final = 128 * MIB  # what Spark's file sources aim at
-TASKS_WANTED: Final = 32  # enough for the cores of most clusters to share the work evenly
+CORES_HERE: Final = os.cpu_count() or 1
+_PIECES_PER_SPLIT: Final = 8  # how finely segments are cut, so that splits come out of a size
 
 
 class Piece(NamedTuple):
@@ -36,12 +42,13 @@ def plan_splits(
     min_partitions: int | None = None,
     max_records: int | None = None,
     split_bytes: int | None = None,
+    cores: int = CORES_HERE,
 ) -> list[Range]:
     """The tasks: ``pieces_of(range, bytes)`` says where a range may be cut, at about that size."""
     todo = list(ranges)
     total_bytes = sum(p.size_bytes for each in todo for p in pieces_of(each, SPLIT_BYTES_MAX))
     if split_bytes is None:
-        split_bytes = min(max(total_bytes // TASKS_WANTED, SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+        split_bytes = -(-total_bytes // plan_count(total_bytes, cores))
     splits = _gather(todo, pieces_of, split_bytes)
     if min_partitions is not None and len(splits) < min_partitions:
         splits = _gather(todo, pieces_of, max(1, total_bytes // min_partitions))
@@ -51,18 +58,29 @@ def plan_splits(
     return splits
 
 
+def plan_count(total_bytes: int, cores: int) -> int:
+    """How many tasks of a size: full rounds of all cores, unless there is too little to share."""
+    fewest = -(-total_bytes // SPLIT_BYTES_MAX)
+    most = max(1, total_bytes // SPLIT_BYTES_MIN)
+    rounds = max(1, -(-fewest // cores))
+    return min(rounds * cores, most)
+
+
 def _gather(
     ranges: Iterable[Range], pieces_of: Callable[[Range, int], Sequence[Piece]], split_bytes: int
 ) -> list[Range]:
-    """Neighbouring pieces joined until the next would pass ``split_bytes``."""
+    """Neighbouring pieces joined: cut where it is nearest to every ``split_bytes``."""
     splits: list[Range] = []
     for whole in ranges:
-        start, gathered_bytes, reached = whole.start, 0, whole.start
-        for piece in pieces_of(whole, split_bytes):
-            if gathered_bytes and gathered_bytes + piece.size_bytes > split_bytes:
+        start, passed_bytes, due_bytes = whole.start, 0, split_bytes
+        reached = whole.start
+        for piece in pieces_of(whole, max(1, split_bytes // _PIECES_PER_SPLIT)):
+            if reached > start and passed_bytes + piece.size_bytes // 2 > due_bytes:
                 splits.append(Range(whole.tp, start, reached))
-                start, gathered_bytes = reached, 0
-            gathered_bytes += piece.size_bytes
+                start, due_bytes = reached, (passed_bytes // split_bytes + 1) * split_bytes
+                if due_bytes - passed_bytes < split_bytes // 2:
+                    due_bytes += split_bytes  # cut a little before the mark: on to the next
+            passed_bytes += piece.size_bytes
             reached = piece.end
         assert reached == whole.end, "pieces cover their range"
         splits.append(Range(whole.tp, start, reached))
