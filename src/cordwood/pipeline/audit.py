@@ -18,7 +18,7 @@ from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import SourceOptions
+from cordwood.pipeline.options import COMMITTED, SourceOptions
 from cordwood.pipeline.replay import header_text
 from cordwood.pipeline.splits import plan_splits
 from cordwood.pipeline.tasks import run_tasks
@@ -262,6 +262,7 @@ def _read(
 ) -> DataFrame:
     path = source_options(api, where, topics[0]).path
     options = {
+        **COMMITTED,
         "subscribe": ",".join(topics),
         "columns": columns,
         "kafka.bootstrap.servers": where.servers or "",

@@ -1,8 +1,9 @@
 """A data directory as a query sees it: topics, bounds, times and cuts, from its files alone.
 
-While a broker holds the directory's lock, a partition ends at its published high watermark
-(``log.marks``). When none does, it ends where the valid bytes end: recovery would keep just those.
-The lock is tried only when there are bytes past the published mark, shared and for a moment.
+While a broker holds the directory's lock, a partition ends at its published high watermark or, for
+``read_committed``, its last stable offset (``log.marks``). When none does, it ends where the valid
+bytes end: recovery would keep just those. The lock is tried only when there are bytes past the
+published mark, shared and for a moment.
 
 Never writes. Cursors are the broker's: a directory commits none.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from cordwood.batch.columns import Aborted
 from cordwood.batch.records import decode_batch
 from cordwood.errors import NotDataDirectory, UnavailableError
 from cordwood.log import index, scan
@@ -42,6 +44,7 @@ from cordwood.pipeline.segments import (
     read_chunks,
 )
 from cordwood.pipeline.splits import Piece
+from cordwood.pipeline.transactions import has_transactions, read_aborted, replay_tail
 
 _TAILS_MAX: Final = 256
 
@@ -49,10 +52,16 @@ _TAILS_MAX: Final = 256
 class DataDirectory:
     """A ``Log`` over the files under ``path``."""
 
-    def __init__(self, path: str, *, fail_on_data_loss: bool = True) -> None:
-        """Check that it is a data directory of a format we read."""
+    def __init__(
+        self, path: str, *, fail_on_data_loss: bool = True, committed: bool = False
+    ) -> None:
+        """Check that it is a data directory of a format we read.
+
+        ``committed``: end where the first undecided transaction begins, leave aborted ones out.
+        """
         self._path = Path(path)
         self._fail_on_data_loss = fail_on_data_loss
+        self._committed = committed
         self._tails: dict[TopicPartition, list[Start]] = {}  # high watermarks seen, rising
         try:
             check_format((self._path / FORMAT).read_bytes(), self._path)
@@ -74,7 +83,7 @@ class DataDirectory:
         return {topic: sorted(partitions) for topic, partitions in found.items()}
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Log start and high watermark of each; a partition that is gone is left out."""
+        """Log start, and high watermark or last stable offset; what is gone is left out."""
         found: dict[TopicPartition, Bounds] = {}
         for tp in tps:
             try:
@@ -92,7 +101,7 @@ class DataDirectory:
         tail = Start(marks.high_watermark, marks.segment_base_offset, marks.segment_bytes)
         self._remember(tp, tail)
         start = max(first, marks.log_start_offset)
-        end = marks.high_watermark
+        end = marks.last_stable_offset if self._committed else marks.high_watermark
         if self._has_more(live, tail):
             with self._unheld() as is_unheld:
                 end = self._valid_end(tp) if is_unheld else end
@@ -119,7 +128,8 @@ class DataDirectory:
             walk = scan.Walk(scan.read_fd(fd), os.fstat(fd).st_size, last.base_offset)
             for _ in walk:
                 pass
-        return walk.next_offset
+        unstable = replay_tail(self._directory(tp)).first_unstable if self._committed else None
+        return walk.next_offset if unstable is None else min(unstable, walk.next_offset)
 
     def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
         """The first offset whose record is not older than that."""
@@ -162,13 +172,27 @@ class DataDirectory:
 
     def chunks(self, whole: Range, hint: Start | None) -> Iterator[Chunk]:
         """The range's batches."""
-        return read_chunks(
-            self._directory(whole.tp),
+        directory = self._directory(whole.tp)
+        chunks = read_chunks(
+            directory,
             whole.start,
             whole.end,
             fail_on_data_loss=self._fail_on_data_loss,
             hint=hint,
         )
+        return self._with_aborted(directory, whole, chunks) if self._committed else chunks
+
+    @staticmethod
+    def _with_aborted(directory: Path, whole: Range, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The range was planned with all its transactions decided: they are looked up once."""
+        aborted: list[Aborted] | None = None
+        for chunk in chunks:
+            if not has_transactions(chunk.data):
+                yield chunk
+                continue
+            if aborted is None:
+                aborted = read_aborted(directory, whole.start, whole.end)
+            yield chunk._replace(aborted=aborted)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -22,6 +22,7 @@ from cordwood.pipeline.offsets import Bounds, Offsets, Range
 from cordwood.pipeline.options import SourceOptions
 from cordwood.pipeline.segments import Chunk, Start, whole_batches
 from cordwood.pipeline.splits import Piece
+from cordwood.pipeline.transactions import end_with_markers
 from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.commits import (
     OffsetCommitPartition,
@@ -90,7 +91,7 @@ class KafkaLog:
         }
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Log start and high watermark of each."""
+        """Log start, and high watermark or last stable offset, of each."""
         starts = self._list_offsets(dict.fromkeys(tps, _EARLIEST))
         ends = self._list_offsets(dict.fromkeys(starts, _LATEST))
         return {tp: Bounds(starts[tp], end) for tp, end in ends.items()}
@@ -127,7 +128,9 @@ class KafkaLog:
                 continue
             size_bytes, reached = whole_batches(found.records or b"", whole.end)
             if size_bytes:
-                yield Chunk(memoryview(found.records or b"")[:size_bytes], offset, reached)
+                data = memoryview(found.records or b"")[:size_bytes]
+                begun = [(a.producer_id, a.first_offset) for a in found.aborted_transactions or ()]
+                yield Chunk(data, offset, reached, end_with_markers(data, begun))
                 offset = max(offset + 1, reached)
             elif reached >= whole.end or found.high_watermark >= whole.end:
                 return  # nothing is left up to there but a gap
@@ -144,7 +147,7 @@ class KafkaLog:
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=FETCH_BYTES,
-            isolation_level=0,
+            isolation_level=int(self._options.committed),
             topics=[FetchTopic(tp.topic, [wanted])],
         )
         found = self._led(tp, lambda at: _only(self._ask(at, request, FetchResponse)))
@@ -212,7 +215,8 @@ class KafkaLog:
             found: dict[TopicPartition, int] = {}
             for address in sorted({self._leaders[tp] for tp in times if tp in self._leaders}):
                 led = {tp: time for tp, time in times.items() if self._leaders.get(tp) == address}
-                reply = self._ask(address, _offsets_request(led), ListOffsetsResponse)
+                request = _offsets_request(led, self._options.committed)
+                reply = self._ask(address, request, ListOffsetsResponse)
                 for topic in reply.topics:
                     for part in topic.partitions:
                         self._note_offset(TopicPartition(topic.name, part.partition), part, found)
@@ -319,12 +323,13 @@ def _receive(connection: socket.socket, length: int) -> memoryview:
     return frame
 
 
-def _offsets_request(times: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+def _offsets_request(times: Mapping[TopicPartition, int], committed: bool) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for tp, time_ms in times.items():
         asked = ListOffsetsPartition(tp.partition, timestamp_ms=time_ms)
         topics.setdefault(tp.topic, []).append(asked)
-    return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, of) for name, of in topics.items()])
+    asked_topics = [ListOffsetsTopic(name, of) for name, of in topics.items()]
+    return ListOffsetsRequest(-1, int(committed), asked_topics)
 
 
 def _only(reply: Any) -> Any:

@@ -61,7 +61,11 @@ def reach_log(options: SourceOptions) -> Log:
     """As ``open_log``, for whoever closes it later."""
     if options.path is not None:
         try:
-            return DataDirectory(options.path, fail_on_data_loss=options.fail_on_data_loss)
+            return DataDirectory(
+                options.path,
+                fail_on_data_loss=options.fail_on_data_loss,
+                committed=options.committed,
+            )
         except (NotDataDirectory, UnavailableError):
             if options.servers is None:
                 raise

@@ -80,6 +80,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
+    committed: bool  # kafka.isolation.level: nothing undecided, nothing aborted
     push_filters: bool | None  # filterPushdown: None leaves it to the Spark version
     commit_group: str | None
     group_id: str | None
@@ -130,12 +131,16 @@ OPTIONS: Final = {  # documented name → what it does
     ),
     "groupIdPrefix": "Begins the names the client gives itself. Default: `cordwood-spark`.",
     "kafka.group.id": "The group id itself.",
-    "kafka.isolation.level": "Only `read_uncommitted`.",
+    "kafka.isolation.level": (
+        "`read_uncommitted` (default) or `read_committed`: nothing of a transaction that is "
+        "undecided or aborted. Cordwood's own jobs read committed."
+    ),
     "kafka.security.protocol": "Only `PLAINTEXT`.",
     "fetchOffset.numRetries": "How often the broker is asked again. Default: `3`.",
     "fetchOffset.retryIntervalMs": "Between these. Default: `1000`.",
     "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
 }
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # what our own jobs say
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
@@ -205,6 +210,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=_parse_count(said, "minPartitions"),
         max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
         fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
+        committed=_parse_choice(
+            said, "kafka.isolation.level", ("read_uncommitted", "read_committed")
+        )
+        == "read_committed",
         push_filters={"auto": None, "true": True, "false": False}[
             _parse_choice(said, "filterPushdown", ("auto", "true", "false"))
         ],
@@ -366,12 +375,6 @@ def _check_plain(said: Mapping[str, str]) -> None:
     if protocol.upper() != "PLAINTEXT":
         raise InvalidOption(
             f"option kafka.security.protocol: {protocol} is not supported here; use PLAINTEXT, "
-            'or Spark\'s own format("kafka")'
-        )
-    level = said.get("kafka.isolation.level", "read_uncommitted")
-    if level.lower() != "read_uncommitted":
-        raise InvalidOption(
-            f"option kafka.isolation.level: {level} is not supported here; use read_uncommitted, "
             'or Spark\'s own format("kafka")'
         )
 

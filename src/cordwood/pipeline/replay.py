@@ -26,6 +26,7 @@ from cordwood.errors import InvalidOption
 from cordwood.model import Codec
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
+from cordwood.pipeline.options import COMMITTED
 from cordwood.pipeline.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def plan_slices(api: BrokerApi, replay: Replay, batch_records: int) -> list[Slic
     }
     slices = []
     for part in api.topic(replay.topic)["partitions"]:
-        number, end = part["partition"], part["high_watermark"]
+        number, end = part["partition"], part["last_stable_offset"]
         at = stands.get(number) or 0
         for start in range(max(part["log_start_offset"], at), end, batch_records):
             slices.append(Slice(number, start, min(end, start + batch_records), at))
@@ -199,7 +200,7 @@ def read_options(api: BrokerApi, where: Where, topic: str) -> dict[str, str]:
     """How Spark reaches the topic: its files from here, or the wire."""
     found = source_options(api, where, topic)
     said = {"path": found.path, "kafka.bootstrap.servers": where.servers, "subscribe": topic}
-    return {name: value for name, value in said.items() if value}
+    return {**COMMITTED, **{name: value for name, value in said.items() if value}}
 
 
 def _begin(api: BrokerApi, replay: Replay) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.model import TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.logs import open_log
-from cordwood.pipeline.options import SourceOptions, parse_options
+from cordwood.pipeline.options import COMMITTED, SourceOptions, parse_options
 from cordwood.pipeline.source import Split, TopicStreamReader
 from cordwood.pipeline.staging import Outbox, Yard
 
@@ -80,6 +80,7 @@ class RouteJob:
     def source_options(self) -> SourceOptions:
         """Files where they can be reached, else the wire; what is lost is lost, and said."""
         said = {
+            **COMMITTED,
             "subscribe": self.topic,
             "startingOffsets": "earliest",
             "failOnDataLoss": "false",
@@ -226,7 +227,11 @@ def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
         for chunk in log.chunks(whole, task.split.hint):
             try:
                 columns = decode_columns(
-                    chunk.data, start_offset=chunk.start_offset, end_offset=end, wanted=_WANTED
+                    chunk.data,
+                    start_offset=chunk.start_offset,
+                    end_offset=end,
+                    wanted=_WANTED,
+                    aborted=chunk.aborted,
                 )
             except CorruptBatch as error:
                 raise CorruptionError(

@@ -33,7 +33,11 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
     for chunk in chunks:
         try:
             columns = decode_columns(
-                chunk.data, start_offset=chunk.start_offset, end_offset=whole.end, wanted=wanted
+                chunk.data,
+                start_offset=chunk.start_offset,
+                end_offset=whole.end,
+                wanted=wanted,
+                aborted=chunk.aborted,
             )
         except CorruptBatch as error:
             raise CorruptionError(

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from cordwood.batch.columns import Aborted
 from cordwood.batch.header import HEADER_BYTES
 from cordwood.config import MIB
 from cordwood.errors import CorruptionError, DataLoss
@@ -46,6 +47,7 @@ class Chunk(NamedTuple):
     data: bytes | memoryview
     start_offset: int
     end_offset: int  # one past the last the batches cover
+    aborted: Sequence[Aborted] = ()  # transactions to leave out, for ``read_committed``
 
 
 class Start(NamedTuple):

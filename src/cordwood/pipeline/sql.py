@@ -17,6 +17,7 @@ from cordwood.config import nearest
 from cordwood.errors import InvalidOption, UnknownTopic
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.frames import COLUMNS, HEADERS
+from cordwood.pipeline.options import COMMITTED
 from cordwood.pipeline.staging import Yard
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Topics:
         """One topic with its text columns."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        options = {"subscribe": topic, "columns": ",".join(columns)}
+        options = {**COMMITTED, "subscribe": topic, "columns": ",".join(columns)}
         if HEADERS in columns:
             options["includeHeaders"] = "true"
         if self._where.servers:

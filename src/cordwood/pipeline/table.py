@@ -20,7 +20,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from cordwood.model import TopicPartition
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.logs import open_log
+from cordwood.pipeline.options import COMMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +122,7 @@ def _bounds(
     api: BrokerApi, where: Where, request: TableRequest
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Where each partition begins, and where to stop."""
-    options = source_options(api, where, request.topic)
+    options = replace(source_options(api, where, request.topic), committed=True)
     count = api.partition_counts()
     if request.topic not in count:
         api.topic(request.topic)  # says that it is missing
@@ -153,6 +154,7 @@ def _read(
 
     path = source_options(api, where, topic).path
     options = {
+        **COMMITTED,
         "subscribe": topic,
         "columns": "key,value,partition,offset,timestamp",
         "startingOffsets": offsets(begin),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import confluent_kafka
 import pytest
 
 from cordwood.batch.header import parse_headers
@@ -24,6 +25,7 @@ from cordwood.testing import Broker
 pytestmark = pytest.mark.spark
 
 START_MS = 1_700_000_000_000
+WAIT_S = 20
 
 
 class Bench:
@@ -263,3 +265,22 @@ def test_topics_are_views_and_results_come_in_every_form(bench):
     ]
     with pytest.raises(InvalidOption, match="nowhere"):
         bench.sql("select * from nowhere")
+
+
+def test_jobs_see_nothing_of_a_transaction_that_was_aborted(bench, tmp_path):
+    """Table, SQL, replay and books: what no consumer may read is in none of them."""
+    bench.put("users", [(b"ada", b"1", ())])
+    bench.put("dead_letter", [])
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bench.broker.kafka, "transactional.id": "t"}
+    )
+    producer.init_transactions(WAIT_S)
+    for topic in ("users", "dead_letter"):
+        producer.begin_transaction()
+        producer.produce(topic, b"2", b"ada")
+        producer.flush(WAIT_S)
+        producer.abort_transaction(WAIT_S)
+    assert bench.table(tmp_path / "out")[1] == {b"ada": b"1"}
+    assert json.loads(bench.sql("select count(*) n from users")) == {"n": 1}
+    outcome = bench.replay(topic="dead_letter", to="again")
+    assert outcome.replayed == 0

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import confluent_kafka
 import pytest
 
 from cordwood.batch.records import decode_batch
@@ -131,3 +132,23 @@ def test_of_two_drivers_one_is_refused(spark, broker):
         running.stop()
     assert "another driver is at work" in why
     assert values(broker, "jobs") == ["1"]
+
+
+def test_an_aborted_transaction_is_not_routed(spark, broker):
+    """Nor is one that is undecided: the router waits at the last stable offset."""
+    send(broker, ("jobs.a", "1"))
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.kafka, "transactional.id": "t"}
+    )
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("append", b"2", b"jobs.b")
+    producer.flush(WAIT_S)
+    producer.abort_transaction(WAIT_S)
+    send(broker, ("jobs.c", "3"))
+    running = open_route(spark, broker)
+    try:
+        wait_routed(broker, running, 4)
+        assert values(broker, "jobs") == ["1", "3"]
+    finally:
+        running.stop()

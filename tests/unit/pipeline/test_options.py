@@ -92,7 +92,7 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
         ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),
         ({"kafka.enable.auto.commit": "true"}, "set commitGroup"),
         ({"kafka.security.protocol": "SASL_SSL"}, "SASL_SSL is not supported"),
-        ({"kafka.isolation.level": "read_committed"}, "read_committed is not supported"),
+        ({"kafka.isolation.level": "serializable"}, "read_uncommitted, read_committed"),
         ({"kafka.bootstrap.servers": "nowhere"}, "'nowhere' is not host:port"),
         ({"filterPushdown": "maybe"}, "'maybe' is not one of auto, true, false"),
         ({"commitGroup": "g"}, "commitGroup needs kafka.bootstrap.servers"),
