@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from cordwood.batch.columns import Columns, decode_columns
+from cordwood.batch.columns import OFFSET_END, Columns, decode_columns
 from cordwood.batch.header import Buffer
 from cordwood.batch.warmth import kernels
 
@@ -23,17 +23,21 @@ def format_batches(
     start_offset: int,
     aborted: Sequence[tuple[int, int, int]] = (),
     *,
+    end_offset: int = OFFSET_END,
     is_framed: bool,
 ) -> bytes:
-    """The records of whole batches from ``start_offset`` on; raises ``CorruptBatch``.
+    """The records of whole batches with offsets in [start, end); raises ``CorruptBatch``.
 
     Those of ``aborted`` transactions (producer id, first and last offset) are for nobody.
     """
-    columns = decode_columns(data, start_offset=start_offset, wanted=_WANTED, aborted=aborted)
-    return _format(columns, is_framed)
+    columns = decode_columns(
+        data, start_offset=start_offset, end_offset=end_offset, wanted=_WANTED, aborted=aborted
+    )
+    return format_columns(columns, is_framed=is_framed)
 
 
-def _format(columns: Columns, is_framed: bool) -> bytes:
+def format_columns(columns: Columns, *, is_framed: bool) -> bytes:
+    """Records that were decoded with keys, values, timestamps and headers."""
     keys, values, headers = columns.keys, columns.values, columns.headers
     assert keys is not None
     assert values is not None

@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.model import TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.pipeline.segments import Chunk
+
+PLAIN_BYTES: Final = 256 * 1024  # more than that is worth loading the kernels for
 
 
 def cat(
@@ -21,39 +26,51 @@ def cat(
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Print a topic's records as lines for awk, from the first to the last there is now."""
-    from cordwood.batch.records import decode_batches
+    """Print a topic's records as lines for awk, from the first to the last there is now.
+
+    What a subscriber would read: nothing of a transaction that is undecided or was aborted.
+    """
+    out = sys.stdout.buffer
+    for chunk, end in _chunks(TopicPartition(topic, partition), data, broker):
+        out.write(_lines(chunk, end))
+    out.flush()
+
+
+def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tuple[Chunk, int]]:
+    """The partition's batches in runs of a few MiB, however large it is, and where to end."""
+    from cordwood.errors import UnknownTopic
+    from cordwood.pipeline.logs import open_log
+    from cordwood.pipeline.offsets import Range
+    from cordwood.pipeline.options import COMMITTED, parse_options
+
+    where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
+    options = parse_options({**COMMITTED, "subscribe": tp.topic, **where}, streaming=False)
+    with open_log(options) as log:
+        if tp.partition not in log.topics().get(tp.topic, ()):
+            raise UnknownTopic(f"{data or broker} has no partition {tp}; see `cordwood topic list`")
+        bounds = log.bounds([tp])[tp]
+        for chunk in log.chunks(Range(tp, *bounds), None):
+            yield chunk, bounds.end
+
+
+def _lines(chunk: Chunk, end: int) -> bytes:
+    """By the kernels if it is long enough to wait for them, else record by record."""
+    if len(chunk.data) > PLAIN_BYTES:
+        from cordwood.batch.text import format_batches
+
+        return format_batches(
+            chunk.data, chunk.start_offset, chunk.aborted, end_offset=end, is_framed=False
+        )
+    from cordwood.batch.records import decode_committed
     from cordwood.wire.line.framing import Framing
     from cordwood.wire.line.records import encode_records
 
-    tp = TopicPartition(topic, partition)
-    for chunk in _from_files(data, tp) if data else _from_broker(broker, tp):
-        sys.stdout.buffer.write(encode_records(decode_batches(chunk), Framing.TEXT))
-    sys.stdout.buffer.flush()
-
-
-def _from_broker(broker: str, tp: TopicPartition) -> Iterator[bytes]:
-    from cordwood.batch.header import parse_headers
-    from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
-
-    with KafkaClient(broker) as client:
-        offset = client.offset(tp, EARLIEST) or 0
-        end = client.offset(tp, LATEST) or 0
-        while offset < end:
-            data = bytes(client.fetch({tp: offset}, max_wait_ms=0)[tp].records or b"")
-            if not data:
-                return
-            yield data
-            offset = parse_headers(data)[-1].end_offset
-
-
-def _from_files(data: Path, tp: TopicPartition) -> Iterator[bytes]:
-    from cordwood.errors import UnknownTopic
-    from cordwood.log.scan import scan
-
-    directory = data / str(tp)
-    if not directory.is_dir():
-        raise UnknownTopic(f"{data} has no partition {tp}")
-    for path in sorted(directory.glob("*.log")):
-        content = path.read_bytes()
-        yield content[: scan(content).valid_bytes]
+    aborted = [
+        (each.producer_id, each.first_offset)
+        for each in chunk.aborted
+        if each.last_offset >= chunk.start_offset  # others' markers are behind us
+    ]
+    records = decode_committed(chunk.data, aborted)
+    return encode_records(
+        [r for r in records if chunk.start_offset <= r.offset < end], Framing.TEXT
+    )

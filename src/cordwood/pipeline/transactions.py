@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cordwood.batch.columns import OFFSET_END, Aborted
-from cordwood.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from cordwood.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, parse_headers
 from cordwood.batch.records import parse_marker
 from cordwood.batch.table import walk_batches
+from cordwood.batch.warmth import is_warm
+from cordwood.config import KIB
 from cordwood.errors import CorruptionError
 from cordwood.log import scan
 from cordwood.log.layout import DELETED, Kind, file_path, parse_file_name
 from cordwood.log.producers import Producers, WrongSnapshot, parse_aborted
 from cordwood.pipeline.segments import Segment, list_segments, open_log
 
+PLAIN_BYTES: Final = 256 * KIB
 _TRIES_MAX: Final = 100  # a directory that changes faster than it can be read
 
 
@@ -37,6 +40,8 @@ class Replayed(NamedTuple):
 
 def has_transactions(data: bytes | memoryview) -> bool:
     """Whether any of these batches is part of one; most topics never see any."""
+    if len(data) < PLAIN_BYTES and not is_warm():  # not worth loading the kernels for
+        return any(header.is_transactional for header in parse_headers(data))
     attributes = walk_batches(data, verify=False).batches.attributes
     return bool((attributes & TRANSACTIONAL_BIT).any())
 

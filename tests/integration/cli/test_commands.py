@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 
+import confluent_kafka
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cordwood.testing import Broker
 
@@ -77,6 +80,29 @@ def test_cat_and_segment_verify_read_the_files_without_a_broker(cordwood):
     assert line.endswith("|hello\n")
     verified = cordwood("segment", "verify", "--data", data, "--format", "json")
     assert [row["end"] for row in json.loads(verified.stdout)] == ["clean"]
+
+
+@pytest.mark.parametrize("size", [1, 600], ids=["plain", "by kernels"])
+def test_cat_prints_what_a_subscriber_reads_from_files_and_broker_alike(cordwood, size):
+    """Nothing of an aborted transaction, nothing below the log start, short logs and long."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cordwood.broker.kafka, "transactional.id": "t"}
+    )
+    producer.init_transactions(20)
+    for value, commit in (("gone", True), ("kept", True), ("void", False), ("last", True)):
+        producer.begin_transaction()
+        for _ in range(size):
+            producer.produce("t", value * 250, "key")
+        producer.flush(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+    admin = AdminClient({"bootstrap.servers": cordwood.broker.kafka})
+    for done in admin.delete_records([TopicPartition("t", 0, size + 1)]).values():
+        done.result(20)
+    for where in ([], ["--data", str(cordwood.broker.data)]):
+        lines = cordwood("cat", "t", *where).stdout.splitlines()
+        assert [line.rpartition("|")[2][:4] for line in lines] == ["kept"] * size + ["last"] * size
+        assert lines[0].startswith(f"{size + 2}|")
+    assert cordwood("cat", "t", "-p", "9").returncode == 3
 
 
 def test_flipped_byte_is_found_by_segment_verify(cordwood):
