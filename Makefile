@@ -40,10 +40,12 @@ docs: .venv/.core  ## fill the generated parts of the documents
 
 site: docs  ## the documents as a site, in site/
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'zensical>=0.0.40'
-	@$(BIN)/zensical build
+	@$(BIN)/python scripts/site.py .site
+	@cd .site && ../$(BIN)/zensical build
+	@rm -rf site && mv .site/site site && rm -rf .site
 
 clean:  ## forget everything that can be made again
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
+	rm -rf .venv .site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.%: pyproject.toml scripts/setup.sh
