@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -28,6 +29,7 @@ from cordwood.wire.kafka import schema
 from cordwood.wire.line import COMMANDS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
 
 
@@ -166,6 +168,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "source-options": lambda: option_table(options.OPTIONS, options.REFUSED),
     "sink-options": lambda: option_table(sink_options.OPTIONS, sink_options.REFUSED),
     "commands": commands,
+    **import_module("bench.publish").BLOCKS,
 }
 
 

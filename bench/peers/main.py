@@ -10,8 +10,8 @@ from typing import Any
 
 from bench import run as ours
 from bench.peers import plan, report
-from bench.peers.measure import FULL, LESS, MORE, QUICK, Result
-from bench.peers.workloads import TITLES
+from bench.peers.measure import FULL, QUICK
+from bench.peers.results import LESS, MORE, TITLES, Result
 from bench.rows import Row
 
 LESS_IS_BETTER = {"ms", "s", "µs", "MiB", "MB"}
@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     facts = ours.machine()
     print(" · ".join(f"{key} {value}" for key, value in facts.items()))
     scale = QUICK if asked.quick else FULL
+    scale = scale._replace(rounds=asked.rounds or scale.rounds)
     print(f"seed {seed} · {scale.rounds} round(s), order shuffled · {', '.join(names)}", flush=True)
     began = time.perf_counter()
     done = plan.run([name for name in names if name in TITLES], scale, seed)
@@ -50,6 +51,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
     parser.add_argument("names", nargs="*", help="workloads, or modules of bench/ that compare")
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument("--rounds", type=int, help="visits to each server; three when not said")
     parser.add_argument("--seed", type=int, help="repeat the order of an earlier run")
     parser.add_argument("--publish", action="store_true", help="keep it for docs/benchmarks.md")
     return parser.parse_args(arguments)
@@ -95,6 +97,6 @@ def shown(done: plan.Run) -> str:
         "### Targets\n",
         report.target_table(done.results),
         "\n### Where we lose, at equal durability\n",
-        *(f"- {line}" for line in report.losses(done.results)),
+        report.loss_table(done.results),
     ]
     return "\n".join(parts)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.peers.client import Client
 from bench.peers.contestants import Level, Server
-
-MORE, LESS = "more", "less"  # which is better
+from bench.peers.results import LESS, MORE
 
 
 class Scale(NamedTuple):
@@ -29,8 +28,8 @@ class Scale(NamedTuple):
     clients: int
 
 
-FULL = Scale(3, 3.0, 400_000, (10_000, 2_000_000), 1_000, 200)
-QUICK = Scale(1, 1.0, 100_000, (10_000, 200_000), 200, 100)
+FULL = Scale(3, 2.0, 300_000, (10_000, 1_000_000), 1_000, 200)
+QUICK = Scale(1, 1.0, 100_000, (10_000, 200_000), 200, 200)
 
 
 class Measure(NamedTuple):
@@ -63,24 +62,6 @@ class Visit:
 
 Workload = Callable[[Visit], Iterator[Measure]]
 OwnWorkload = Callable[[type[Server], Level, Client, Scale], Iterator[Measure]]
-
-
-@dataclass
-class Result:
-    """The same number of all rounds."""
-
-    workload: str
-    case: str
-    contestant: str
-    level: str
-    unit: str
-    better: str
-    note: str = ""
-    values: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
 
 
 def percentiles(case: str, taken: list[float], door: str, note: str = "") -> Iterator[Measure]:

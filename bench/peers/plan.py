@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from bench.peers import client, rdkafka
 from bench.peers.client import Client
-from bench.peers.contestants import CONTESTANTS, Cordwood, Level, Server
-from bench.peers.measure import Measure, Result, Scale, Visit
+from bench.peers.contestants import CONTESTANTS, Level, Server
+from bench.peers.measure import Measure, Scale, Visit
 from bench.peers.provide import Missing
+from bench.peers.results import OURS, Result
 from bench.peers.workloads import OWN, RUNNING
 
 DOORS = {"line": "lines", "kafka": "Kafka"}
@@ -51,7 +52,7 @@ class Run:
 
 def label_of(server: str, door: str) -> str:
     """Ours has two doors; which one was used is part of its name."""
-    is_ours = server == Cordwood.name
+    is_ours = server == OURS
     return f"{server} ({DOORS[door]})" if is_ours and door in DOORS else server
 
 

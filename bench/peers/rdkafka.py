@@ -25,7 +25,7 @@ class Moved(NamedTuple):
 
 def create(bootstrap: str, names: list[str]) -> None:
     """Topics of one partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     made = admin.create_topics(
         [NewTopic(name, 1, 1) for name in names], operation_timeout=PATIENCE_S
     )

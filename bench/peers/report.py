@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from bench.peers.contestants import Cordwood
-from bench.peers.measure import MORE, Result
-from bench.peers.targets import KAFKA, LINES, TIMES, Results, Verdict, verdicts
-from bench.peers.workloads import TITLES
+from bench.peers.results import MORE, OURS, TITLES, Result, Results
+from bench.peers.targets import KAFKA, LINES, TIMES, Verdict, verdicts
 from bench.run import aligned, human
 
 DASH = "\N{EN DASH}"
@@ -16,7 +14,7 @@ LOST = 0.95  # below it we say that we lose; between, that it is even
 
 def ours_beside(peer: Result, results: Results) -> Result | None:
     """Our result to compare a peer's with: same workload, case and level, by the like door."""
-    ours = (KAFKA, Cordwood.name) if peer.contestant == "Apache Kafka" else (LINES, Cordwood.name)
+    ours = (KAFKA, OURS) if peer.contestant == "Apache Kafka" else (LINES, OURS)
     for label in ours:
         found = results.get((peer.workload, peer.case, label, peer.level))
         if found is not None:
@@ -25,7 +23,7 @@ def ours_beside(peer: Result, results: Results) -> Result | None:
 
 
 def is_ours(result: Result) -> bool:
-    return result.contestant.startswith(Cordwood.name)
+    return result.contestant.startswith(OURS)
 
 
 def advantage(peer: Result, results: Results) -> float | None:
@@ -93,22 +91,24 @@ def target_line(verdict: Verdict) -> list[str]:
     return [verdict.target.what, verdict.bound, said, "met" if verdict.is_met else "**missed**"]
 
 
-def losses(results: Results) -> Iterator[str]:
+def losses(results: Results) -> list[tuple[float, Result, Result]]:
     """Every comparison at equal durability in which a peer is ahead, the worst first."""
     found = [
-        (ratio, peer)
+        (ratio, peer, ours)
         for peer in results.values()
         if (ratio := advantage(peer, results)) is not None and ratio < LOST
+        if (ours := ours_beside(peer, results)) is not None
     ]
-    for ratio, peer in sorted(found, key=lambda pair: pair[0]):
-        ours = ours_beside(peer, results)
-        assert ours is not None
-        title = TITLES.get(peer.workload, peer.workload)
-        level = f", {peer.level}" if peer.level else ""
-        yield (
-            f"{title}: {peer.case}{level}: {peer.contestant} {human(peer.median)} {peer.unit}, "
-            f"ours {human(ours.median)} ({times(ratio)})"
-        )
+    return sorted(found, key=lambda row: row[0])
+
+
+def loss_table(results: Results) -> str:
+    """All of them: nothing is chosen."""
+    lines = [["workload", "case", "durability", "peer", "peer's", "ours", "unit", "ahead by"]]
+    for ratio, peer, ours in losses(results):
+        figures = [human(peer.median), human(ours.median), peer.unit, times(1 / ratio)]
+        lines.append([peer.workload, peer.case, peer.level, peer.contestant, *figures])
+    return aligned(lines)
 
 
 def settings(contestants: Iterable[dict[str, str]]) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from bench.peers.measure import Result
+from bench.peers.results import Key, Results
+from bench.run import human
 
 LINES, KAFKA = "cordwood (lines)", "cordwood (Kafka)"
 SYNCED, CACHED = "synced", "cached"
 TIMES = "\N{MULTIPLICATION SIGN}"
-
-Key = tuple[str, str, str, str]  # workload, case, contestant, level
-Results = Mapping[Key, Result]
 
 
 class Target(NamedTuple):
@@ -42,7 +39,7 @@ class Verdict(NamedTuple):
         sign, bound = (
             ("≥", self.target.low) if self.target.low is not None else ("≤", self.target.high)
         )
-        return f"{sign} {bound:,g}{TIMES if self.target.other else ''}"
+        return f"{sign} {human(bound)}{TIMES if self.target.other else ''}"
 
 
 def verdicts(results: Results) -> list[Verdict]:

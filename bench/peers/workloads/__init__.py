@@ -17,13 +17,3 @@ OWN: dict[str, OwnWorkload] = {  # they start a server of their own
     "idle": idle.measure,
     "replay": replay.measure,
 }
-TITLES = {
-    "lines": "Line ingest, 100 B messages, sustained",
-    "kafka": "Kafka produce and fetch",
-    "latency": "Acknowledgement of one message in flight",
-    "end_to_end": "From produce to consume, one message at a time",
-    "clients": "Many clients, one message in flight each",
-    "topics": "Many topics",
-    "replay": "Replay from the start, and recovery after kill -9, by log size",
-    "idle": "Ready and idle",
-}

@@ -36,7 +36,7 @@ def topics(visit: Visit) -> Iterator[Measure]:
     rdkafka.create(visit.bootstrap, names)
     yield Measure(f"create {len(names):,} topics", time.perf_counter() - began, "s", LESS, "kafka")
     cpu = visit.server.cpu_seconds()
-    count = visit.scale.records // 4
+    count = visit.scale.records // 20
     done = visit.client.ask(rdkafka.produce_many, visit.bootstrap, names, count)
     spent = visit.server.cpu_seconds() - cpu
     case = f"produce 100 B to {len(names):,} topics in turn"

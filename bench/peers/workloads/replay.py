@@ -14,6 +14,7 @@ from bench.peers import client, rdkafka, readers
 from bench.peers.client import Client
 from bench.peers.contestants import Level, Server
 from bench.peers.measure import LESS, Measure, Scale
+from bench.peers.results import OURS
 from bench.peers.speech import TOPIC
 
 PROBES = 11
@@ -30,7 +31,7 @@ def measure(kind: type[Server], level: Level, asking: Client, scale: Scale) -> I
 
 
 def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[Measure]:
-    held = 0
+    held, largest = 0, scale.log_records[-1]
     speech = "kafka batched" if door == "kafka" else door
     for size in scale.log_records:
         asking.ask(client.fill, server.addresses[door], speech, size - held)
@@ -38,15 +39,20 @@ def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[M
         server.settle()
         taken = asking.ask(*questions(server, door)["first"], PROBES)
         yield Measure(f"first byte, {size:,} messages", median(taken) * 1000, "ms", LESS, door)
-        if size == scale.log_records[-1]:
+        if size == largest:
             done = asking.ask(*questions(server, door)["whole"], size)
             rate = done.count / done.seconds
             yield Measure(f"whole replay, {size:,} messages", rate, "messages/s", door=door)
-        server.kill()
-        server.start()
-        yield Measure(f"ready after kill -9, {size:,} messages", server.started_s, "s", LESS, door)
-        if door != "kafka":
-            assert server.stored() == held, f"{server.stored()} of {held} after the kill"
+        if size == largest or server.name == OURS:  # Kafka's takes a quarter of a minute
+            yield from recovered(server, door, held)
+
+
+def recovered(server: Server, door: str, held: int) -> Iterator[Measure]:
+    server.kill()
+    server.start()
+    yield Measure(f"ready after kill -9, {held:,} messages", server.started_s, "s", LESS, door)
+    if door != "kafka":
+        assert server.stored() == held, f"{server.stored()} of {held} after the kill"
 
 
 def questions(server: Server, door: str) -> dict[str, tuple]:
