@@ -68,6 +68,7 @@ class Broker:
         self.feed = Feed()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
+        self._gate_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-gate")
         self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
         self.produce = ProduceDesk(self.writer, clock)
         self.readers = ReaderDesk(store, clock, self._meta_thread)
@@ -91,7 +92,8 @@ class Broker:
             produce=self.produce,
             clock=clock,
             meta_thread=self._meta_thread,
-            background=self._background,
+            verifying=self._background,
+            background=self._gate_thread,
             is_synced=config.durability == "fsync",
         )
         self.compaction = CompactionDesk(store, self.topics, self.gate, clock, self._meta_thread)
@@ -130,6 +132,7 @@ class Broker:
         await self.gate.recover()
         self._coordinators.start()
         self._tasks.append(asyncio.create_task(self.monitor.run()))
+        self._tasks.append(asyncio.create_task(self.gate.keep_swept()))
 
     def _soon(self, wake: Callable[[], None]) -> None:
         """On the loop, where every append is submitted: after the sockets that are ready now."""
@@ -172,9 +175,11 @@ class Broker:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self.gate.stop()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.writer.close)
         await asyncio.sleep(0)  # let the last commit's answers out
         self._meta_thread.shutdown()
         self._background.shutdown()
+        self._gate_thread.shutdown()
         self.store.close()

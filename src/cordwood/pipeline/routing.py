@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -190,8 +191,7 @@ def relay(columns: Columns, rows: Longs, ends: Longs, mark: Bytes, room: Bytes) 
 
     ``ends`` come in as where each run of ``rows`` ends, and go out as where its bytes do.
     """
-    from cordwood.pipeline import route_kernels as kernel
-
+    kernel = _kernels()
     assert columns.keys is not None, "keys were wanted"
     assert columns.values is not None, "values were wanted"
     headers = columns.headers or HeaderSpans.none(len(columns))
@@ -279,3 +279,9 @@ def _woven(count: int, pieces: Sequence[tuple[Longs, Spans]]) -> Spans:
 def _renumbered(columns: Columns) -> Columns:
     """Offsets that run on; the log gives the real ones."""
     return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
+
+
+def _kernels() -> ModuleType:
+    from cordwood.pipeline import route_kernels
+
+    return route_kernels

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 
 import pytest
 
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.broker.gate import Delivery, Gate, Part
-from cordwood.errors import RequestError, StaleDelivery, UnknownJob
+from cordwood.broker import gate as gate_module
+from cordwood.broker import staged as staged_files
+from cordwood.broker.gate import Delivery, Gate, Part, plan_appends
+from cordwood.broker.staged import Leftover, plan_sweep
+from cordwood.errors import DiskFull, RequestError, StaleDelivery, UnknownJob
 from cordwood.meta.keys import ReaderPartition
 from cordwood.model import Record, TopicPartition
+from cordwood.scenario.stage import wait_until
 from cordwood.testing import Broker
 from support.stores import headers_of
 
@@ -160,6 +166,7 @@ STEPS = ("numbered", "written", "append 0", "append 1", "append 2", "appended", 
 
 def crash_at(gate, step, monkeypatch):
     """Die just before what follows that step."""
+    monkeypatch.setattr(gate_module, "APPEND_BYTES", 1)  # every part is an append of its own
     append, calls = gate._append, []
 
     async def dying_append(*arguments):
@@ -175,6 +182,9 @@ def crash_at(gate, step, monkeypatch):
         if not record["done"]:
             raise Crash(step)
 
+    async def die_forgetting(_):
+        raise Crash(step)
+
     monkeypatch.setattr(gate, "_append", dying_append)
     if step == "numbered":
         monkeypatch.setattr(gate, "_write_down", die)
@@ -186,7 +196,7 @@ def crash_at(gate, step, monkeypatch):
             gate._catalog, "put_sink", lambda q, r, *c: die() if r["done"] else keep(q, r, *c)
         )
     elif step == "done":
-        monkeypatch.setattr(gate, "_forget", die)
+        monkeypatch.setattr(gate, "_forget", die_forgetting)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -218,3 +228,102 @@ def test_an_upload_is_delivered_like_a_staged_file(broker):
     broker.run(lambda: gate_of(broker).upload("job", "x", data))
     assert deliver(broker, a_delivery(parts=[Part("a", 0, "x")]))
     assert words(broker, "a") == ["far"]
+
+
+def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypatch):
+    """An append that waits for the disk is not called back: who asks again repeats nothing."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    gate = gate_of(broker)
+
+    async def ask_leave_and_ask_again():
+        is_submitted, may_end = asyncio.Event(), asyncio.Event()
+        submit = gate._produce.submit
+
+        async def slow(*arguments, **options):
+            outcome = submit(*arguments, **options)
+            is_submitted.set()
+            await may_end.wait()
+            return await outcome
+
+        monkeypatch.setattr(gate._produce, "submit", slow)
+        first = asyncio.ensure_future(gate.deliver(a_delivery()))
+        await is_submitted.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.ensure_future(gate.deliver(a_delivery()))
+        may_end.set()
+        return await second
+
+    assert broker.run(ask_leave_and_ask_again) is False
+    assert (words(broker, "a"), words(broker, "b")) == (["1", "2", "4"], ["3"])
+
+
+def test_small_parts_are_appended_together_and_large_ones_alone():
+    """In their order, and none is left out."""
+    parts = [Part("a", 0, str(size), size_bytes=size) for size in (3, 4, 9, 1, 1)]
+    runs = [[part.size_bytes for part in run] for run in plan_appends(parts, 8)]
+    assert runs == [[3, 4], [9], [1, 1]]
+    assert list(plan_appends([], 8)) == []
+
+
+def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkeypatch):
+    """Else the log would have their numbers, and the missing part would be taken for stored."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    gate = gate_of(broker)
+    monkeypatch.setattr(gate_module, "APPEND_BYTES", 1)
+    submit, failures = gate._produce.submit, [DiskFull("no space")]
+
+    def failing(partition, *arguments, **options):
+        if partition.tp.topic == "a" and failures:
+            raise failures.pop()
+        return submit(partition, *arguments, **options)
+
+    monkeypatch.setattr(gate._produce, "submit", failing)
+    with pytest.raises(DiskFull):
+        deliver(broker, a_delivery())
+    assert (words(broker, "a"), words(broker, "b")) == ([], ["3"])
+    assert deliver(broker, a_delivery()) is False
+    assert (words(broker, "a"), words(broker, "b")) == (["1", "2", "4"], ["3"])
+
+
+# --- leftovers ------------------------------------------------------------------------------------
+
+
+def test_only_what_is_idle_for_long_and_promised_to_nobody_is_swept():
+    """A job that still writes, and one a delivery waits for, are spared."""
+    found = [Leftover("old", 11), Leftover("young", 10), Leftover("promised", 99)]
+    assert plan_sweep(found, {"promised"}, 10) == ["old"]
+
+
+def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
+    """Old parts of a job that goes on writing do not make it a dead one."""
+    for job, ages_s in (("at-work", (9000, 5)), ("dead", (9000, 8000))):
+        for age_s in ages_s:
+            path = tmp_path / job / str(age_s)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"x")
+            os.utime(path, (1e9 - age_s, 1e9 - age_s))
+        os.utime(path.parent, (1e9 - 9000, 1e9 - 9000))
+    found = staged_files.find_leftovers(tmp_path, int(1e12))
+    assert sorted(found) == [("at-work", 5000), ("dead", 8_000_000)]
+    assert staged_files.find_leftovers(tmp_path / "none", 0) == []
+
+
+def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
+    """What a killed write staged goes; what a delivery was promised is delivered first."""
+    stage(broker, "promised", x="1", y="2", z="3")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(job="promised"))
+    stage(broker, "dead", x="4")
+    stage(broker, "alive", x="5")
+    shutil.copytree(broker.data, tmp_path / "after")
+    for job in ("promised", "dead"):
+        for path in [*(tmp_path / "after" / "staging" / job).iterdir()]:
+            os.utime(path, (1, 1))
+        os.utime(path.parent, (1, 1))
+    with Broker(tmp_path / "after", durability="os") as again:
+        wait_until(lambda: "dead" not in staged(again), "the dead job is swept")
+        assert staged(again) == ["alive"]
+        assert (words(again, "a"), words(again, "b")) == (["1", "3"], ["2"])
