@@ -103,16 +103,14 @@ def visited(
     if not running:
         return
     try:
-        server = kind(level)
-    except Missing as reason:
-        done.skipped[f"{kind.name}, {level}"] = str(reason)
-        say(f"SKIPPED {kind.name}, {level}: {reason}")
-        return
-    with server:
-        visit = Visit(server, asking, done.scale)
-        warm(visit)
-        for name in running:
-            gather(done, name, kind.name, level, RUNNING[name](visit))
+        with kind(level) as server:
+            visit = Visit(server, asking, done.scale)
+            warm(visit)
+            for name in running:
+                gather(done, name, kind.name, level, RUNNING[name](visit))
+    except Exception:  # noqa: BLE001 a server that does not start must not cost the others
+        traceback.print_exc()
+        done.failed.append(f"{', '.join(running)} on {kind.name}, {level}")
 
 
 def gather(

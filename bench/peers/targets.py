@@ -137,6 +137,23 @@ TARGETS: tuple[Target, ...] = (
         ("spark_scan", "spark scan, key + offset", "cordwood", ""),
         ("spark_scan", "spark scan, key + offset", "parquet", ""), low=0.8,
     ),
+    *(
+        Target(
+            f"ack p99 beside a Spark {scan} against none",
+            ("scan_beside_producers", f"ack beside a Spark scan, {scan}", "p99", ""),
+            ("scan_beside_producers", "ack beside a Spark scan, no scan", "p99", ""), high=2,
+        )
+        for scan in ("scan", "scan, polite")
+    ),
+    Target(
+        "compaction, records/s",
+        ("compaction_kafka", "compaction, same log", "cordwood", ""), None, low=1_000_000,
+    ),
+    Target(
+        "compaction against Apache Kafka's cleaner, same log",
+        ("compaction_kafka", "compaction, same log", "cordwood", ""),
+        ("compaction_kafka", "compaction, same log", "Apache Kafka 3.9.1", ""), low=2,
+    ),
     Target(
         "router, records/s",
         ("route", "route, ingest included", "cordwood", ""), None, low=500_000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bench import opcodes, publish
 from bench.peers import client, main, plan, report, targets
-from bench.peers.contestants import CONTESTANTS, Redis
+from bench.peers.contestants import CONTESTANTS, Level, Redis
 from bench.peers.measure import QUICK
 from bench.peers.provide import Missing
 from bench.peers.results import LESS, MORE, Result, by_key
@@ -142,3 +142,15 @@ def test_published_pictures_are_drawn_from_the_published_runs():
     """`python -m bench peers --publish` writes both; nobody draws by hand."""
     stale = [path.name for path, text in publish.pictures() if path.read_text() != text]
     assert stale == []
+
+
+def test_server_that_does_not_start_is_a_failure_and_not_the_end(monkeypatch: pytest.MonkeyPatch):
+    """The others are still visited; the run says what is missing from it."""
+
+    def refuse(_self: Redis) -> None:
+        raise OSError("no port for you")
+
+    monkeypatch.setattr(Redis, "launch", refuse)
+    done = plan.Run(1, QUICK)
+    plan.visited(done, Redis, Level.CACHED, ["lines"], asking=None)
+    assert done.failed == ["lines on Redis, cached"]
