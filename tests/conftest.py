@@ -8,6 +8,7 @@ the run say loudly what was not proved.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ TOOLS: dict[str, str] = dict(
     if line and not line.startswith("#")
 )
 MISSING = "missing tool: "
+SPARKS_SOCKETS = "ignore:unclosed <socket.socket:ResourceWarning"
 os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
 
 # Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
@@ -46,6 +48,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{MISSING}{tool} (Debian package {TOOLS[tool]})")
     if item.get_closest_marker("spark"):
         _prepare_spark()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves the sockets of collect() to the collector; our own leaks stay errors."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.filterwarnings(SPARKS_SOCKETS))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What Spark's tests left is collected before a test that must leave nothing."""
+    if item.get_closest_marker("spark") and not (nextitem and nextitem.get_closest_marker("spark")):
+        gc.collect()
 
 
 def _prepare_spark() -> None:

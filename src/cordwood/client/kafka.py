@@ -161,7 +161,8 @@ class KafkaClient:
         """Where the broker's other doors are, as it tells."""
         shown = {config.name: config.value or "" for config in self.broker_config()}
         doors = ("http", "control", "ingress")
-        return {door: shown[door].split(",")[0] for door in doors if shown.get(door)}
+        is_on = {door: shown.get(door) not in {None, "", "off"} for door in doors}
+        return {door: shown[door].split(",")[0] for door in doors if is_on[door]}
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change settings, all or none; None gives one its default back."""

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+from cordwood.client import effects
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
-from cordwood.errors import ConfigError
+from cordwood.errors import ConfigError, RequestError
 
 logger = logging.getLogger("cordwood.net")
 
@@ -227,10 +228,12 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
 
 def parse_address(name: str, text: str) -> tuple[str, int]:
     """``HOST:PORT`` (``[::1]:PORT`` for IPv6) → its parts; raises ``ConfigError``."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65535 or not host:
-        raise ConfigError(f"{name} is {text!r}; it takes HOST:PORT, such as 127.0.0.1:0, or off")
-    return host.strip("[]"), int(port)
+    try:
+        return effects.parse_address(text)
+    except RequestError:
+        raise ConfigError(
+            f"{name} is {text!r}; it takes HOST:PORT, such as 127.0.0.1:0, or off"
+        ) from None
 
 
 def format_address(address: tuple[object, ...]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,18 +18,13 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlencode
 
 from cordwood import errors
+from cordwood.client.effects import parse_address
+from cordwood.client.kafka import KafkaClient
 from cordwood.errors import CordwoodError, RequestError, UnavailableError
-from cordwood.pipeline.kafka import parse_address
-from cordwood.wire.kafka.frames import encode_request, parse_response
-from cordwood.wire.kafka.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from cordwood.wire.kafka.schema import api_of
 
-CLIENT_ID: Final = "cordwood-pipeline"
 TIMEOUT_S: Final = 60.0  # how long a broker may be away before a job gives up
 _ANSWER_S: Final = 60.0  # for one answer; a delivery is appended and synced before it comes
 _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
-_BROKER: Final = (4, "1")  # resource type and node
-_DESCRIBE_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,34 +221,21 @@ class BrokerApi:
 
 def find_http(servers: str) -> str:
     """The HTTP door of the first Kafka server that answers."""
-    failure = UnavailableError("no broker was named")
-    for server in servers.split(","):
+    for server in (each.strip() for each in servers.split(",")):
         try:
-            return _describe_http(server.strip())
-        except OSError as error:
-            failure = UnavailableError(
-                f"the broker at {server.strip()} does not answer: {error}; is it running?"
+            with KafkaClient(server, timeout_s=_ANSWER_S) as client:
+                found = client.addresses()
+        except UnavailableError:
+            continue
+        if "http" not in found:
+            raise RequestError(
+                f"the broker at {server} has no HTTP door, which staged work needs; "
+                "serve with --http"
             )
-    raise failure
-
-
-def _describe_http(server: str) -> str:
-    request = DescribeConfigsRequest([DescribeConfigsResource(*_BROKER, ["http"])])
-    with socket.create_connection(parse_address(server), timeout=_ANSWER_S) as connection:
-        connection.sendall(b"".join(encode_request(request, _DESCRIBE_VERSION, 1, CLIENT_ID)))
-        with connection.makefile("rb") as replies:
-            length = replies.read(4)
-            frame = replies.read(int.from_bytes(length, "big"))
-    if len(length) < 4:
-        raise ConnectionError("it closed the connection")
-    _, reply = parse_response(api_of(type(request)).key, _DESCRIBE_VERSION, frame)
-    configs = reply.results[0].configs
-    found = next((config.value for config in configs if config.name == "http"), None)
-    if not found or found == "off":
-        raise RequestError(
-            f"the broker at {server} has no HTTP door, which staged work needs; serve with --http"
-        )
-    return str(found.split(",")[0])
+        return found["http"]
+    raise UnavailableError(
+        f"the broker at {servers or 'no address'} does not answer; is it running?"
+    )
 
 
 def _pauses() -> Iterator[float]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
+from cordwood.client.effects import parse_address
 from cordwood.config import MIB
 from cordwood.errors import DataLoss, OffsetOutOfRange, UnavailableError, UnknownTopic
 from cordwood.model import TopicPartition
@@ -73,7 +74,7 @@ class KafkaLog:
     def __init__(self, options: SourceOptions) -> None:
         """Connects when first asked."""
         assert options.servers is not None, "options ask for a path or a broker"
-        self._bootstrap = [parse_address(server) for server in options.servers.split(",")]
+        self._bootstrap = [parse_address(server.strip()) for server in options.servers.split(",")]
         self._options = options
         self._sockets: dict[Address, socket.socket] = {}
         self._leaders: dict[TopicPartition, Address] = {}
@@ -303,12 +304,6 @@ class KafkaLog:
         broken = self._sockets.pop(address, None)
         if broken is not None:
             broken.close()
-
-
-def parse_address(server: str) -> Address:
-    """``host:port``, as the options have checked it."""
-    host, _, port = server.strip().rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _receive(connection: socket.socket, length: int) -> memoryview:

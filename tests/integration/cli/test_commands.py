@@ -186,3 +186,11 @@ def test_completion_knows_commands_and_topics(cordwood):
         },
     )
     assert asked.stdout.split() == ["orders"]
+
+
+def test_a_door_that_is_off_is_said_to_be_off(cordwood):
+    """What asks the HTTP door names the flag that opens it, and does not call at ``off``."""
+    with Broker(http="off") as broker:
+        asked = cordwood("check", broker_address=broker.kafka)
+    assert asked.returncode == 6
+    assert "has no http door; serve with --http" in asked.stderr
