@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, LABELS, RIGHT = 860, 250, 130
+WIDTH, LABELS, RIGHT = 880, 250, 160
 BAR, GAP, TITLE = 16, 6, 34
 OURS, THEIRS = "#3b6ea5", "#b9b4a8"
 

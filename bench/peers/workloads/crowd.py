@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from bench.peers import client, rdkafka
+from bench.peers.contestants import Level
 from bench.peers.measure import LESS, Measure, Visit
 
 FEW = 64
@@ -29,14 +30,14 @@ def clients(visit: Visit) -> Iterator[Measure]:
 
 def topics(visit: Visit) -> Iterator[Measure]:
     """Made with one admin request, then given records in turn by one librdkafka producer."""
-    if not visit.speaks_kafka:
+    if not visit.speaks_kafka or visit.server.level is not Level.CACHED:
         return
     names = [f"many-{number}" for number in range(visit.scale.topics)]
     began = time.perf_counter()
     rdkafka.create(visit.bootstrap, names)
     yield Measure(f"create {len(names):,} topics", time.perf_counter() - began, "s", LESS, "kafka")
     cpu = visit.server.cpu_seconds()
-    count = visit.scale.records // 20
+    count = visit.scale.records // 30
     done = visit.client.ask(rdkafka.produce_many, visit.bootstrap, names, count)
     spent = visit.server.cpu_seconds() - cpu
     case = f"produce 100 B to {len(names):,} topics in turn"
