@@ -2,9 +2,9 @@
 
 A log is filled through our store; its files are copied into the directory of a Kafka topic, as the
 layout is one. Both are warm from a log of a million records. Kafka's time is what its cleaner says
-of the pass, with two threads and every other setting as Kafka ships it; ours is the whole job on Spark,
-orders, proof and swap included. Then both logs are read, and must hold the same offsets. Kafka
-cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` sets the
+of the pass, with two threads and every other setting as Kafka ships it; ours is the whole job on
+Spark: orders, proof and swap included. Then both logs are read, and must hold the same offsets.
+Kafka cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` sets the
 records.
 """
 

@@ -89,16 +89,20 @@ class Yard:
         assert path == "/api/compaction"
         self.posts.append(body)
         tp = TopicPartition(body.get("topic"), body.get("partition"))
+        lease = body.get("lease", "")
         match body["action"]:
             case "begin":
                 flags = {"demand": body["demand"], "dry": body["dry"]}
                 return {"orders": asyncio.run(self.desk.begin(body["topic"], **flags))}
+            case "renew":
+                self.desk.renew(tp, lease)
             case "finish":
-                asyncio.run(self.desk.finish(tp, body["topic_id"], body["jobs"], body["state"]))
+                told = body["topic_id"], body["jobs"], body["state"]
+                asyncio.run(self.desk.finish(tp, *told, lease))
             case "fail":
-                asyncio.run(self.desk.fail(tp, body["error"]))
+                asyncio.run(self.desk.fail(tp, body["error"], lease))
             case "release":
-                self.desk.release(tp)
+                self.desk.release(tp, lease)
         return {}
 
     def compact(self, *, demand: bool = True, **options: Any) -> list[Outcome]:

@@ -2,9 +2,10 @@
 
 A job asks for orders (``begin``), works on the files by itself, and reports (``finish``, ``fail``).
 Its staged segments come in through the gate like any swap, and how far compaction has come is
-written down in the very transaction that ends the last of them. A partition given out is not given
-out again until the job reports or its lease ends; should two jobs meet all the same, the gate lets
-only one of them in.
+written down in the very transaction that ends the last of them. A partition is given out under a
+lease that its job renews, and not again before the job reports or the lease ends. A job whose
+partition was given to another is told so when it renews or reports, and is not let in; should two
+meet all the same, the gate takes only one.
 
 Decides nothing: ``decide.compaction`` does. A partition whose pass failed is left alone for a
 while, is named in ``/readyz`` and in the metrics, and holds up no other.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
@@ -41,7 +43,7 @@ from cordwood.log.partition import Partition
 from cordwood.log.store import Store
 from cordwood.model import TopicPartition
 
-LEASE_MS: Final = 60 * MINUTE_MS  # a job that takes longer may find its files removed by another
+LEASE_MS: Final = 5 * MINUTE_MS  # a job renews it; one that died leaves its partition so long
 ERROR_CHARS_MAX: Final = 500
 
 logger = logging.getLogger("cordwood.broker")
@@ -53,6 +55,13 @@ class Look(NamedTuple):
     partition: Partition
     facts: CompactionFacts
     plan: CompactionPlan
+
+
+class Lease(NamedTuple):
+    """Who works on a partition, and until when that holds, in the clock's milliseconds."""
+
+    token: str
+    until_ms: int
 
 
 class CompactionDesk:
@@ -67,7 +76,7 @@ class CompactionDesk:
         self._gate = gate
         self._clock = clock
         self._meta_thread = meta_thread
-        self._leases: dict[TopicPartition, int] = {}  # until when, in the clock's milliseconds
+        self._leases: dict[TopicPartition, Lease] = {}
 
     # --- what there is to know ----------------------------------------------------------------
 
@@ -100,7 +109,7 @@ class CompactionDesk:
             readers=self._catalog.registered_positions(partition.tp),
             config=partition.config,
             now_ms=now_ms,
-            is_running=self._leases.get(partition.tp, 0) > now_ms,
+            is_running=self._holder(partition.tp) is not None,
         )
 
     def quarantined(self) -> dict[TopicPartition, str]:
@@ -136,9 +145,31 @@ class CompactionDesk:
         for tp in due_first({tp: look.plan for tp, look in looks.items()}):
             order = await self._topics.on_writer(partial(self._order, looks[tp]))
             if not dry:
-                self._leases[tp] = self._clock.now_ms() + LEASE_MS
+                order["lease"] = secrets.token_hex(8)
+                self._grant(tp, order["lease"])
             orders.append(order)
         return orders
+
+    def renew(self, tp: TopicPartition, token: str) -> None:
+        """The job still works on it; raises ``StaleManifest`` when another does."""
+        self._check_holder(tp, token)
+        self._grant(tp, token)
+
+    def _grant(self, tp: TopicPartition, token: str) -> None:
+        self._leases[tp] = Lease(token, self._clock.now_ms() + LEASE_MS)
+
+    def _holder(self, tp: TopicPartition) -> str | None:
+        """Whose lease holds now; after a restart, nobody's until it is renewed."""
+        lease = self._leases.get(tp)
+        return lease.token if lease and lease.until_ms > self._clock.now_ms() else None
+
+    def _check_holder(self, tp: TopicPartition, token: str) -> None:
+        if self._holder(tp) not in {None, token}:
+            raise StaleManifest(f"{tp} was given to another job meanwhile; this one must stop")
+
+    def _end_lease(self, tp: TopicPartition, token: str) -> None:
+        if self._holder(tp) in {None, token}:
+            self._leases.pop(tp, None)
 
     def _cut(self, partition: Partition) -> None:
         self._store.roll(partition, RollReason.DEMAND)
@@ -172,22 +203,29 @@ class CompactionDesk:
     # --- results ------------------------------------------------------------------------------
 
     async def finish(
-        self, tp: TopicPartition, topic_id: str, jobs: Sequence[str], state: Mapping[str, Any]
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        jobs: Sequence[str],
+        state: Mapping[str, Any],
+        lease: str = "",
     ) -> None:
         """Let a pass's swaps in, lowest offsets first, and remember how far it has come.
 
         The order matters: a tombstone may go only after every older value it hides.
         """
+        self._check_holder(tp, lease)
+        self._grant(tp, lease)
         try:
             new = self._checked(tp, topic_id, state)
             await self._apply(tp, jobs, new)
         except StaleManifest:  # the log moved on under the job: no fault of anybody
             raise
         except CordwoodError as error:
-            await self.fail(tp, str(error))
+            await self.fail(tp, str(error), lease)
             raise
         finally:
-            self._leases.pop(tp, None)
+            self._end_lease(tp, lease)
         logger.info(
             "compaction.finished partition=%s clean_end=%d freed_bytes=%d swaps=%d",
             tp, new.clean_end, new.last_freed_bytes, len(jobs),
@@ -222,9 +260,9 @@ class CompactionDesk:
             raise StaleManifest(f"{tp} has no sealed offset {new.clean_end}; run it again")
         return new
 
-    async def fail(self, tp: TopicPartition, error: str) -> None:
+    async def fail(self, tp: TopicPartition, error: str, lease: str = "") -> None:
         """A pass failed: leave the partition alone for a while, longer each time."""
-        self._leases.pop(tp, None)
+        self._end_lease(tp, lease)
         if tp.topic not in self._store.topics:
             return
         state = self._catalog.cleaner(tp)
@@ -234,9 +272,9 @@ class CompactionDesk:
         await self._remember(tp, failed)
         logger.error("compaction.failed partition=%s failures=%d error=%s", tp, failures, error)
 
-    def release(self, tp: TopicPartition) -> None:
-        """A job lets a partition go without a result."""
-        self._leases.pop(tp, None)
+    def release(self, tp: TopicPartition, lease: str = "") -> None:
+        """A job lets a partition go without a result; another's it leaves alone."""
+        self._end_lease(tp, lease)
 
     async def _remember(self, tp: TopicPartition, state: CleanerState) -> None:
         loop = asyncio.get_running_loop()

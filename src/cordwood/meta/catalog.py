@@ -53,6 +53,7 @@ from cordwood.meta.store import MetaStore
 from cordwood.model import SegmentState, TopicPartition
 
 PRODUCER_ID_BLOCK: Final = 1000  # ids reserved by one transaction; a restart skips the rest
+REPLACED_KEPT: Final = 1000  # replaced segments a partition remembers, beside the last swap's
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1  # an int16 in every batch header
 
 
@@ -210,6 +211,7 @@ class Catalog:
     ) -> None:
         """Put a swap's segments in the place of those it replaced, which become history.
 
+        History is bounded: this swap's, and the newest ``REPLACED_KEPT`` of earlier ones'.
         With ``cleaner``, the swap is the last of a compaction pass, which has then come this far.
         """
         with self._writing:
@@ -224,10 +226,17 @@ class Catalog:
             if cleaner is not None:
                 put[key("cleaner", *tp)] = encode(encode_state(cleaner))
             gone = [segment_key(tp, entry.base_offset) for entry in replaced]
-            self._write(put, [*(text for text in gone if text not in put), key("swap", *tp)])
+            gone = [*(text for text in gone if text not in put), *self._old_history(tp)]
+            self._write(put, [*gone, key("swap", *tp)])
+
+    def _old_history(self, tp: TopicPartition) -> list[str]:
+        """Keys of replaced entries beyond the newest: what stands for their offsets now is kept."""
+        _, found = self._store.range(past_segment_prefix(tp))
+        newest_first = sorted(found, key=lambda kv: kv.mod, reverse=True)
+        return [kv.key for kv in newest_first[REPLACED_KEPT:]]
 
     def replaced_segments(self, tp: TopicPartition) -> list[tuple[str, SegmentEntry]]:
-        """History: (store key, entry) of every segment a swap replaced; read from the store."""
+        """History: (store key, entry) of the newest segments that swaps replaced; from the store."""
         _, found = self._store.range(past_segment_prefix(tp))
         return [(kv.key, parse_segment(decode(kv.key, kv.value))) for kv in found]
 

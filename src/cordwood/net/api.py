@@ -239,7 +239,7 @@ class HttpApi:
         return Answer.of({"schedule": schedule, "partitions": told})
 
     async def compact(self, query: Query) -> Answer:
-        """For jobs. ``action``: begin (gives orders), finish, fail or release."""
+        """For jobs. ``action``: begin (gives orders), renew, finish, fail or release."""
         said, desk = query.json(), self._broker.compaction
         action = _text(said, "action")
         if action == "begin":
@@ -247,17 +247,22 @@ class HttpApi:
             orders = await desk.begin(said.get("topic"), **flags)
             return Answer.of({"orders": orders})
         tp = TopicPartition(_text(said, "topic"), _number(said, "partition"))
-        if action == "finish":
+        lease = str(said.get("lease", ""))
+        if action == "renew":
+            desk.renew(tp, lease)
+        elif action == "finish":
             jobs, state = said.get("jobs"), said.get("state")
             if not isinstance(jobs, list) or not isinstance(state, dict):
                 raise RequestError("finish takes the names of jobs and a state")
-            await desk.finish(tp, _text(said, "topic_id"), jobs, state)
+            await desk.finish(tp, _text(said, "topic_id"), jobs, state, lease)
         elif action == "fail":
-            await desk.fail(tp, _text(said, "error"))
+            await desk.fail(tp, _text(said, "error"), lease)
         elif action == "release":
-            desk.release(tp)
+            desk.release(tp, lease)
         else:
-            raise RequestError(f"action is {action!r}; it takes begin, finish, fail or release")
+            raise RequestError(
+                f"action is {action!r}; it takes begin, renew, finish, fail or release"
+            )
         return Answer.of(OK)
 
 

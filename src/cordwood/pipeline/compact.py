@@ -11,9 +11,10 @@ on.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
@@ -24,6 +25,7 @@ from cordwood.pipeline.tasks import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RENEW_S = 60.0  # well within the broker's lease
 ANSWER_S: Final = 3600.0  # the broker reads every staged byte before it says that all is well
 
 logger = logging.getLogger("cordwood.pipeline")
@@ -75,16 +77,16 @@ def run_due(
     said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
     outcomes = []
     for order in api.post("/api/compaction", said)["orders"]:
-        where = {"topic": order["topic"], "partition": order["partition"]}
+        where = _where(order)
         try:
             outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
                                       task_bytes=task_bytes))  # fmt: skip
         except StaleManifest as error:  # the log moved on meanwhile; the next look takes it up
-            logger.info("compaction.stale partition=%s-%d: %s", *where.values(), error)
+            logger.info("compaction.stale partition=%s-%d: %s", *_tp(order), error)
             api.post("/api/compaction", {"action": "release", **where})
             outcomes.append(_failed(order, error))
         except CordwoodError as error:
-            logger.exception("compaction.failed partition=%s-%d", *where.values())
+            logger.exception("compaction.failed partition=%s-%d", *_tp(order))
             api.post("/api/compaction", {"action": "fail", **where, "error": str(error)})
             outcomes.append(_failed(order, error))
     return outcomes
@@ -100,30 +102,89 @@ def run_order(
     task_bytes: int = TASK_BYTES,
 ) -> Outcome:
     """One pass over one partition, swapped in unless ``dry``."""
-    work = Pass(order, run, progress=progress or _silent, task_bytes=task_bytes)
-    try:
+    with _Renewal(api, order) as renewal:
+        work = Pass(
+            order, run, progress=renewal.checked(progress or _silent), task_bytes=task_bytes
+        )
         try:
-            outcome = work.prepare()
-        except DamagedDigest as error:  # made again from the log, once
-            logger.warning("compaction.digests_damaged %s", error)
-            work.forget_digests()
-            outcome = work.prepare()
+            outcome = _prepare(work)
+        except BaseException:
+            work.tidy()
+            raise
+    try:
         if not dry:
+            renewal.check()
             jobs, state = work.commit()
-            api.post(
-                "/api/compaction",
-                {
-                    "action": "finish",
-                    "topic": work.tp.topic,
-                    "partition": work.tp.partition,
-                    "topic_id": order["topic_id"],
-                    "jobs": jobs,
-                    "state": encode_state(state),
-                },
-            )
+            told = {"topic_id": order["topic_id"], "jobs": jobs, "state": encode_state(state)}
+            api.post("/api/compaction", {"action": "finish", **_where(order), **told})
         return outcome
     finally:
         work.tidy()
+
+
+def _prepare(work: Pass) -> Outcome:
+    try:
+        return work.prepare()
+    except DamagedDigest as error:  # made again from the log, once
+        logger.warning("compaction.digests_damaged %s", error)
+        work.forget_digests()
+        return work.prepare()
+
+
+class _Renewal:
+    """Renews an order's lease while its stages run; a job that lost it stops at the next stage.
+
+    By a thread of its own, as a stage may take hours; the job itself asks the broker nothing then.
+    """
+
+    def __init__(self, api: Api, order: Mapping[str, Any]) -> None:
+        self._api = api
+        self._said = {"action": "renew", **_where(order)}
+        self._lost: StaleManifest | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="compaction-lease", daemon=True)
+
+    def checked(self, progress: Progress) -> Progress:
+        """The same progress, which also notices that the lease is lost."""
+
+        def show(stage: str, done: int, total: int) -> None:
+            self.check()
+            progress(stage, done, total)
+
+        return show
+
+    def check(self) -> None:
+        """Raises ``StaleManifest`` when the partition is another job's now."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _renew(self) -> None:
+        while self._lost is None and not self._done.wait(RENEW_S):
+            try:
+                self._api.post("/api/compaction", self._said)
+            except StaleManifest as error:
+                self._lost = error
+            except CordwoodError as error:  # the broker may be back before the lease ends
+                logger.warning("compaction.lease_not_renewed %s", error)
+
+    def __enter__(self) -> Self:
+        if self._said["lease"]:  # a dry run has none
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+def _tp(order: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(order["topic"], order["partition"])
+
+
+def _where(order: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report of this order names."""
+    return {**_tp(order)._asdict(), "lease": order.get("lease", "")}
 
 
 def _silent(stage: str, done: int, total: int) -> None:

@@ -305,6 +305,20 @@ def test_a_swap_turns_entries_into_history(opened):
     assert_survives(opened)
 
 
+def test_what_swaps_replaced_is_not_remembered_without_end(opened, monkeypatch):
+    """The last swap's entries and a bounded number of earlier ones, the newest."""
+    monkeypatch.setattr("cordwood.meta.catalog.REPLACED_KEPT", 3)
+    catalog = opened.catalog
+    catalog.create_topic(a_topic())
+    catalog.put_segments(TP, [an_entry(0, 10)])
+    for number in range(10):
+        catalog.finish_swap(TP, f"job-{9 - number}", [0], [an_entry(0, 10, sha256=str(number))])
+    jobs = {text.rsplit("/", 2)[1] for text, _ in catalog.replaced_segments(TP)}
+    assert jobs == {"job-0", "job-1", "job-2", "job-3"}
+    assert catalog.segments(TP).find(5).sha256 == "9"
+    assert_survives(opened)
+
+
 def a_bundle(start, end):
     return BundleEntry(
         start_offset=start,
