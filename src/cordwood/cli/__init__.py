@@ -11,6 +11,7 @@ import sys
 
 from cordwood.errors import CordwoodError
 
+FAILED = 1
 INTERRUPTED = 130
 
 
@@ -28,3 +29,8 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our pipe had enough; quiet, as head(1) expects
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"cordwood: {error.filename}: {error.strerror}", file=sys.stderr)  # a user's file
+        sys.exit(FAILED)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.model import TopicPartition
 
@@ -19,7 +20,7 @@ PLAIN_BYTES: Final = 256 * 1024  # more than that is worth loading the kernels f
 
 
 def cat(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
     partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
     data: Annotated[
         Path | None, typer.Option(help="Read this data directory's files; no broker needed.")

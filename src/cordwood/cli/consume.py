@@ -5,19 +5,19 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.batch.header import parse_headers
-from cordwood.batch.records import decode_committed
 from cordwood.cli.completion import complete_topics
 from cordwood.cli.formats import compile_format, encode_json
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.places import Place, find_place, parse_span
 from cordwood.cli.progress import Bar, QuietOption, progress
-from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.model import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.client.kafka import KafkaClient
 
 DEFAULT_FORMAT = r"%v\n"
 WAIT_MS = 500
@@ -60,6 +60,8 @@ def consume(
     Formats: %t topic, %p partition, %o offset, %k key, %v value, %h headers, %T time in ms,
     %d time as ISO 8601, %K %V sizes; %v{hex}, %v{base64}.
     """
+    from cordwood.client.kafka import KafkaClient
+
     encode = encode_json if as_json else compile_format(form)
     first, last = parse_span(offset)
     with KafkaClient(broker) as client:
@@ -108,6 +110,8 @@ def _ends(
     client: KafkaClient, wanted: list[TopicPartition], last: Place | None, *, exit_at_end: bool
 ) -> dict[TopicPartition, int] | None:
     """Where to stop on each partition; None to go on for ever."""
+    from cordwood.client.kafka import LATEST
+
     if last is not None:
         return {tp: find_place(client, tp, last) for tp in wanted}
     if exit_at_end:
@@ -133,6 +137,9 @@ def _runs(
     committed: bool,
 ) -> Iterator[tuple[TopicPartition, list[Record]]]:
     """What each answer brings, partition by partition; moves ``positions`` past it."""
+    from cordwood.batch.header import parse_headers
+    from cordwood.batch.records import decode_committed
+
     while True:
         wanted = {tp: at for tp, at in positions.items() if ends is None or at < ends[tp]}
         if not wanted:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cordwood.demo.stage import Stage
 
 CHECK_FAILED = 5
+TITLE = "The life of the log: bytes on disk, step by step"
 
 
 def demo(
@@ -41,7 +42,7 @@ def demo(
                 play_cdc(stage)
             if story in {"timecode", "both"}:
                 play_timecode(stage)
-            picture.write_text(draw("the log's life", stage.moments), encoding="utf-8")
+            picture.write_text(draw(TITLE, stage.moments), encoding="utf-8")
             failed = _summary(stage, time.monotonic() - started)
             typer.echo(f"\npicture: {picture}")
             if keep:

@@ -10,12 +10,14 @@ import datetime as dt
 import re
 import time
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
 from cordwood.model import TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.client.kafka import KafkaClient
 
 _AGO = re.compile(r"-(\d+)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -81,6 +83,8 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 def find_place(client: KafkaClient, tp: TopicPartition, place: Place) -> int:
     """The offset a place means on a partition now."""
+    from cordwood.client.kafka import EARLIEST, LATEST
+
     if place.anchor is Anchor.OFFSET:
         return place.value
     if place.anchor is Anchor.START:

@@ -10,17 +10,19 @@ import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from cordwood.batch.records import encode_batch
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.progress import Bar, QuietOption, progress
-from cordwood.client.kafka import KafkaClient
 from cordwood.config import KIB
 from cordwood.errors import UnknownTopic
 from cordwood.model import Codec, Header, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.client.kafka import KafkaClient
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 256 * KIB
@@ -38,9 +40,17 @@ class Compression(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Where to; created on sight if the broker may.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="Where to; created on sight if the broker may.", autocompletion=complete_topics
+        ),
+    ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files to read; without one, standard input.")
+        list[Path] | None,
+        typer.Argument(
+            help="Files to read; without one, standard input.", exists=True, dir_okay=False
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="One key for all.")] = None,
     separator: Annotated[
@@ -60,6 +70,9 @@ def produce(
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Append records: one line is one record. Each batch is durable before the next is sent."""
+    from cordwood.batch.records import encode_batch
+    from cordwood.client.kafka import KafkaClient
+
     shared = tuple(_header(text) for text in headers or [])
     sent = 0
     typed = not files and sys.stdin.isatty()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, confirm, show
 
 app = typer.Typer(
@@ -15,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
 Reader = Annotated[str, typer.Argument(help="The reader's name; a consumer group is one too.")]
 
 

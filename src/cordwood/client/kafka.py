@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 from cordwood.client.effects import parse_address
 from cordwood.config import MIB
 from cordwood.decide.codes import Code
-from cordwood.errors import CordwoodError, ProtocolError, RequestError, UnavailableError
+from cordwood.errors import (
+    CordwoodError,
+    ProtocolError,
+    RequestError,
+    UnavailableError,
+    UnknownTopic,
+)
 from cordwood.model import TopicPartition
 from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.commits import (
@@ -121,6 +127,8 @@ class KafkaClient:
         request = MetadataRequest(wanted, allow_auto_topic_creation=False)
         topics = self.ask(request, MetadataResponse).topics
         for topic in topics:
+            if topic.error_code == UnknownTopic.code:
+                raise UnknownTopic(f"there is no topic {topic.name}; `cordwood topic list` has all")
             _check(topic.error_code, f"topic {topic.name}")
         return sorted(topics, key=lambda topic: topic.name or "")
 

@@ -194,3 +194,32 @@ def test_a_door_that_is_off_is_said_to_be_off(cordwood):
         asked = cordwood("check", broker_address=broker.kafka)
     assert asked.returncode == 6
     assert "has no http door; serve with --http" in asked.stderr
+
+
+def test_a_missing_topic_is_answered_with_the_next_step(cordwood):
+    """Exit code 3, and how to see what there is."""
+    asked = cordwood("consume", "nope", "-e")
+    assert asked.returncode == 3
+    assert asked.stderr == "cordwood: there is no topic nope; `cordwood topic list` has all\n"
+
+
+@pytest.mark.parametrize("words", ["consume", "produce", "cat", "topic describe", "reader register"])
+def test_topic_names_are_completed(cordwood, words):
+    """As bash asks: the words so far, and which of them is being typed."""
+    cordwood("produce", "numbers", stdin="1\n")
+    line = f"cordwood {words} nu"
+    done = subprocess.run(
+        [sys.executable, "-m", "cordwood"],
+        env={
+            **os.environ,
+            "CORDWOOD_BROKER": cordwood.broker.kafka,
+            "_CORDWOOD_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["numbers"]

@@ -3,8 +3,10 @@
 import json
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from cordwood.demo.cdc import make_changelog, state_hash
-from cordwood.demo.picture import Moment, draw
+from cordwood.demo.picture import Moment, _round_up, draw
 from cordwood.demo.timecode import find_faults, frame_number, record_tape, timecode
 
 
@@ -66,3 +68,11 @@ def test_picture_is_well_formed_and_names_every_step():
     drawn = draw("a & b", [Moment("produce <1>", 10, 0, 0), Moment("compact", 4, 2, 6)])
     root = ET.fromstring(drawn)
     assert "produce <1>" in "".join(root.itertext())
+
+
+@pytest.mark.parametrize(
+    ("count", "top"), [(1, 1), (9, 10), (10, 10), (11, 20), (5_600_000, 6_000_000), (61, 80)]
+)
+def test_the_scale_of_the_picture_ends_at_a_round_number(count, top):
+    """At or above what is drawn, and its quarters are read at a glance."""
+    assert _round_up(count) == top

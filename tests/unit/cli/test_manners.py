@@ -1,0 +1,47 @@
+"""What a command says when it is misused, and what it costs to ask it for help."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(*words):
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_of_everyday_commands_loads_no_client():
+    """Importing a command is cheap; what it works with comes when it runs."""
+    code = (
+        "import sys, cordwood.cli.bench, cordwood.cli.cat, cordwood.cli.consume, "
+        "cordwood.cli.produce\n"
+        "print([m for m in sys.modules if m in {'cordwood.client.kafka', 'numpy', 'rich'}])"
+    )
+    assert python("-c", code).stdout == "[]\n"
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest():
+    """Exit code 2, as for any wrong usage."""
+    done = python("-m", "cordwood", "prodcue", "t")
+    assert done.returncode == 2
+    assert "No such command 'prodcue'; did you mean produce?" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("produce", "t", "missing"), ("segment", "dump", "missing")])
+def test_a_missing_file_is_named_without_a_traceback(words):
+    """Before anybody is asked anything."""
+    done = python("-m", "cordwood", *words)
+    assert done.returncode == 2
+    assert "'missing' does not exist" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+    """The system's words, with the file's name."""
+    there = tmp_path / "taken"
+    there.write_text("")
+    done = python("-m", "cordwood", "certs", "init", str(there / "below"))
+    assert done.returncode == 1
+    assert done.stderr == f"cordwood: {there}/below: Not a directory\n"
