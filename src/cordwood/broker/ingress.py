@@ -32,8 +32,8 @@ from cordwood.clock import Clock
 from cordwood.config import MIB, BrokerConfig
 from cordwood.decide.deadletters import headers_for_line
 from cordwood.errors import CordwoodError, Overloaded, StaleProducer
-from cordwood.log.partition import Appended, Partition
-from cordwood.log.writer import Append, Outcome, Writer
+from cordwood.log.partition import Appended, Outcome, Partition
+from cordwood.log.writer import Append, Writer
 
 logger = logging.getLogger("cordwood.broker")
 

@@ -2,9 +2,9 @@
 
 One thread writes (the broker's writer), any number read. Readers take an immutable ``View`` and
 never wait for the writer, who replaces it when something becomes readable (``publish``) or goes.
-An append moves through three states: *written* (``append``; nobody sees it), *durable* (``sync``),
-*published* (``publish``: the high watermark moves and readers see it). Who acknowledges when is the
-writer's business; here it only holds that nothing unpublished can be read.
+An append moves through three states: *written* (``append_all``; nobody sees it), *durable*
+(``sync``), *published* (``publish``: the high watermark moves and readers see it). Who acknowledges
+when is the writer's business; here it only holds that nothing unpublished can be read.
 
 When the disk says no
 ---------------------
@@ -42,6 +42,7 @@ from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import (
     CordwoodError,
+    DiskFull,
     OffsetOutOfRange,
     PartitionOffline,
 )
@@ -69,7 +70,7 @@ from cordwood.log.recovery import (
 )
 from cordwood.log.segment import Segment, Survey, survey
 from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
-from cordwood.log.tail import Broken, Tail, assign, parse_markers
+from cordwood.log.tail import Alone, Batches, Broken, Group, Stored, Tail, assign, parse_markers
 from cordwood.log.view import Slice, TimedOffset, View
 from cordwood.log.window import Window
 from cordwood.model import NO_TIMESTAMP, SegmentInfo, TopicPartition
@@ -85,6 +86,9 @@ class Appended(NamedTuple):
     append_ms: int  # the broker's clock on LogAppendTime topics, otherwise NO_TIMESTAMP
     log_start_offset: int
     is_duplicate: bool = False
+
+
+Outcome = Appended | CordwoodError
 
 
 class Partition:
@@ -254,36 +258,84 @@ class Partition:
 
     # --- append: writer thread --------------------------------------------------------------
 
-    def append(
-        self, data: bytearray | memoryview, headers: Sequence[BatchHeader], *, strict: bool = True
-    ) -> Appended:
-        """Assign offsets to these whole batches and write them, with one call; not durable yet.
+    def append_all(self, appends: Sequence[Batches]) -> list[Outcome]:
+        """Assign offsets to these appends in order and write them; not durable yet.
 
-        ``headers`` are those of ``data``, in order. ``strict`` is Kafka's rule for sequences; the
-        line protocol's allows gaps. Seals the active segment first if it is due.
+        Neighbours share a write where they can. Seals the active segment first when it is due. On a
+        full disk what comes after the first that found no room is not tried: order is kept.
         """
+        now_ms = self._clock.now_ms()
+        outcomes: list[Outcome] = []
+        group = Group()
+        for member, batches in enumerate(appends):
+            if group.members and not self._may_join(group, batches, now_ms):
+                self._write(group, outcomes, now_ms)
+                group = Group()
+            if outcomes and isinstance(outcomes[-1], DiskFull):
+                return outcomes + [outcomes[-1]] * (len(appends) - member)
+            try:
+                outcomes.append(self._stage(group, member, batches, now_ms))
+            except CordwoodError as error:
+                outcomes.append(error)
+        if group.members:
+            self._write(group, outcomes, now_ms)
+        return outcomes
+
+    def append(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], *, strict: bool = True
+    ) -> Appended:
+        """One append alone; raises what else became of it."""
+        (outcome,) = self.append_all([Alone(data, headers, strict)])
+        if isinstance(outcome, CordwoodError):
+            raise outcome
+        return outcome
+
+    def _may_join(self, group: Group, batches: Batches, now_ms: int) -> bool:
+        active = self._active
+        if not active.size_bytes or not group.has_room(batches):
+            return False  # how much fits an empty segment is for its first append to say
+        size_bytes = group.size_bytes + len(batches.data)
+        span = group.span + _span(batches.headers)
+        return plan_roll(active.info(), size_bytes, span, self.config, now_ms) is None
+
+    def _stage(self, group: Group, member: int, batches: Batches, now_ms: int) -> Appended:
+        """Check them and assign their offsets; they are written with the group."""
+        data, headers = batches.data, batches.headers
         assert headers, "an append has at least one batch"
         self._check_online()
-        duplicate = self.producers.check(headers, strict=strict)
+        duplicate = self.producers.check(headers, strict=batches.strict)
         if duplicate is not None:
             return Appended(*duplicate, self._window.log_start_offset, is_duplicate=True)
         markers = parse_markers(data, headers)
         self.producers.check_markers(markers)
-        now_ms = self._clock.now_ms()
-        span = sum(header.last_offset_delta + 1 for header in headers)
-        reason = plan_roll(self._active.info(), len(data), span, self.config, now_ms)
-        if reason is not None:
-            self.roll(reason)
-        base_offset = self.next_offset
+        if not group.members:
+            reason = plan_roll(self._active.info(), len(data), _span(headers), self.config, now_ms)
+            if reason is not None:
+                self.roll(reason)
+            self._begin_epoch()
+        base_offset = self.next_offset + group.span
         is_stamped = self.config.message_timestamp_type == "LogAppendTime"
         stamp_ms = now_ms if is_stamped else None
         stored = assign(data, headers, base_offset, self.leader_epoch, stamp_ms)
-        self._begin_epoch()
-        self._unless_broken(lambda: self._tail.write(data))
-        for header, marker in zip(stored, markers, strict=True):
-            self._note(header, marker, now_ms)
-        append_ms = now_ms if is_stamped else NO_TIMESTAMP
-        return Appended(base_offset, self.next_offset - 1, append_ms, self._window.log_start_offset)
+        group.add(member, data, list(map(Stored, stored, markers)))
+        return Appended(
+            base_offset,
+            stored[-1].last_offset,
+            now_ms if is_stamped else NO_TIMESTAMP,
+            self._window.log_start_offset,
+        )
+
+    def _write(self, group: Group, outcomes: list[Outcome], now_ms: int) -> None:
+        """Write a group whole and note it; if that fails, that is what became of its members."""
+        try:
+            self._check_online()
+            self._unless_broken(lambda: self._tail.write(group.data()))
+        except CordwoodError as error:
+            for member in group.members:
+                outcomes[member] = error
+        else:
+            for header, marker in group.stored:
+                self._note(header, marker, now_ms)
 
     def _begin_epoch(self) -> None:
         """Write down the term before its first batch."""
@@ -578,3 +630,8 @@ class Partition:
             raise PartitionOffline(
                 f"{self.tp} takes no writes: {self._offline}; restart the broker to open it again"
             )
+
+
+def _span(headers: Iterable[BatchHeader]) -> int:
+    """How many offsets these batches take."""
+    return sum(header.last_offset_delta + 1 for header in headers)

@@ -8,12 +8,16 @@ used again (``partition`` says why).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
 from cordwood.batch.records import Marker, parse_marker
+from cordwood.config import KIB
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.segment import Segment
+
+GROUP_BYTES_MAX: Final = 256 * KIB  # small appends are copied together up to here, and no further
 
 
 class Broken(Exception):  # caught within the room: the partition goes offline
@@ -65,6 +69,77 @@ class Tail:
     def close(self) -> None:
         """Give the file back."""
         self._files.close(self._file)
+
+
+class Batches(Protocol):
+    """Whole batches that are to be appended together."""
+
+    @property
+    def data(self) -> bytearray | memoryview:
+        """Their bytes, the log's from now on: offsets are patched into them."""
+        ...
+
+    @property
+    def headers(self) -> list[BatchHeader]:
+        """Theirs, in order."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Kafka's rule for sequences; the line protocol's allows gaps."""
+        ...
+
+
+class Alone(NamedTuple):
+    """Batches nobody waits for in a queue."""
+
+    data: bytearray | memoryview
+    headers: list[BatchHeader]
+    strict: bool
+
+
+class Stored(NamedTuple):
+    """One batch as it will stand in the file, and the marker it holds if it is one."""
+
+    header: BatchHeader
+    marker: Marker | None
+
+
+class Group:
+    """Appends whose offsets are assigned, written with one call: each call lets go of the GIL.
+
+    Sixty small appends written one by one would hand it to the event loop and wait for it sixty
+    times. No producer is in a group twice: what its second batch may be depends on its first.
+    """
+
+    def __init__(self) -> None:
+        self.stored: list[Stored] = []
+        self.size_bytes = 0
+        self.span = 0  # offsets
+        self.members: list[int] = []  # which of the appends, by their place
+        self._chunks: list[bytearray | memoryview] = []
+        self._producers: set[int] = set()
+
+    def has_room(self, batches: Batches) -> bool:
+        """Whether these may join, as far as the group is concerned."""
+        return self.size_bytes + len(batches.data) <= GROUP_BYTES_MAX and not any(
+            header.producer_id in self._producers for header in batches.headers
+        )
+
+    def add(self, member: int, data: bytearray | memoryview, stored: list[Stored]) -> None:
+        """Let them join."""
+        self.members.append(member)
+        self._chunks.append(data)
+        self.stored += stored
+        self.size_bytes += len(data)
+        for header, _ in stored:
+            self.span += header.last_offset_delta + 1
+            if header.producer_id >= 0:
+                self._producers.add(header.producer_id)
+
+    def data(self) -> bytearray | memoryview:
+        """All of their bytes."""
+        return self._chunks[0] if len(self._chunks) == 1 else bytearray().join(self._chunks)
 
 
 def assign(

@@ -25,10 +25,9 @@ from typing import NamedTuple, TypeVar
 from cordwood.batch.header import BatchHeader
 from cordwood.config import KIB, MIB
 from cordwood.errors import CordwoodError, DiskFull, ShuttingDown
-from cordwood.log.partition import Appended, Partition
+from cordwood.log.partition import Appended, Outcome, Partition
 
 T = TypeVar("T")
-Outcome = Appended | CordwoodError
 
 LINGER_S = 0.004  # under load a commit waits this long for more to share its sync
 LOADED_BYTES = 256 * KIB  # a commit this large counts as load
@@ -219,27 +218,17 @@ class Writer:
         outcomes: list[tuple[Append, Outcome]] = []
         written: dict[Partition, None] = {}
         held: list[Append] = []
-        blocked: set[Partition] = set()
         is_full = False
-        for append in appends:
-            if append.hold and append.partition in blocked:
-                held.append(append)  # behind one that waits: order is kept
-                continue
-            try:
-                outcome: Outcome = append.partition.append(
-                    append.data, append.headers, strict=append.strict
-                )
-                written[append.partition] = None
-            except DiskFull as error:
-                is_full = True
-                if append.hold and not self._closing:
-                    held.append(append)
-                    blocked.add(append.partition)
-                    continue
-                outcome = error
-            except CordwoodError as error:
-                outcome = error
-            outcomes.append((append, outcome))
+        for partition, mine in _by_partition(appends).items():
+            for append, outcome in zip(mine, partition.append_all(mine), strict=True):
+                if isinstance(outcome, DiskFull):
+                    is_full = True
+                    if append.hold and not self._closing:
+                        held.append(append)
+                        continue
+                elif isinstance(outcome, Appended):
+                    written[partition] = None
+                outcomes.append((append, outcome))
         self._set_full(is_full)
         self._put_back(held)
         broken = self._sync(written)
@@ -296,6 +285,14 @@ class Writer:
         self.stats.commits += 1
         self.stats.records += sum(append.records for append in stored)
         self.stats.bytes += committed_bytes
+
+
+def _by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
+    """The appends of each partition, in order."""
+    found: dict[Partition, list[Append]] = {}
+    for append in appends:
+        found.setdefault(append.partition, []).append(append)
+    return found
 
 
 def _sync(partition: Partition) -> float | CordwoodError:

@@ -10,8 +10,7 @@ from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidRecord, RequestError
-from cordwood.log.partition import Partition
-from cordwood.log.writer import Outcome
+from cordwood.log.partition import Outcome, Partition
 from cordwood.wire.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,

@@ -366,11 +366,11 @@ async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
         await desks.create("t")
         producer = await begun(desks, b"a")
 
-        def full(*_, **__):
-            raise DiskFull("no space left")
+        def full(_, appends):
+            return [DiskFull("no space left")] * len(appends)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Partition, "append", full)
+            patched.setattr(Partition, "append_all", full)
             assert await producer.end(commit=True) == Code.NONE
         assert await state_of(desks) == "PrepareCommit"
         assert await producer.add(0) == [Code.CONCURRENT_TRANSACTIONS]
