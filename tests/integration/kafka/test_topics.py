@@ -12,7 +12,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin import NewPartitions as AioPartitions
 from aiokafka.admin import NewTopic as AioTopic
-from confluent_kafka import TopicPartition
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -301,3 +301,22 @@ def test_a_running_consumer_finds_new_partitions(broker, operator, topic):
         assert message is not None, "nothing came"
     assert (message.partition(), message.value()) == (1, b"new")
     consumer.close()
+
+
+def test_tools_that_ask_where_partitions_are_get_honest_answers(broker):
+    """No reassignment is under way, no election needed; listeners go by Kafka's name."""
+    create_topic(broker.kafka, "placed")
+    python = kafka.KafkaAdminClient(bootstrap_servers=broker.kafka)
+    try:
+        assert not python.list_partition_reassignments()
+    finally:
+        python.close()
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("placed", 0)])
+    (error,) = elected.result(PATIENCE_S).values()
+    assert error.code() == KafkaError.ELECTION_NOT_NEEDED
+    (described,) = admin.describe_configs(
+        [ConfigResource(ConfigResource.Type.BROKER, "1")]
+    ).values()
+    listeners = described.result(PATIENCE_S)["advertised.listeners"].value
+    assert listeners == f"PLAINTEXT://{broker.kafka}"

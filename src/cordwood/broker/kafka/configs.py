@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cordwood.broker.kafka.caller import Caller
@@ -97,6 +98,7 @@ class KafkaConfigs:
         bound = {name.replace("_", "."): found for name, found in self._addresses().items()}
         for each in _described(self._config, _STATIC_SOURCE, read_only=True):
             yield each._replace(value=",".join(bound[each.name])) if each.name in bound else each
+        yield from _kafka_names(self._config, bound)
 
     # --- change -----------------------------------------------------------------------------
 
@@ -244,6 +246,29 @@ def _described(
             synonyms=synonyms,
             config_type=_type_of(kind, row),
             documentation=row.doc,
+        )
+
+
+def _kafka_names(
+    config: BrokerConfig, bound: Mapping[str, Sequence[str]]
+) -> Iterator[DescribedConfig]:
+    """What Kafka's tools look up under names of its own: facts here, which nobody sets."""
+    listeners = [f"PLAINTEXT://{address}" for address in bound.get("kafka", ())]
+    listeners += [f"SSL://{address}" for address in bound.get("kafka.tls", ())]
+    scheme = "SSL" if config.kafka == "off" else "PLAINTEXT"
+    told = [f"{scheme}://{config.advertised_kafka}"] if config.advertised_kafka else listeners
+    facts = {
+        "advertised.listeners": ",".join(told),
+        "auto.create.topics.enable": str(config.auto_create_topics).lower(),
+        "broker.id": str(NODE_ID),
+        "default.replication.factor": "1",
+        "listeners": ",".join(listeners),
+        "log.dirs": str(Path(config.data).absolute()),
+        "node.id": str(NODE_ID),
+    }
+    for name, value in facts.items():
+        yield DescribedConfig(
+            name, value, read_only=True, config_source=_STATIC_SOURCE, config_type=_TYPES["str"]
         )
 
 

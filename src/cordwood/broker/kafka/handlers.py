@@ -14,6 +14,7 @@ from cordwood.broker.kafka.group_coordinator import GroupCoordinator
 from cordwood.broker.kafka.groups import KafkaGroups
 from cordwood.broker.kafka.metadata import KafkaMetadata
 from cordwood.broker.kafka.offsets import KafkaOffsets
+from cordwood.broker.kafka.placement import KafkaPlacement
 from cordwood.broker.kafka.produce import KafkaProduce
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
 from cordwood.broker.kafka.transactions import KafkaTransactions
@@ -90,6 +91,7 @@ def kafka_handlers(
     metadata = KafkaMetadata(topics, store.catalog.cluster_id())
     offsets = KafkaOffsets(topics)
     admin = KafkaAdmin(config, store, topics)
+    placement = KafkaPlacement(store, topics)
     configs = KafkaConfigs(config, topics, addresses)
     members = KafkaGroups(groups)
     commits = KafkaCommits(groups, store.catalog, topics, transactions.unstable)
@@ -129,6 +131,10 @@ def kafka_handlers(
         "CreatePartitions": admin.create_partitions,
         "DeleteRecords": admin.delete_records,
         "DescribeLogDirs": admin.describe_log_dirs,
+        "AlterReplicaLogDirs": placement.alter_replica_log_dirs,
+        "ElectLeaders": placement.elect_leaders,
+        "AlterPartitionReassignments": placement.alter_partition_reassignments,
+        "ListPartitionReassignments": placement.list_partition_reassignments,
         "DescribeConfigs": configs.describe_configs,
         "AlterConfigs": configs.alter_configs,
         "IncrementalAlterConfigs": configs.incremental_alter_configs,

@@ -104,7 +104,7 @@ async def test_the_broker_tells_where_its_doors_are(tmp_path):
     async with KafkaDesks(tmp_path, num_partitions=3, http="127.0.0.1:0") as desks:
         found = await describe(desks, BROKER, "1")
         shown = {each.name: each for each in found.configs}
-        assert set(shown) == set(rows(BrokerConfig))
+        assert set(shown) >= set(rows(BrokerConfig))
         assert shown["http"].value == "127.0.0.1:1234"
         assert shown["control"].value == "127.0.0.1:1,127.0.0.1:2"
         assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("3", 4)
@@ -112,6 +112,30 @@ async def test_the_broker_tells_where_its_doors_are(tmp_path):
         assert all(each.read_only for each in found.configs)
         everywhere = await describe(desks, BROKER, "")
         assert (everywhere.error_code, everywhere.configs) == (Code.NONE, ())
+
+
+async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
+    """Those its tools look up: where it listens and keeps its logs, and who it is."""
+    async with KafkaDesks(tmp_path) as desks:
+        desks.addresses = {"kafka": ["127.0.0.1:9"], "kafka_tls": ["127.0.0.1:10"]}
+        names = ["advertised.listeners", "listeners", "log.dirs", "node.id", "broker.id"]
+        found = await describe(desks, BROKER, "1", names)
+        shown = {each.name: each.value for each in found.configs}
+        both = "PLAINTEXT://127.0.0.1:9,SSL://127.0.0.1:10"
+        assert shown == {
+            "advertised.listeners": both,
+            "listeners": both,
+            "log.dirs": str(tmp_path),
+            "node.id": "1",
+            "broker.id": "1",
+        }
+
+
+async def test_what_is_advertised_is_told(tmp_path):
+    """``advertised.kafka`` is Kafka's ``advertised.listeners``."""
+    async with KafkaDesks(tmp_path, advertised_kafka="door.example:9092") as desks:
+        found = await describe(desks, BROKER, "1", ["advertised.listeners"])
+        assert [each.value for each in found.configs] == ["PLAINTEXT://door.example:9092"]
 
 
 async def test_what_is_not_there_cannot_be_described(tmp_path):

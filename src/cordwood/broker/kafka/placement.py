@@ -1,0 +1,149 @@
+"""Which broker and disk a partition is on: this one. Tools may ask; what changes nothing is done.
+
+One broker leads every partition and has one data directory. So an election is never needed, a
+reassignment to this broker is finished before it begins, and any other is refused with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
+
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.topics import NODE_ID, TopicDesk
+from cordwood.decide.codes import Code
+from cordwood.errors import CordwoodError, InvalidAssignment, RequestError
+from cordwood.log.store import Store
+from cordwood.wire.kafka.messages.placement import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    ElectedPartition,
+    ElectedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    MovedPartition,
+    MovedTopic,
+    ReassignedPartition,
+    ReassignedTopic,
+)
+
+P = ParamSpec("P")
+
+
+class ElectionNotNeeded(RequestError):
+    """The partition has its leader already."""
+
+    code, name = Code.ELECTION_NOT_NEEDED, "ELECTION_NOT_NEEDED"
+
+
+class NoReassignment(RequestError):
+    """There is no reassignment to end."""
+
+    code, name = Code.NO_REASSIGNMENT_IN_PROGRESS, "NO_REASSIGNMENT_IN_PROGRESS"
+
+
+class LogDirNotFound(RequestError):
+    """The broker has no such directory."""
+
+    code, name = Code.LOG_DIR_NOT_FOUND, "LOG_DIR_NOT_FOUND"
+
+
+class KafkaPlacement:
+    """The handlers of four APIs."""
+
+    def __init__(self, store: Store, topics: TopicDesk) -> None:
+        self._topics = topics
+        self._path = str(store.data.absolute())
+
+    async def elect_leaders(
+        self, request: ElectLeadersRequest, _version: int, _caller: Caller
+    ) -> ElectLeadersResponse:
+        """Nothing to elect. Asked for all, Kafka does not list those that need no election."""
+        return ElectLeadersResponse(
+            topics=[
+                ElectedTopic(
+                    topic.name,
+                    [
+                        ElectedPartition(number, *self._try(topic.name, number, _elect))
+                        for number in topic.partitions
+                    ],
+                )
+                for topic in request.topics or ()
+            ]
+        )
+
+    async def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, _version: int, _caller: Caller
+    ) -> AlterPartitionReassignmentsResponse:
+        """To this broker: done. To others: there are none."""
+        return AlterPartitionReassignmentsResponse(
+            topics=[
+                ReassignedTopic(
+                    topic.name,
+                    [
+                        ReassignedPartition(
+                            part.partition,
+                            *self._try(topic.name, part.partition, _reassign, part.replicas),
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def list_partition_reassignments(
+        self, _request: ListPartitionReassignmentsRequest, _version: int, _caller: Caller
+    ) -> ListPartitionReassignmentsResponse:
+        """None is ever under way."""
+        return ListPartitionReassignmentsResponse()
+
+    async def alter_replica_log_dirs(
+        self, request: AlterReplicaLogDirsRequest, _version: int, _caller: Caller
+    ) -> AlterReplicaLogDirsResponse:
+        """To the data directory: done. To others: there are none."""
+        return AlterReplicaLogDirsResponse(
+            results=[
+                MovedTopic(
+                    topic.name,
+                    [
+                        MovedPartition(
+                            number, self._try(topic.name, number, self._move, to.path)[0]
+                        )
+                        for number in topic.partitions
+                    ],
+                )
+                for to in request.dirs
+                for topic in to.topics
+            ]
+        )
+
+    def _move(self, path: str) -> None:
+        if path != self._path:
+            raise LogDirNotFound(f"this broker keeps its logs in {self._path} and nowhere else")
+
+    def _try(
+        self, topic: str, number: int, change: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[int, str | None]:
+        """Code and message of a change of one partition."""
+        try:
+            self._topics.get(topic).partition(number)
+            change(*args, **kwargs)
+        except CordwoodError as error:
+            return error.code, str(error)
+        return Code.NONE, None
+
+
+def _elect() -> None:
+    raise ElectionNotNeeded(f"broker {NODE_ID} leads it, the only one there is")
+
+
+def _reassign(replicas: Sequence[int] | None) -> None:
+    if replicas is None:
+        raise NoReassignment("no reassignment is under way, so none can be ended")
+    if list(replicas) != [NODE_ID]:
+        raise InvalidAssignment(f"brokers {list(replicas)} asked for; the only one is {NODE_ID}")
