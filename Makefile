@@ -4,6 +4,9 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 ARGS ?=
+# Compiled modules are kept whatever the environment says: the suite starts thousands of Pythons,
+# and pytest rewrites every test's assertions again where it may not keep them.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
