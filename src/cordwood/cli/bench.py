@@ -84,7 +84,7 @@ def bench(
         typer.Option(
             "-b",
             "--broker",
-            help="Measure this broker, in topics that are deleted after. [default: its own]",
+            help="Measure this broker, in topics that are deleted after. [default: one of its own]",
             metavar="HOST:PORT",
         ),
     ] = None,

@@ -203,7 +203,9 @@ def test_a_missing_topic_is_answered_with_the_next_step(cordwood):
     assert asked.stderr == "cordwood: there is no topic nope; `cordwood topic list` has all\n"
 
 
-@pytest.mark.parametrize("words", ["consume", "produce", "cat", "topic describe", "reader register"])
+@pytest.mark.parametrize(
+    "words", ["consume", "produce", "cat", "topic describe", "reader register"]
+)
 def test_topic_names_are_completed(cordwood, words):
     """As bash asks: the words so far, and which of them is being typed."""
     cordwood("produce", "numbers", stdin="1\n")
