@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -163,6 +164,7 @@ def main(arguments: list[str]) -> int:
         }
         PATH.write_text(json.dumps({"python": python(), **kept}, indent=1) + "\n")
         print(f"written: bench/{PATH.name}")
+        subprocess.run([sys.executable, PATH.parents[1] / "scripts" / "docs.py"], check=True)
         return 0
     committed = json.loads(PATH.read_text())
     for kind, costs in now.items():

@@ -22,6 +22,7 @@ from bench.run import aligned, human
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "bench" / "published"
+GUARD = ROOT / "bench" / "guard.json"
 PICTURES = ROOT / "docs" / "benchmarks"
 DRAWN = {  # workload → the cases worth a picture
     "lines": ["acknowledged, 20,000 under way", "streamed, no acknowledgement"],
@@ -116,12 +117,20 @@ def all_tables() -> str:
     return "\n".join(parts)
 
 
+def instructions_table() -> str:
+    """What one request of each kind costs, as the guard counts it."""
+    counted = json.loads(GUARD.read_text())["instructions"]
+    lines = [["request", "instructions"]]
+    return aligned(lines + [[path, f"{count:,.0f}"] for path, count in counted.items()]) + "\n"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "benchmark-runs": runs_table,
     "benchmark-contestants": contestants_table,
     "benchmark-targets": targets_table,
     "benchmark-losses": losses_table,
     "benchmark-tables": all_tables,
+    "benchmark-instructions": instructions_table,
 }
 
 
