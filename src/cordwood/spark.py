@@ -10,9 +10,12 @@ other Spark session works as well: the data source registers itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from cordwood.pipeline.filters import ceil_ms, floor_ms
 from cordwood.pipeline.frames import ddl, parse_columns
 from cordwood.pipeline.session import open_session
 
@@ -40,11 +43,41 @@ def topic(
     path: str | None = None,
     broker: str | None = None,
     columns: Iterable[str] = (),
+    partitions: Iterable[int] | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     **options: object,
 ) -> DataFrame:
-    """The topic's records; ``columns`` decodes only those, ``options`` are the source's."""
-    where = {"path": path, "kafka.bootstrap.servers": broker}
-    return _load(spark.read, {"subscribe": name, **where, **options}, columns)
+    """The topic's records; ``columns`` decodes only those, ``options`` are the source's.
+
+    ``partitions``, the offsets ``start`` (included) to ``end`` (not), and the times ``since``
+    (included) to ``until`` (not; a bare datetime is UTC) say what is read at all, where a filter
+    on the DataFrame would have everything read first.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    said: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    said |= {"fromOffset": start, "beforeOffset": end}
+    said |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
+    if since is not None:  # to the first that young; those behind it may still be older
+        said["startingTimestamp"] = floor_ms(since)
+        said["startingOffsetsByTimestampStrategy"] = "latest"
+    wanted = tuple(columns)
+    if since is None and until is None:
+        return _load(spark.read, {**said, **options}, wanted)
+    timed = wanted if not wanted or "timestamp" in wanted else (*wanted, "timestamp")
+    frame = _load(spark.read, {**said, **options}, timed)
+    if since is not None:
+        frame = frame.filter(F.col("timestamp") >= F.timestamp_millis(F.lit(ceil_ms(since))))
+    if until is not None:
+        frame = frame.filter(F.col("timestamp") < F.timestamp_millis(F.lit(ceil_ms(until))))
+    return frame.select(*wanted) if wanted else frame
+
+
+def _assign(name: str, partitions: Iterable[int]) -> str:
+    return json.dumps({name: list(partitions)})
 
 
 def topic_stream(

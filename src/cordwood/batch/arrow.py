@@ -162,7 +162,8 @@ def _array(pa: Any, name: str, columns: Columns, topic: str, partition: int) -> 
         return _binary(pa, source, pa.binary())
     if isinstance(source, HeaderSpans):
         return _headers(pa, source)
-    micros = np.clip(source, -_MICROS_LAST, _MICROS_LAST) * 1000
+    micros = np.clip(source, -_MICROS_LAST, _MICROS_LAST)
+    micros *= 1000
     return pa.array(micros).cast(pa.timestamp("us", tz="UTC"))
 
 

@@ -113,3 +113,8 @@ def floor_ms(moment: datetime) -> int:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = aware - _EPOCH
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+def ceil_ms(moment: datetime) -> int:
+    """As ``floor_ms``, rounded up: what is at or after the moment is at or after this."""
+    return floor_ms(moment) + (moment.microsecond % 1000 > 0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from cordwood.config import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, nearest
+from cordwood.config import DAY_MS, HOUR_MS, KEEP_ALL, MINUTE_MS, SECOND_MS, nearest
 from cordwood.errors import InvalidOption
 from cordwood.model import TopicPartition, is_topic_name
 from cordwood.pipeline.frames import FIXED_COLUMNS, HEADERS, parse_columns
@@ -80,6 +80,8 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
+    from_offset: int  # fromOffset and beforeOffset, as a filter would narrow
+    before_offset: int
     committed: bool  # kafka.isolation.level: nothing undecided, nothing aborted
     push_filters: bool | None  # filterPushdown: None leaves it to the Spark version
     commit_group: str | None
@@ -114,6 +116,8 @@ OPTIONS: Final = {  # documented name → what it does
     "endingOffsets": "Batch: `latest` (default) or JSON.",
     "endingTimestamp": "Batch: end before the first record at or after this time (ms).",
     "endingOffsetsByTimestamp": "Batch: the same per partition, as JSON.",
+    "fromOffset": "Batch: no records before this offset, in whichever partition.",
+    "beforeOffset": "Batch: none at or after this one.",
     "maxOffsetsPerTrigger": "Stream: records per micro-batch at most.",
     "minOffsetsPerTrigger": "Stream: wait for so many …",
     "maxTriggerDelay": "… but no longer than this. Default: `15m`.",
@@ -142,7 +146,13 @@ OPTIONS: Final = {  # documented name → what it does
 }
 COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # what our own jobs say
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_BATCH_ONLY: Final = (
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "fromOffset",
+    "beforeOffset",
+)
 TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
     "kafka.client.id",
     "kafka.fetch.max.bytes",
@@ -210,6 +220,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=_parse_count(said, "minPartitions"),
         max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
         fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
+        from_offset=_parse_int(said, "fromOffset", 0),
+        before_offset=_parse_int(said, "beforeOffset", KEEP_ALL),
         committed=_parse_choice(
             said, "kafka.isolation.level", ("read_uncommitted", "read_committed")
         )

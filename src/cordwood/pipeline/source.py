@@ -146,7 +146,7 @@ class TopicReader(DataSourceReader):
         check_schema(schema.fields)
         self._options = options
         self._schema = schema
-        self._pushed = Pushed()
+        self._pushed = Pushed(start=options.from_offset, end=options.before_offset)
 
     @property
     def pushFilters(self) -> _QuietPush:  # noqa: N802 - Spark's

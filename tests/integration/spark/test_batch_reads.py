@@ -1,5 +1,7 @@
 """``spark.read.format("cordwood")`` on a data directory, in a real session."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from cordwood.model import Codec, Record, TopicPartition
@@ -88,6 +90,28 @@ def test_a_filter_of_one_query_does_not_leak_into_another(spark, data, log):
     assert frame.count() == 200
     both = frame.filter("offset = 7").union(frame.filter("offset = 11"))
     assert sorted(row.offset for row in both.collect()) == [7, 11]
+
+
+def test_what_is_to_be_read_can_be_said_beforehand(spark, data, log):
+    """Offsets, times and partitions as arguments give the rows that filters would."""
+    at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # offset n is n seconds later
+    frame = topic(
+        spark,
+        "t",
+        path=str(data),
+        columns=["offset"],
+        partitions=[0],
+        start=100,
+        end=200,
+        since=at + timedelta(seconds=150),
+        until=at + timedelta(seconds=180),
+    )
+    assert frame.columns == ["offset"]
+    assert sorted(row.offset for row in frame.collect()) == [
+        r.offset for r in expected() if 150 <= r.offset < 180
+    ]
+    late = topic(spark, "t", path=str(data), since=at + timedelta(days=1))
+    assert late.count() == 0
 
 
 def test_null_and_empty_are_different(spark, data):

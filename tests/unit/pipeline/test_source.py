@@ -369,3 +369,13 @@ def test_reading_keeps_the_kernels_out_of_the_collectors_way(data, log):
 
     collect(source(data).reader(OFFSET))
     assert gc.get_freeze_count() > 10_000
+
+
+def test_offsets_said_as_options_narrow_what_is_planned(data, log):
+    """As a filter would, in whichever partition; past the log's ends they mean nothing."""
+    reader = source(data, fromOffset="13", beforeOffset="27").reader(OFFSET)
+    assert [tuple(split.value)[1:] for split in reader.partitions()] == [(13, 27)]
+    assert offsets(collect(reader)) == list(range(13, 27))
+    assert source(data, fromOffset="60", beforeOffset="900").reader(OFFSET).partitions() == []
+    with pytest.raises(InvalidOption, match="fromOffset"):
+        source(data, fromOffset="13").streamReader(OFFSET)
