@@ -1,0 +1,119 @@
+"""Whether a Spark scan of history disturbs producers: the wait for an ack, with and without one.
+
+A Kafka producer with one record in flight waits for each ack (synced to the device) while another
+process scans a topic of the same data directory, again and again, all columns, on every core. That
+is a hard case: broker, producer, Java and its workers share the machine's cores and its disk.
+``polite`` is the same scan under ``SCHED_IDLE``: it gets the cores nobody else wants.
+``CORDWOOD_BENCH_RECORDS`` sets how many records are scanned.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+
+from bench.kafka import produce
+from bench.rows import Row
+from cordwood.scenario.stage import Child, Stage
+
+RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "1000000"))
+MEASURE_S = 8.0
+PATIENCE_S = 120.0
+SCANNED = "history"
+
+
+def run() -> Iterator[Row]:
+    with Stage("bench-beside", out=io.StringIO()) as stage:
+        broker = stage.serve(durability="fsync")
+        produce(broker, SCANNED, 100, RECORDS, "all", "none")
+        yield from report("no scan", acks(broker))
+        for name, polite in (("scan", False), ("scan, polite", True)):
+            with scanning(stage.directory / "data", polite) as scans:
+                taken = acks(broker)
+                yield from report(name, taken, f", {scans()} scans of {RECORDS:,} records")
+
+
+def acks(broker: Child) -> list[float]:
+    """Milliseconds from ``produce`` to the delivery report, one record after another."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.addresses["kafka"], "acks": "all", "linger.ms": 0}
+    )
+    producer.produce("live", b"warm")
+    producer.flush(PATIENCE_S)
+    taken = []
+    until = time.perf_counter() + MEASURE_S
+    while (started := time.perf_counter()) < until:
+        producer.produce("live", bytes(100))
+        assert producer.flush(PATIENCE_S) == 0, "not acknowledged"
+        taken.append((time.perf_counter() - started) * 1000)
+    return taken
+
+
+def report(variant: str, taken: list[float], more: str = "") -> Iterator[Row]:
+    marks = statistics.quantiles(taken, n=100)
+    note = f"{len(taken)} acks, one in flight{more}"
+    yield Row(f"ack beside a Spark scan, {variant}", "p50", marks[49], "ms", note)
+    yield Row(f"ack beside a Spark scan, {variant}", "p99", marks[98], "ms")
+
+
+@contextmanager
+def scanning(data: Path, polite: bool) -> Iterator[Callable[[], int]]:
+    """Scans in a process of its own from here on; the value counts those that have ended."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "bench.scan_beside_producers",
+            str(data),
+            "polite" if polite else "",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    said, told = process.stdout, process.stdin
+    assert said is not None, "a pipe"
+    assert told is not None, "a pipe"
+    try:
+        assert said.readline() == "warm\n", "the scan did not start"
+        os.set_blocking(said.fileno(), False)
+        yield lambda: said.read().count("scan\n")
+    finally:
+        told.close()  # it ends with its next scan
+        said.close()
+        process.wait(PATIENCE_S)
+
+
+def scan_until_told(data: str, polite: bool) -> None:
+    """Scan again and again, until standard input ends."""
+    import select
+
+    from cordwood.spark import session, topic
+
+    if polite:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    spark = session("bench", master="local[*]", conf={"spark.driver.memory": "1g"})
+    scanned = topic(spark, SCANNED, path=data)
+    scanned.write.format("noop").mode("overwrite").save()
+    print("warm", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        scanned.write.format("noop").mode("overwrite").save()
+        try:
+            print("scan", flush=True)
+        except BrokenPipeError:
+            break
+    spark.stop()
+
+
+if __name__ == "__main__":
+    scan_until_told(sys.argv[1], bool(sys.argv[2]))
