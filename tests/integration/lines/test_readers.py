@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from cordwood.broker.commands import FRESH_RECORDS
 from cordwood.client import Client
 from cordwood.testing import Broker
 from support.lines import Served, Wire, ask, numbered, until
@@ -102,6 +103,21 @@ def test_subscriber_that_half_closes_still_gets_its_stream(broker: Broker):
         assert [line.partition(b"|")[0] for line in wire.lines(3)] == [b"1", b"2", b"3"]
         fill(broker, 4, 5)
         assert wire.line().startswith(b"4|")
+
+
+def test_a_waiting_subscriber_gets_few_and_many_records_in_order_and_once(broker: Broker):
+    """A few at once are sent on by the loop itself, more by another thread: the same lines."""
+    bursts = (1, FRESH_RECORDS, FRESH_RECORDS + 1, 3, 2000, 1)
+    fill(broker, 1, 2)
+    with Wire(broker.control) as wire:
+        assert wire.send(b"SUBSCRIBE append FROM_START\n").line().startswith(b"1|")
+        seen = 1
+        for count in bursts:
+            fill(broker, seen + 1, seen + 1 + count)
+            lines = wire.lines(count)
+            numbers = [int(line.partition(b"|")[0]) for line in lines]
+            assert numbers == list(range(seen + 1, seen + 1 + count))
+            seen += count
 
 
 def test_second_subscription_on_a_connection_is_refused(broker: Broker):
