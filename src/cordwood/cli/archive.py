@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def create(
     master: MasterOption = None,
     conf: ConfOption = None,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Write a topic's sealed records that are not archived yet as bundles, and read them back."""
     from cordwood.cli.sparking import broker_desk, spark_session
@@ -83,8 +85,11 @@ def create(
         if cut:
             desk.api.cut(topic)
         depot = _depot(dest, broker)
-        with spark_session("archive", master, conf) as spark:
-            entries = create_archive(spark, desk.api, desk.where, depot, request)
+        with (
+            spark_session("archive", master, conf) as spark,
+            progress(f"archiving {topic}", quiet=quiet) as bar,
+        ):
+            entries = create_archive(spark, desk.api, desk.where, depot, request, watch=bar.watch)
     show([_row(entry) for entry in entries], form)
     typer.echo(
         f"{len(entries)} bundles in {depot.place}"
@@ -118,6 +123,7 @@ def verify(
     ] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Check the manifest's chain and every bundle's bytes; exit 5 when something is wrong."""
     from cordwood.pipeline.shelf import list_shelves
@@ -126,7 +132,8 @@ def verify(
     rows: list[dict[str, Any]] = []
     checked = 0
     for shelf in shelves:
-        entries, findings = shelf.verify()
+        with progress(f"checking {shelf.home}", unit="bytes", quiet=quiet) as bar:
+            entries, findings = shelf.verify(bar.watch)
         if not offline:
             findings += _compare_with_broker(broker, shelf, entries)
         checked += len(entries)
@@ -151,6 +158,7 @@ def restore(
     master: MasterOption = None,
     conf: ConfOption = None,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Bring archived records and cursors back, each once; run it again if it was interrupted."""
     from cordwood.cli.places import parse_time
@@ -160,8 +168,14 @@ def restore(
 
     shelf = list_shelves(_depot(dest, broker), topic)[-1]
     at_ms = None if at is None else parse_time(at.removeprefix("@"))
-    with broker_desk(broker) as desk, spark_session("restore", master, conf) as spark:
-        restored = restore_archive(spark, desk.api, desk.where, shelf, to=to or topic, at_ms=at_ms)
+    with (
+        broker_desk(broker) as desk,
+        spark_session("restore", master, conf) as spark,
+        progress(f"restoring {topic}", unit="bytes", quiet=quiet) as bar,
+    ):
+        restored = restore_archive(
+            spark, desk.api, desk.where, shelf, to=to or topic, at_ms=at_ms, watch=bar.watch
+        )
     show(
         [
             {"topic": restored.topic, "partition": partition, "reader": reader, "offset": offset}

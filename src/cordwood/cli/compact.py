@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated, Any
 
 import typer
 
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.progress import Bar, QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
 
 FAILED = 1
@@ -29,6 +29,7 @@ def compact(
     master: MasterOption = None,
     conf: ConfOption = None,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Compact a topic: of every key only the newest record stays, at its offset.
 
@@ -48,14 +49,18 @@ def compact(
             show([plan_row(row) for row in _partitions(api, topic)], form)
             typer.echo("nothing is due; --now compacts all the same", err=True)
             return
-        with spark_session("compact", master, conf) as spark:
+        with (
+            spark_session("compact", master, conf) as spark,
+            progress(f"compacting {topic}", unit="bytes", quiet=quiet) as bar,
+        ):
+            stages = _Stages(bar)
             outcomes = run_due(
                 api,
-                on_spark(spark),
+                on_spark(spark, None if quiet else stages.watch),
                 topic=topic,
                 demand=now,
                 dry=dry_run,
-                progress=_Bar().show,
+                progress=stages.begin,
             )
     show([_outcome_row(outcome) for outcome in outcomes], form)
     if any(outcome.error for outcome in outcomes):
@@ -101,13 +106,18 @@ def _moment(at_ms: int | None) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
 
 
-class _Bar:
-    """One line on a terminal's stderr, rewritten stage by stage; nothing elsewhere."""
+class _Stages:
+    """A pass's stages on one bar, in bytes of the log: a task is as good as any other."""
 
-    def show(self, stage: str, done: int, total: int) -> None:
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._stage_bytes = 0
+
+    def begin(self, stage: str, done_bytes: int, stage_bytes: int) -> None:
         """A stage began or ended."""
-        if sys.stderr.isatty():
-            filled = "#" * (20 * done // total if total else 20)
-            end = "\n" if done == total and stage == "verify" else ""
-            line = f"\r{stage:<10} [{filled:<20}] {done}/{total} tasks"
-            print(line, end=end, file=sys.stderr, flush=True)
+        self._stage_bytes = stage_bytes
+        self._bar.reach(done_bytes, total=stage_bytes, about=stage)
+
+    def watch(self, done: int, total: int) -> None:
+        """So many of the stage's tasks have ended."""
+        self._bar.reach(self._stage_bytes * done // total)

@@ -46,7 +46,7 @@ from cordwood.pipeline.options import SourceOptions, parse_options
 from cordwood.pipeline.shelf import Shelf, parquet_name, shelf_name
 from cordwood.pipeline.splits import plan_splits
 from cordwood.pipeline.staging import Yard
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.tasks import Watch, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,13 @@ class Written(NamedTuple):
 
 
 def create_archive(
-    spark: SparkSession, api: BrokerApi, where: Where, depot: Depot, request: Request
+    spark: SparkSession,
+    api: BrokerApi,
+    where: Where,
+    depot: Depot,
+    request: Request,
+    *,
+    watch: Watch | None = None,
 ) -> list[Entry]:
     """Archive what is due; the manifest entries this run added or finished."""
     state = api.archive(request.topic)
@@ -110,13 +116,19 @@ def create_archive(
         options = source_options(api, where, request.topic)
         due = _plan_due(api, options, state, request)
         tasks = _plan_tasks(spark, options, shelf, due, request)
-        written = run_tasks(spark, write_task, tasks)
+        written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch))
         cursors = {each.tp.partition: each.cursors for each in due}
         new = _chain(entries, tasks, written, state["id"], cursors)
         if new:
             shelf.write_manifest([*entries, *new])
             _finish(api, shelf, new)
         return [*finished, *new]
+
+
+def _in_offsets(tasks: Sequence[BundleTask], watch: Watch | None) -> Watch | None:
+    """The same, told in offsets: bundles are cut to be of a size."""
+    offsets = sum(task.span.end - task.span.start for task in tasks)
+    return watch and (lambda done, total: watch(offsets * done // total, offsets))
 
 
 def source_options(api: BrokerApi, where: Where, topic: str) -> SourceOptions:

@@ -79,7 +79,7 @@ SEGMENTS_PER_SWAP_MAX: Final = 64  # bounds how long one swap holds the partitio
 
 T = TypeVar("T")
 R = TypeVar("R")
-Progress = Callable[[str, int, int], None]  # stage, tasks done, tasks in all
+Progress = Callable[[str, int, int], None]  # stage, bytes of the log done with, bytes in all
 
 
 class RunTasks(Protocol):
@@ -498,9 +498,10 @@ class Pass:
                 path.unlink(missing_ok=True)
 
     def _run(self, stage: str, function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        self._progress(stage, 0, len(tasks))
+        total_bytes = self._bytes_before()
+        self._progress(stage, 0, total_bytes)
         answers = self._run_tasks(function, tasks)
-        self._progress(stage, len(tasks), len(tasks))
+        self._progress(stage, total_bytes, total_bytes)
         return answers
 
 

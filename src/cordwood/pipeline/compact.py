@@ -20,7 +20,7 @@ from cordwood.decide.compaction import encode_state
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.cleaner import TASK_BYTES, Outcome, Pass, Progress, RunTasks
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.tasks import Watch, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +46,11 @@ class Api(Protocol):
         ...
 
 
-def on_spark(spark: SparkSession) -> RunTasks:
+def on_spark(spark: SparkSession, watch: Watch | None = None) -> RunTasks:
     """Each item a task of its own: what a task does is large, and its description small."""
 
     def run(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        return run_tasks(spark, function, items)
+        return run_tasks(spark, function, items, watch)
 
     return run
 

@@ -30,7 +30,7 @@ from cordwood.pipeline.bundles import read_batches
 from cordwood.pipeline.depot import open_depot
 from cordwood.pipeline.shelf import Shelf
 from cordwood.pipeline.staging import Outbox, Yard
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.tasks import Watch, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,8 +81,9 @@ def restore_archive(
     *,
     to: str,
     at_ms: int | None,
+    watch: Watch | None = None,
 ) -> Restored:
-    """Bring a shelf back as topic ``to``, as of ``at_ms``."""
+    """Bring a shelf back as topic ``to``, as of ``at_ms``; ``watch`` is told of bytes."""
     until_ms = KEEP_ALL if at_ms is None else at_ms
     entries = [entry for entry in shelf.entries() if entry.first_ms <= until_ms]
     _check_bundles(shelf, entries)
@@ -112,6 +113,9 @@ def restore_archive(
             if tasks[number].is_staged:
                 api.deliver(query, number, each.job, each.parts, [])
         staged += wave
+        if watch is not None:
+            done_bytes = sum(entry.size_bytes for entry in entries[: len(staged)])
+            watch(done_bytes, sum(entry.size_bytes for entry in entries))
     moved = _move_cursors(api, to, entries, staged, cursors)
     return Restored(to, sum(each.records for each in staged), moved)
 

@@ -13,7 +13,7 @@ and the next run finishes a move that a crash left out.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import IO, Final
@@ -97,12 +97,21 @@ class Shelf:
 
     # --- verification -----------------------------------------------------------------------
 
-    def verify(self) -> tuple[list[Entry], list[Finding]]:
-        """Everything: the chain, every bundle's bytes, and bundles nobody entered."""
+    def verify(
+        self, watch: Callable[[int, int], None] | None = None
+    ) -> tuple[list[Entry], list[Finding]]:
+        """Everything: the chain, every bundle's bytes, and bundles nobody entered.
+
+        ``watch`` is told of bytes checked, and of bytes in all.
+        """
         entries, findings = check_manifest(self.manifest())
+        done_bytes, total_bytes = 0, sum(entry.size_bytes for entry in entries)
         with ThreadPoolExecutor(_CHECKERS) as pool:
-            for found in pool.map(self.check, entries):
+            for entry, found in zip(entries, pool.map(self.check, entries), strict=True):
                 findings += found
+                done_bytes += entry.size_bytes
+                if watch is not None:
+                    watch(done_bytes, total_bytes)
         return entries, findings + self._strangers(entries)
 
     def check(self, entry: Entry) -> list[Finding]:

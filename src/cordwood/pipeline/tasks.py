@@ -7,8 +7,10 @@ of ours that a task meets comes back as itself, not wrapped in Spark's.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cordwood.errors import CordwoodError
 
@@ -19,10 +21,20 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+Watch = Callable[[int, int], None]  # tasks that have ended, tasks in all
+WATCH_S: Final = 0.2
+
+
 def run_tasks(
-    spark: SparkSession, work: Callable[[Task], Result], tasks: Sequence[Task]
+    spark: SparkSession,
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    watch: Watch | None = None,
 ) -> list[Result]:
-    """``work`` of every task, in order; raises the first error a task met."""
+    """``work`` of every task, in order; raises the first error a task met.
+
+    ``watch`` is told now and then, from a thread of its own, how many tasks have ended.
+    """
     if not tasks:
         return []
 
@@ -35,12 +47,35 @@ def run_tasks(
                 yield pa.RecordBatch.from_pydict({"id": [number], "result": [result]})
 
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    rows = numbers.mapInArrow(act, "id long, result binary").collect()
+    with _watched(spark, watch, len(tasks)):
+        rows = numbers.mapInArrow(act, "id long, result binary").collect()
     found = {row["id"]: pickle.loads(row["result"]) for row in rows}  # noqa: S301 - our own tasks'
     for number in range(len(tasks)):
         if isinstance(found[number], CordwoodError):
             raise found[number]
     return [cast(Result, found[number]) for number in range(len(tasks))]
+
+
+@contextmanager
+def _watched(spark: SparkSession, watch: Watch | None, total: int) -> Iterator[None]:
+    """Tell ``watch`` what Spark says of its active stages, of which there are no others here."""
+    if watch is None:
+        yield
+        return
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(WATCH_S):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            watch(min(total, sum(stage.numCompletedTasks for stage in stages if stage)), total)
+
+    looker = threading.Thread(target=look, name="spark-progress", daemon=True)
+    looker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looker.join()
 
 
 def _outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cordwood.errors import CorruptionError
 from cordwood.model import TopicPartition
 from cordwood.pipeline.compact import on_spark
+from cordwood.pipeline.tasks import run_tasks
 from support.compaction import TP, Chance, Yard, expect_cleaned, latest, oracle_for
 
 pytestmark = pytest.mark.spark
@@ -65,3 +68,22 @@ def test_an_error_of_ours_keeps_its_class_through_spark(spark):
 
     with pytest.raises(CorruptionError, match="seen on an executor"):
         on_spark(spark)(fail, [1])
+
+
+def test_a_job_says_how_many_of_its_tasks_have_ended_while_the_others_run(spark, tmp_path):
+    """The last task waits until that was said: it is said in the middle, not at the end."""
+    seen, said = [], tmp_path / "said"
+
+    def watch(done, total):
+        seen.append((done, total))
+        if done:
+            said.touch()
+
+    def work(number):
+        deadline = time.monotonic() + 60
+        while number and not said.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return said.exists()
+
+    assert run_tasks(spark, work, [0, 1], watch)[1]
+    assert (1, 2) in seen
