@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import weakref
 from collections.abc import Callable
 from enum import Enum
@@ -103,6 +104,7 @@ class CrashFiles(QuickFiles):
         self.tear = tear
         self.effects: list[Effect] = []
         self.point: tuple[str, str, int] | None = None
+        self._one_at_a_time = threading.RLock()  # partitions are closed side by side
         self._ids = count()
         self._live: dict[Path, int] = {}
         self._live_dirs: set[Path] = set()
@@ -126,18 +128,19 @@ class CrashFiles(QuickFiles):
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
         """Do it and remember it, unless the time has come."""
-        if self.point is not None:
-            raise Crash(f"dead since {self.point}")
-        if len(self.effects) == self.after:
-            nth = sum(effect == (name, path) for effect in self.effects) + 1
-            self.point = name, path.name, nth
-            if self.tear and name == "write":
-                act()
-            raise Crash(f"at {self.point}")
-        result = super().effect(name, path, act)
-        self.effects.append(Effect(name, path))
-        self._remember(name, path)
-        return result
+        with self._one_at_a_time:
+            if self.point is not None:
+                raise Crash(f"dead since {self.point}")
+            if len(self.effects) == self.after:
+                nth = sum(effect == (name, path) for effect in self.effects) + 1
+                self.point = name, path.name, nth
+                if self.tear and name == "write":
+                    act()
+                raise Crash(f"at {self.point}")
+            result = super().effect(name, path, act)
+            self.effects.append(Effect(name, path))
+            self._remember(name, path)
+            return result
 
     def pwrite(self, fd: int, view: memoryview, position: int) -> int:
         """Only half of it when it tears."""
