@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_job_says_how_many_of_its_tasks_have_ended_while_the_others_run(spark,
     def work(number):
         deadline = time.monotonic() + 60
         while number and not said.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
         return said.exists()
 
     assert run_tasks(spark, work, [0, 1], watch)[1]

@@ -89,4 +89,4 @@ def wait_until(holds):
     deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        threading.Event().wait(0.001)
