@@ -8,13 +8,14 @@ in C is not seen; per-record work in Python, which is what makes a broker of Pyt
 
 from __future__ import annotations
 
+import socket
 import statistics
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -81,14 +82,14 @@ def served() -> dict[str, int]:
         broker = Broker(durability="os", pipeline="off")
         broker.start()
         sys.settrace(None)  # the client is not counted
-    rdkafka.create(broker.kafka, [TOPIC])
-    try:
-        return {name: steady(opcodes, exchange) for name, exchange in exchanges(broker)}
-    finally:
-        broker.stop()
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        rdkafka.create(broker.kafka, [TOPIC])
+        found = exchanges(broker, stack)
+        return {name: steady(opcodes, exchange) for name, exchange in found}
 
 
-def exchanges(broker: Broker) -> Iterator[tuple[str, Callable[[], None]]]:
+def exchanges(broker: Broker, stack: ExitStack) -> Iterator[tuple[str, Callable[[], None]]]:
     """A request and the wait for its reply, by name."""
     for name, door, speech, messages in (
         ("publish one line", "ingress", "line", 1),
@@ -96,12 +97,13 @@ def exchanges(broker: Broker) -> Iterator[tuple[str, Callable[[], None]]]:
         ("produce one record", "kafka", "kafka", 1),
         ("produce a batch of 1,000", "kafka", "kafka batched", BATCH),
     ):
-        yield name, publisher(address(broker.address(door)), speech, messages)
-    yield "fetch 1 MiB", fetcher(address(broker.kafka))
+        connection = stack.enter_context(connect(address(broker.address(door))))
+        yield name, publisher(connection, speech, messages)
+    yield "fetch 1 MiB", fetcher(stack.enter_context(connect(address(broker.kafka))))
 
 
-def publisher(target: tuple[str, int], speech_name: str, messages: int) -> Callable[[], None]:
-    speech, connection = SPEECHES[speech_name](messages), connect(target)
+def publisher(connection: socket.socket, speech_name: str, messages: int) -> Callable[[], None]:
+    speech = SPEECHES[speech_name](messages)
     speech.open(connection)
     sent = 0
 
@@ -116,9 +118,7 @@ def publisher(target: tuple[str, int], speech_name: str, messages: int) -> Calla
     return exchange
 
 
-def fetcher(target: tuple[str, int]) -> Callable[[], None]:
-    connection = connect(target)
-
+def fetcher(connection: socket.socket) -> Callable[[], None]:
     def exchange() -> None:
         connection.sendall(raw_fetch.request(TOPIC, BATCH))  # past those of one record
         assert len(raw_fetch.reply(connection, TOPIC)) > 500_000
