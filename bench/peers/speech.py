@@ -23,6 +23,7 @@ HEAD = b"test.bench|1700000000000|"
 DIGITS = 10
 TOPIC = "bench"
 PRODUCE_VERSION = 7
+LEADER_S = 10.0
 NOW_MS = int(time.time() * 1000)  # an old timestamp would make records due for retention
 
 
@@ -172,13 +173,18 @@ class Kafka:
 
     def open(self, connection: socket.socket) -> None:
         """One request ahead tells how long the replies are: all alike, for one topic."""
+        deadline = time.monotonic() + LEADER_S
+        while (error := self._ask(connection)) and time.monotonic() < deadline:
+            time.sleep(0.05)  # a topic just made has no leader yet
+        assert error == 0, f"Produce to {self._topic}: error {error}"
+
+    def _ask(self, connection: socket.socket) -> int:
         connection.sendall(self._request(self.RECORDS_PER_REQUEST))
         data = b""
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
             data += connection.recv(4096)
         self._reply_bytes = len(data)
-        error = int.from_bytes(data[8 + 4 + 2 + len(self._topic) + 4 + 4 :][:2], "big")
-        assert error == 0, f"Produce to {self._topic}: error {error}"
+        return int.from_bytes(data[8 + 4 + 2 + len(self._topic) + 4 + 4 :][:2], "big")
 
     def messages(self, _start: int, count: int) -> bytes:
         requests, rest = divmod(count, self.RECORDS_PER_REQUEST)
