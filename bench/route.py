@@ -1,6 +1,7 @@
 """The router: records per second, and how long a record takes from its append into its route.
 
 The pipeline runs as users run it, a process of its own beside the broker; both share the machine.
+Lines are made before the clock starts, so what is measured is broker and router, not the sender.
 ``CORDWOOD_BENCH_RECORDS`` sets how many records are routed.
 """
 
@@ -12,6 +13,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from bench.rows import Row
 from cordwood.client import Client
@@ -19,9 +21,12 @@ from cordwood.scenario.pipeline import START_S, Driver, routed
 from cordwood.scenario.stage import Child, Stage, wait_until
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
+WARM = 100_000
 PROBES = 100
 PAYLOAD = b"x" * 80
 KEYS = (b"test.probe", b"jobs.process.%d", b"random.unknown_%d", b"bar.baz_%d")
+LOOK_S = 0.02  # between looks at the cursor: looking costs the broker something, too
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def run() -> Iterator[Row]:
@@ -30,37 +35,112 @@ def run() -> Iterator[Row]:
         driver = Driver(stage, broker.addresses["kafka"], master="local[2]")
         try:
             driver.wait_ready()
-            fill(broker, 100_000)
-            wait_until(lambda: routed(broker) >= 100_000, "the kernels are warm", START_S)
-            yield from throughput(broker)
+            push(broker, lines(WARM))
+            wait_routed(broker, WARM)
+            yield from live(broker, driver)
             yield from latency(broker)
+            driver.close()
+            push(broker, lines(RECORDS))
+            driver = Driver(stage, broker.addresses["kafka"], master="local[2]")
+            driver.wait_ready()
+            yield from backlog(broker, driver)
         finally:
             driver.close()
 
 
-def fill(broker: Child, count: int) -> None:
+def lines(count: int) -> bytes:
+    """Lines of four routes."""
+    return b"".join(
+        b"%b|0|%d|%b\n" % (key % i if b"%" in key else key, i, PAYLOAD)
+        for i, key in ((i, KEYS[i % len(KEYS)]) for i in range(count))
+    )
+
+
+def push(broker: Child, data: bytes) -> None:
     """Push lines, and wait until they are durable."""
     with Client(broker.addresses["control"]) as client:
         client.register("append", "bench")
-        before = client.get_ack()
-        lines = [
-            b"%b|0|%d|%b\n" % (key % i if b"%" in key else key, i, PAYLOAD)
-            for i, key in ((i, KEYS[i % len(KEYS)]) for i in range(count))
-        ]
+        wanted = client.get_ack() + data.count(b"\n")
         host, port = broker.addresses["ingress"].rsplit(":", 1)
         with socket.create_connection((host, int(port))) as ingress:
-            ingress.sendall(b"".join(lines))
-        wait_until(lambda: client.get_ack() >= before + count, "the lines are durable", START_S)
+            ingress.sendall(data)
+        wait_until(lambda: client.get_ack() >= wanted, "the lines are durable", START_S)
 
 
-def throughput(broker: Child) -> Iterator[Row]:
-    before = routed(broker)
+def wait_routed(broker: Child, count: int) -> None:
+    """Until the router has passed that many records."""
+    deadline = time.monotonic() + START_S
+    while routed(broker) < count:
+        assert time.monotonic() < deadline, "the router does not come along"
+        time.sleep(LOOK_S)
+
+
+def live(broker: Child, driver: Driver) -> Iterator[Row]:
+    """Lines come in as fast as the broker takes them, and are routed meanwhile."""
+    data = lines(RECORDS)
+    wanted, before, began = routed(broker) + RECORDS, cpu_seconds(broker, driver), driver.report()
     started = time.perf_counter()
-    fill(broker, RECORDS)
-    wait_until(lambda: routed(broker) >= before + RECORDS, "everything is routed", START_S)
+    push(broker, data)
+    ingested_s = time.perf_counter() - started
+    wait_routed(broker, wanted)
     seconds = time.perf_counter() - started
-    note = f"{RECORDS:,} records pushed as lines and routed, both durable"
+    note = f"{RECORDS:,} records pushed as lines in {ingested_s:.1f} s and routed, both durable"
     yield Row("route, ingest included", "cordwood", RECORDS / seconds, "records/s", note)
+    yield from costs("ingest included", before, cpu_seconds(broker, driver))
+    yield from batches("ingest included", began, driver)
+
+
+def backlog(broker: Child, driver: Driver) -> Iterator[Row]:
+    """Records that lay in the log when the router started; the clock starts at its READY."""
+    before, first, wanted = cpu_seconds(broker, driver), routed(broker), appended(broker)
+    started = time.perf_counter()
+    wait_routed(broker, wanted)
+    rate = (wanted - first) / (time.perf_counter() - started)
+    note = f"{wanted - first:,} records in the log at READY, new workers"
+    yield Row("route, backlog", "cordwood", rate, "records/s", note)
+    yield from costs("backlog", before, cpu_seconds(broker, driver))
+    yield from batches("backlog", {}, driver)
+
+
+def appended(broker: Child) -> int:
+    """How many lines there are."""
+    with Client(broker.addresses["control"]) as client:
+        return client.get_ack()
+
+
+def costs(what: str, before: dict[str, float], after: dict[str, float]) -> Iterator[Row]:
+    """CPU-seconds by process, for a million records."""
+    for name in after:
+        used = (after[name] - before.get(name, 0.0)) / RECORDS * 1_000_000
+        yield Row(f"CPU per million, {what}", name, used, "s")
+
+
+def cpu_seconds(broker: Child, driver: Driver) -> dict[str, float]:
+    """What each process has used so far; workers that ended count with who started them."""
+    found = {"broker": _cpu(broker.pid), "driver": _cpu(driver.pid)}
+    for pid, command in driver.descendants():
+        name = "workers" if b"daemon" in command else "planner"
+        name = "JVM" if b"java" in command.split(b"\0")[0] else name
+        found[name] = found.get(name, 0.0) + _cpu(pid)
+    return found
+
+
+def _cpu(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # gone meanwhile
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def batches(what: str, before: dict[str, float], driver: Driver) -> Iterator[Row]:
+    """How long a micro-batch took, and its two parts, on average."""
+    time.sleep(1.1)  # the driver tells of itself each second
+    after = driver.report()
+    count = after["batches"] - before.get("batches", 0)
+    for name, part in (("tasks", "tasks_ms"), ("delivery", "delivery_ms")):
+        spent = (after[part] - before.get(part, 0)) / count
+        yield Row(f"micro-batch, {what}", name, spent, "ms", f"mean of {count}")
 
 
 def latency(broker: Child) -> Iterator[Row]:

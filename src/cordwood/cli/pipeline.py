@@ -49,6 +49,7 @@ def run(
 
     from cordwood.pipeline.broker import Where
     from cordwood.pipeline.run import (
+        JAVA,
         SETTINGS,
         Context,
         follow_lifeline,
@@ -66,7 +67,7 @@ def run(
     wanted = parse_jobs(jobs)
     if lifeline:
         follow_lifeline()
-    settings = {**SETTINGS, **parse_settings(conf or [])}
+    settings = {**SETTINGS, **({} if remote else JAVA), **parse_settings(conf or [])}
     spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
     run_pipeline(Context(spark, Where(broker)), wanted)
 

@@ -3,7 +3,7 @@
 Records never pass through the JVM. The query's source plans ranges of offsets; the task that reads
 a range also routes it and stages the result (``routing``), and its one row says what it staged. The
 driver then has the gate append all parts of the micro-batch and move the cursor of the reader
-``route``, in one step.
+``route``, in one step; the tasks of the next micro-batch run meanwhile.
 
 That cursor is where the query stands, and the only place that says so. A delivery names the offsets
 it starts from, and the gate takes it only if the cursor stands there: so nothing is routed twice
@@ -24,6 +24,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -246,6 +247,16 @@ def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
 # --- the driver -----------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Totals:
+    """What a run has done."""
+
+    batches: int = 0
+    routed_records: int = 0
+    tasks_ms: int = 0
+    delivery_ms: int = 0
+
+
 class Route:
     """The running query."""
 
@@ -256,7 +267,9 @@ class Route:
         stand_up(api, job)
         last = api.last_batch(job.query)
         self._batch = 0 if last is None else last + 1
-        self._routed = 0  # by this run
+        self._totals = Totals()
+        self._delivering = ThreadPoolExecutor(1, thread_name_prefix="cordwood-deliver")
+        self._delivery: Future[None] | None = None  # the newest; those before it went well
         self._checkpoint = make_scratch()
         spark.dataSource.register(RouteSource)
         self.query: StreamingQuery = (
@@ -274,36 +287,44 @@ class Route:
         try:
             self.query.stop()
         finally:
+            self._delivering.shutdown()
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             self._api.close()
 
     def failure(self) -> str | None:
-        """Why the query ended, if it did."""
+        """Why the query ended, if it did, or can go no further."""
+        delivery = self._delivery
+        error = delivery.exception() if delivery is not None and delivery.done() else None
+        if error is not None:
+            return f"{type(error).__name__}: {error}"
         if self.query.isActive:
             return None
         return _cause(self.query.exception())
 
     def report(self) -> dict[str, Any]:
-        """The last micro-batch, as Spark tells it."""
-        last: Any = self.query.lastProgress
-        if last is None:
-            return {}
-        return {
-            "batch": last.batchId,
-            "batch_ms": last.durationMs.get("triggerExecution", 0),
-            "routed_records": self._routed,
-        }
+        """What this run has routed so far, and how long the parts of it took together."""
+        return asdict(self._totals)
 
     def _deliver(self, staged: DataFrame, _: int) -> None:
         """One micro-batch; raising ends the query, and the next start begins at the cursor."""
+        started = time.monotonic()
         rows = sorted(tuple(row) for row in staged.collect())
-        if not rows:
-            return
+        self._totals.tasks_ms += int(1000 * (time.monotonic() - started))
+        if self._delivery is not None:
+            self._delivery.result()  # one after the other; the tasks ran while it was under way
+        if rows:
+            self._delivery = self._delivering.submit(self._hand_over, rows)
+
+    def _hand_over(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Have the gate append what tasks staged; on a thread of its own."""
+        started = time.monotonic()
         parts = [Part(*part) for row in rows for part in json.loads(row[4])]
         job = rows[0][3]
         self._api.deliver(self._job.query, self._batch, job, parts, self._cursors(rows))
         self._batch += 1
-        self._routed += sum(end - start for _, start, end, *_ in rows)
+        self._totals.batches += 1
+        self._totals.routed_records += sum(end - start for _, start, end, *_ in rows)
+        self._totals.delivery_ms += int(1000 * (time.monotonic() - started))
 
     def _cursors(self, rows: Sequence[tuple[Any, ...]]) -> list[Cursor]:
         """From the first offset of the first range to the end of the last, by partition."""

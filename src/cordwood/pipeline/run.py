@@ -35,14 +35,18 @@ logger = logging.getLogger("cordwood.pipeline")
 
 READY: Final = "READY"
 LOOK_S: Final = 0.2  # between looks at the streams
-REPORT_S: Final = 5.0
+REPORT_S: Final = 1.0
 TICK_S: Final = 5.0  # between looks at whether it is time to compact
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S: Final = 60.0  # a stream that ran this long starts its pauses anew
 SETTINGS: Final = {  # micro-batches are tiny plans, run thousands of times
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.python.daemon.module": "cordwood.pipeline.daemon",  # workers are born with their kernels
 }
+# Records do not pass through this Java: what its optimising compiler and many collector threads
+# would cost is more than they save (CPU per million routed records: 1.6 s with, 0.6 s without).
+JAVA: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass(frozen=True, slots=True)

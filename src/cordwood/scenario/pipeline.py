@@ -5,6 +5,7 @@ The pipeline is ``cordwood pipeline run``, a process of its own, as it would be 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
 START_S: Final = 180.0  # for Spark, on a machine with much else to do
 RECORDS: Final = 200_000
 KILLS: Final = 20
+DAEMON: Final = b"cordwood.pipeline.daemon"  # workers are forks of it, and named like it
 DRIVER_KILLS: Final = 3  # each costs a start of Spark
 KEYS: Final = ("test.probe", "jobs.process_{}", "jobs.notify", "random.unknown_{}", ".nowhere_{}")
 ROUTES: Final = ("test", "jobs", "jobs", "random", "dead_letter")
@@ -46,6 +48,7 @@ class Driver:
                 stderr=log,
             )
         self._is_ready = threading.Event()
+        self._report: dict[str, object] = {}
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -54,6 +57,21 @@ class Driver:
         for line in self._process.stdout:
             if line.strip() == b"READY":
                 self._is_ready.set()
+            elif line.startswith(b"{"):
+                self._report = json.loads(line).get("route", {})
+
+    @property
+    def pid(self) -> int:
+        """The driver's process."""
+        return self._process.pid
+
+    def report(self) -> dict[str, float]:
+        """What it said of the router last."""
+        return {name: n for name, n in self._report.items() if isinstance(n, int)}
+
+    def descendants(self) -> list[tuple[int, bytes]]:
+        """Every process below it, and how each was started."""
+        return [(pid, _command(pid)) for pid in _descendants(self.pid)]
 
     def wait_ready(self) -> None:
         """Until its streams are open."""
@@ -69,9 +87,7 @@ class Driver:
 
     def workers(self) -> list[int]:
         """The processes its tasks run in."""
-        return [
-            pid for pid in _descendants(self._process.pid) if b"pyspark.daemon" in _command(pid)
-        ]
+        return [pid for pid, command in self.descendants() if DAEMON in command]
 
     def kill(self) -> None:
         """``kill -9`` of the driver; Spark's Java goes with it."""
