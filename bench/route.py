@@ -110,8 +110,8 @@ def appended(broker: Child) -> int:
 
 def costs(what: str, before: dict[str, float], after: dict[str, float]) -> Iterator[Row]:
     """CPU-seconds by process, for a million records."""
-    for name in after:
-        used = (after[name] - before.get(name, 0.0)) / RECORDS * 1_000_000
+    for name, seconds in after.items():
+        used = (seconds - before.get(name, 0.0)) / RECORDS * 1_000_000
         yield Row(f"CPU per million, {what}", name, used, "s")
 
 
