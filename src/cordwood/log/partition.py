@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -40,17 +39,13 @@ from cordwood.batch.records import Marker
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason, plan_roll
-from cordwood.errors import (
-    CordwoodError,
-    DiskFull,
-    OffsetOutOfRange,
-    PartitionOffline,
-)
+from cordwood.errors import CordwoodError, DiskFull, OffsetOutOfRange
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.epochs import EpochEnd, epoch_end, with_epoch, without_epochs_from
 from cordwood.log.exchange import live_segments, take_live_names
 from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
+from cordwood.log.health import Health
 from cordwood.log.index import MemoryIndex
 from cordwood.log.layout import (
     PARTITION_METADATA,
@@ -62,15 +57,19 @@ from cordwood.log.layout import (
 )
 from cordwood.log.marks import Marks
 from cordwood.log.producers import Aborted, Producers
-from cordwood.log.recovery import (
-    Loaded,
-    Loader,
-    Recovery,
-    open_segment,
-)
+from cordwood.log.recovery import Loaded, Loader, Recovery, open_segment
 from cordwood.log.segment import Segment, Survey, survey
 from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
-from cordwood.log.tail import Alone, Batches, Broken, Group, Stored, Tail, assign, parse_markers
+from cordwood.log.tail import (
+    Alone,
+    Batches,
+    Group,
+    Stored,
+    Tail,
+    assign,
+    offset_span,
+    parse_markers,
+)
 from cordwood.log.view import Slice, TimedOffset, View
 from cordwood.log.window import Window
 from cordwood.model import NO_TIMESTAMP, SegmentInfo, TopicPartition
@@ -115,7 +114,7 @@ class Partition:
         self._clock = clock
         self._descriptors = descriptors
         self._graveyard = Graveyard(files)
-        self._offline = ""  # why, once it is
+        self._health = Health(tp)
         self._is_closed = False
         self.cuts: Counter[RollReason] = Counter()  # since it was opened, for the metrics
         loader = self._loader()
@@ -213,7 +212,7 @@ class Partition:
     @property
     def offline_reason(self) -> str:
         """Why it takes no writes; empty while it does."""
-        return self._offline
+        return self._health.reason
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Oldest first; the last one is active."""
@@ -268,7 +267,9 @@ class Partition:
         outcomes: list[Outcome] = []
         group = Group()
         for member, batches in enumerate(appends):
-            if group.members and not self._may_join(group, batches, now_ms):
+            if group.members and not group.may_take(
+                batches, self._active.info(), self.config, now_ms
+            ):
                 self._write(group, outcomes, now_ms)
                 group = Group()
             if outcomes and isinstance(outcomes[-1], DiskFull):
@@ -290,26 +291,20 @@ class Partition:
             raise outcome
         return outcome
 
-    def _may_join(self, group: Group, batches: Batches, now_ms: int) -> bool:
-        active = self._active
-        if not active.size_bytes or not group.has_room(batches):
-            return False  # how much fits an empty segment is for its first append to say
-        size_bytes = group.size_bytes + len(batches.data)
-        span = group.span + _span(batches.headers)
-        return plan_roll(active.info(), size_bytes, span, self.config, now_ms) is None
-
     def _stage(self, group: Group, member: int, batches: Batches, now_ms: int) -> Appended:
         """Check them and assign their offsets; they are written with the group."""
         data, headers = batches.data, batches.headers
         assert headers, "an append has at least one batch"
-        self._check_online()
+        self._health.check()
         duplicate = self.producers.check(headers, strict=batches.strict)
         if duplicate is not None:
             return Appended(*duplicate, self._window.log_start_offset, is_duplicate=True)
         markers = parse_markers(data, headers)
         self.producers.check_markers(markers)
         if not group.members:
-            reason = plan_roll(self._active.info(), len(data), _span(headers), self.config, now_ms)
+            reason = plan_roll(
+                self._active.info(), len(data), offset_span(headers), self.config, now_ms
+            )
             if reason is not None:
                 self.roll(reason)
             self._begin_epoch()
@@ -328,8 +323,8 @@ class Partition:
     def _write(self, group: Group, outcomes: list[Outcome], now_ms: int) -> None:
         """Write a group whole and note it; if that fails, that is what became of its members."""
         try:
-            self._check_online()
-            self._unless_broken(lambda: self._tail.write(group.data()))
+            self._health.check()
+            self._health.unless_broken(lambda: self._tail.write(group.data()))
         except CordwoodError as error:
             for member in group.members:
                 outcomes[member] = error
@@ -355,8 +350,8 @@ class Partition:
 
     def sync(self) -> None:
         """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""
-        self._check_online()
-        self._unless_broken(lambda: self._tail.sync(self._window.published_bytes()))
+        self._health.check()
+        self._health.unless_broken(lambda: self._tail.sync(self._window.published_bytes()))
 
     def publish(self) -> None:
         """Let readers see every append so far."""
@@ -366,7 +361,7 @@ class Partition:
 
     def roll(self, reason: RollReason) -> SegmentInfo | None:
         """Seal the active segment and open the next: one step. None if it is empty."""
-        self._check_online()
+        self._health.check()
         sealed = self._active
         if sealed.size_bytes == 0:
             return None
@@ -415,8 +410,8 @@ class Partition:
         try:
             self._files.sync_dir(self.directory)
         except CordwoodError as error:
-            self._go_offline(f"{what} could not be made durable ({error})")
-            self._check_online()
+            self._health.go_offline(f"{what} could not be made durable ({error})")
+            self._health.check()
 
     def _repair_indexes(self) -> None:
         """Put indexes that were found wrong, and rebuilt in memory, into files again."""
@@ -444,7 +439,7 @@ class Partition:
         if self._is_closed:
             return
         try:
-            if not self._offline:
+            if not self._health.reason:
                 self._repair_indexes()
                 self.sync()
                 self._write_sidecars(self._active)
@@ -452,7 +447,7 @@ class Partition:
                 self._files.sync_dir(self.directory)
         finally:
             self._is_closed = True
-            self._go_offline("it was closed")
+            self._health.go_offline("it was closed")
             for segment in self._window.segments:
                 segment.retire()
             self._release()
@@ -460,7 +455,7 @@ class Partition:
 
     def abandon(self, reason: str) -> None:
         """Stop without writing anything: its files are on their way out, or not to be trusted."""
-        self._go_offline(reason)
+        self._health.go_offline(reason)
         self.close()
 
     def _release(self) -> None:
@@ -489,7 +484,7 @@ class Partition:
         Their files become ``.deleted`` and stay a while for readers in them. The log start moves up
         to the first segment left.
         """
-        self._check_online()
+        self._health.check()
         count = len(base_offsets)
         assert tuple(base_offsets) == self._window.bases[:count], (
             "only the oldest segments are dropped"
@@ -516,7 +511,7 @@ class Partition:
 
         A crash on the way leaves more records than asked for, in order; call it again.
         """
-        self._check_online()
+        self._health.check()
         if offset >= self.next_offset:
             return
         if offset < self.log_start_offset:
@@ -525,7 +520,7 @@ class Partition:
         target, later = self._window.segments[keep - 1], self._window.segments[keep:]
         with target.reading() as fd:
             position = target.locate(fd, offset, target.size_bytes)
-        with self._window.replacing, self._offline_after_errors("a truncation"):
+        with self._window.replacing, self._health.offline_after_errors("a truncation"):
             target.is_void = True
             self._cut(target, later, target.size_bytes if position is None else position)
             loaded = self._loader().load()
@@ -563,7 +558,7 @@ class Partition:
         old file go on there; others wait for the renames. ``surveys`` spares walking the new ones
         here. An error on the way takes the partition offline; opening it again finishes the swap.
         """
-        self._check_online()
+        self._health.check()
         start = self._window.bases.index(old[0])
         end = start + len(old)
         assert tuple(old) == self._window.bases[start:end], "a run of segments is replaced"
@@ -571,7 +566,7 @@ class Partition:
         assert self._window.bases[end] <= self.high_watermark, "nothing unpublished is replaced"
         assert new[0] == old[0]
         found = [(surveys or {}).get(base) or self._survey_swap(base) for base in new]
-        with self._window.replacing, self._offline_after_errors("a swap"):
+        with self._window.replacing, self._health.offline_after_errors("a swap"):
             fresh = self._swap_names(start, end, found)
             self._window.set_segments(
                 (*self._window.segments[:start], *fresh, *self._window.segments[end:])
@@ -603,35 +598,3 @@ class Partition:
             self._descriptors,
             self.config.index_interval_bytes,
         )
-
-    # --- offline ----------------------------------------------------------------------------
-
-    def _go_offline(self, reason: str) -> None:
-        self._offline = self._offline or reason
-
-    @contextmanager
-    def _offline_after_errors(self, what: str) -> Iterator[None]:
-        """Names and memory agree at both ends of the block, and nowhere in it."""
-        try:
-            yield
-        except CordwoodError as error:
-            self._go_offline(f"{what} was interrupted ({error})")
-            raise
-
-    def _unless_broken(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Broken as error:
-            self._go_offline(str(error))
-            self._check_online()
-
-    def _check_online(self) -> None:
-        if self._offline:
-            raise PartitionOffline(
-                f"{self.tp} takes no writes: {self._offline}; restart the broker to open it again"
-            )
-
-
-def _span(headers: Iterable[BatchHeader]) -> int:
-    """How many offsets these batches take."""
-    return sum(header.last_offset_delta + 1 for header in headers)

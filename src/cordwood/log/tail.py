@@ -7,15 +7,17 @@ used again (``partition`` says why).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
 from cordwood.batch.records import Marker, parse_marker
-from cordwood.config import KIB
+from cordwood.config import KIB, TopicConfig
+from cordwood.decide.roll import plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.segment import Segment
+from cordwood.model import SegmentInfo
 
 GROUP_BYTES_MAX: Final = 256 * KIB  # small appends are copied together up to here, and no further
 
@@ -120,11 +122,17 @@ class Group:
         self._chunks: list[bytearray | memoryview] = []
         self._producers: set[int] = set()
 
-    def has_room(self, batches: Batches) -> bool:
-        """Whether these may join, as far as the group is concerned."""
-        return self.size_bytes + len(batches.data) <= GROUP_BYTES_MAX and not any(
-            header.producer_id in self._producers for header in batches.headers
-        )
+    def may_take(
+        self, batches: Batches, active: SegmentInfo, config: TopicConfig, now_ms: int
+    ) -> bool:
+        """Whether these may be written together with those that are in it already."""
+        size_bytes = self.size_bytes + len(batches.data)
+        if active.size_bytes == 0 or size_bytes > GROUP_BYTES_MAX:
+            return False  # how much fits an empty segment is for its first append to say
+        if any(header.producer_id in self._producers for header in batches.headers):
+            return False
+        span = self.span + offset_span(batches.headers)
+        return plan_roll(active, size_bytes, span, config, now_ms) is None
 
     def add(self, member: int, data: bytearray | memoryview, stored: list[Stored]) -> None:
         """Let them join."""
@@ -140,6 +148,11 @@ class Group:
     def data(self) -> bytearray | memoryview:
         """All of their bytes."""
         return self._chunks[0] if len(self._chunks) == 1 else bytearray().join(self._chunks)
+
+
+def offset_span(headers: Iterable[BatchHeader]) -> int:
+    """How many offsets these batches take."""
+    return sum(header.last_offset_delta + 1 for header in headers)
 
 
 def assign(

@@ -25,8 +25,13 @@ def begin(yard, **changes):
 
 
 def finish(yard, order, **changes):
-    said = {"action": "finish", "topic": "t", "partition": 0, "topic_id": order["topic_id"],
-            "jobs": [], "state": {**order["state"], "clean_end": order["bound"]}}  # fmt: skip
+    said = {name: order[name] for name in ("topic_id", "lease")} | {
+        "action": "finish",
+        "topic": "t",
+        "partition": 0,
+        "jobs": [],
+        "state": {**order["state"], "clean_end": order["bound"]},
+    }
     yard.post("/api/compaction", {**said, **changes})
 
 
@@ -53,8 +58,11 @@ def test_demand_cuts_the_active_segment_first(yard):
 
 def test_released_a_partition_may_be_given_out_at_once(yard):
     """And nothing is remembered against it."""
-    begin(yard)
-    yard.post("/api/compaction", {"action": "release", "topic": "t", "partition": 0})
+    (order,) = begin(yard)
+    said = {"action": "release", "topic": "t", "partition": 0}
+    yard.post("/api/compaction", {**said, "lease": "another's"})
+    assert begin(yard) == []
+    yard.post("/api/compaction", {**said, "lease": order["lease"]})
     assert len(begin(yard)) == 1
     assert yard.state().failures == 0
 

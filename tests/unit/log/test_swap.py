@@ -233,7 +233,7 @@ def test_an_error_after_that_takes_the_partition_offline_until_the_next_start(st
     partition = store.partition(TP)
 
     def fails(*_):
-        partition._go_offline("disk")
+        partition._health.go_offline("disk")
         raise DiskFull("no space")
 
     monkeypatch.setattr(partition, "_swap_names", fails)
