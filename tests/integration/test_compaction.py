@@ -367,7 +367,7 @@ def test_bad_requests_are_refused_with_the_remedy(broker):
     create(broker)
     create(broker, "plain", cleanup_policy="delete")
     bad = [
-        ({"action": "dance", "topic": "t", "partition": 0}, "begin, renew, finish, fail or release"),
+        ({"action": "dance", "topic": "t", "partition": 0}, "renew, finish, fail or release"),
         ({"action": "begin", "topic": "plain", "demand": True}, r"cleanup\.policy"),
         ({"action": "finish", "topic": "t", "partition": 0, "topic_id": "x"}, "jobs and a state"),
     ]

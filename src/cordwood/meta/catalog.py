@@ -236,7 +236,7 @@ class Catalog:
         return [kv.key for kv in newest_first[REPLACED_KEPT:]]
 
     def replaced_segments(self, tp: TopicPartition) -> list[tuple[str, SegmentEntry]]:
-        """History: (store key, entry) of the newest segments that swaps replaced; from the store."""
+        """History, from the store: (key, entry) of the newest segments that swaps replaced."""
         _, found = self._store.range(past_segment_prefix(tp))
         return [(kv.key, parse_segment(decode(kv.key, kv.value))) for kv in found]
 
