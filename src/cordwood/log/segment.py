@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from cordwood.batch.header import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, crc32c
 from cordwood.batch.records import decode_batch
+from cordwood.batch.warmth import is_warm, warm_soon
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.facts import Facts
@@ -31,6 +32,7 @@ from cordwood.log.scan import Located, Walk, read_fd
 from cordwood.model import NO_TIMESTAMP, Record, SegmentInfo, SegmentState
 
 WALK_BYTES: Final = 8192  # one read of the header walk that follows an index lookup
+MANY_BATCHES: Final = 200  # in one read: each costs the plain way 2 µs, a kernel next to nothing
 _FRAME: Final = struct.Struct(">qi4xbI2xi")  # base offset, length, magic, crc, last offset delta
 
 
@@ -218,7 +220,12 @@ class Segment:
             first_bytes = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
             if first_bytes > len(data):
                 data = os.pread(fd, min(first_bytes, limit - position), position)
-        run = self._whole_batches(data, position, end_offset)
+        are_many = len(data) >= MANY_BATCHES * first_bytes  # batches, going by the first
+        run = self._whole_by_kernel(data, end_offset) if are_many and is_warm() else None
+        if run is None:
+            if are_many:
+                warm_soon()  # for the next such read
+            run = self._whole_batches(data, position, end_offset)
         if self.is_void:
             raise Retired
         return run
@@ -337,6 +344,23 @@ class Segment:
             f"the batch at position {position} claims offsets {first} to {last}, expected some "
             f"from {least} to {self.end_offset - 1}"
         )
+
+    def _whole_by_kernel(self, data: bytes, end_offset: int) -> Run | None:
+        """The same in one call; None leaves it, and whatever there is to say, to the plain way."""
+        from cordwood.batch.table import WalkEnd, walk_batches  # numpy is not for an idle broker
+
+        walk = walk_batches(data)
+        firsts, lasts = walk.batches.base_offsets, walk.batches.last_offsets
+        if walk.end is WalkEnd.CORRUPT or not len(firsts):
+            return None
+        is_ordered = bool((firsts <= lasts).all() and (firsts[1:] > lasts[:-1]).all())
+        if not is_ordered or firsts[0] < self.base_offset or lasts[-1] >= self.end_offset:
+            return None
+        count = int(firsts.searchsorted(end_offset))
+        if not count:
+            return None
+        end = int(walk.batches.positions[count - 1] + walk.batches.sizes[count - 1])
+        return Run(data[:end], int(firsts[0]), int(lasts[count - 1]) + 1)
 
     def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
         """As many batches as are there whole, each with its checksum; None if all begin later."""
