@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
 from cordwood.decide.deadletters import Cause, parse_cause
 from cordwood.model import Record, TopicPartition
@@ -109,6 +110,7 @@ def replay(
     master: MasterOption = None,
     conf: ConfOption = None,
     form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
 ) -> None:
     """Send letters back, each once; the letters themselves stay.
 
@@ -118,6 +120,7 @@ def replay(
     from cordwood.cli.sparking import broker_desk, spark_session
     from cordwood.pipeline.replay import Replay, preview, read_options, run_replay
 
+    most = _parse_rate(rate)
     with broker_desk(broker) as desk:
         status = desk.api.status()
         job = Replay(
@@ -134,7 +137,8 @@ def replay(
                 options = read_options(desk.api, desk.where, job.topic)
                 _show_preview(preview(spark, options, job), job, form)
                 return
-            outcome = run_replay(spark, desk.api, desk.where, job, rate=_parse_rate(rate))
+            with progress(f"replaying {job.topic}", unit="letters", quiet=quiet) as bar:
+                outcome = run_replay(spark, desk.api, desk.where, job, rate=most, watch=bar.watch)
     show([{"replay": outcome.id, "scanned": outcome.scanned, "replayed": outcome.replayed}], form)
     typer.echo(f"{outcome.replayed} of {outcome.scanned} letters sent to {job.to}", err=True)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from cordwood.model import Header, Record, TopicPartition
 Part = Callable[[TopicPartition, Record], bytes]
 
 _TOKEN = re.compile(r"%(?:%|([a-zA-Z])(?:\{(\w+)\})?)|\\(n|t|r|0|\\|x[0-9a-fA-F]{2})|[^%\\]+")
+_ESCAPE = re.compile(rb"\\(n|t|r|0|\\|x[0-9a-fA-F]{2})")
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
@@ -39,6 +41,11 @@ def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
         parts.append(_part(token))
         position = token.end()
     return lambda tp, record: b"".join(part(tp, record) for part in parts)
+
+
+def parse_separator(text: str) -> bytes:
+    r"""A separator's bytes; ``\t`` and the other escapes mean what they mean in a format."""
+    return _ESCAPE.sub(lambda found: _unescape(found[1].decode()), os.fsencode(text))
 
 
 def record_as_json(tp: TopicPartition, record: Record) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def _part(token: re.Match[str]) -> Part:
     if whole == "%%":
         return lambda _tp, _record: b"%"
     if escape:
-        raw = bytes.fromhex(escape[1:]) if escape.startswith("x") else _ESCAPES[escape]
+        raw = _unescape(escape)
         return lambda _tp, _record: raw
     if letter is None:
         literal = whole.encode()
@@ -94,6 +101,10 @@ def _part(token: re.Match[str]) -> Part:
     shape = _shape(modifier)
     show = _LETTERS[letter]
     return lambda tp, record: shape(show(tp, record))
+
+
+def _unescape(escape: str) -> bytes:
+    return bytes.fromhex(escape[1:]) if escape.startswith("x") else _ESCAPES[escape]
 
 
 def _shape(modifier: str | None) -> Callable[[bytes], bytes]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from cordwood.cli.completion import complete_topics
+from cordwood.cli.formats import parse_separator
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.progress import Bar, QuietOption, progress
 from cordwood.config import KIB
@@ -54,7 +55,8 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="One key for all.")] = None,
     separator: Annotated[
-        str | None, typer.Option("-K", "--key-separator", help="The line is key, this, value.")
+        str | None,
+        typer.Option("-K", "--key-separator", help=r"The line is key, this, value; \t is a tab."),
     ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("-H", "--header", help="A header, name=value; repeat.")
@@ -83,7 +85,8 @@ def produce(
     ):
         count = _partition_count(client, topic)
         lines = _lines(files, bar)
-        for group in _groups(_records(lines, key, separator, shared, null=null)):
+        cut_at = None if separator is None else parse_separator(separator)
+        for group in _groups(_records(lines, key, cut_at, shared, null=null)):
             for number, records in _by_partition(group, count, partition).items():
                 batch = encode_batch(_numbered(records), codec=Codec[codec.name])
                 client.produce(TopicPartition(topic, number), batch)
@@ -109,18 +112,20 @@ def _header(text: str) -> Header:
 def _records(
     lines: Iterator[bytes],
     key: str | None,
-    separator: str | None,
+    separator: bytes | None,
     headers: tuple[Header, ...],
     *,
     null: bool,
 ) -> Iterator[Record]:
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         found_key, value = (key.encode() if key is not None else None), line
         if separator is not None:
-            head, cut, rest = line.partition(separator.encode())
+            found_key, cut, value = line.partition(separator)
             if not cut:
-                raise typer.BadParameter(f"{line[:60]!r} has no key separator {separator!r}")
-            found_key, value = head, rest
+                shown = line[:60].decode(errors="backslashreplace")
+                raise typer.BadParameter(
+                    f"line {number} has no key separator: {shown}", param_hint="--key-separator"
+                )
         is_null = null and not value
         yield Record(0, time.time_ns() // 1_000_000, found_key, None if is_null else value, headers)
 

@@ -51,6 +51,10 @@ class Bar:
         self.total = self.total if total is None else total
         self.about = about or self.about
 
+    def stage(self, about: str, done: int, total: int) -> None:
+        """So much of so much of a stage is done."""
+        self.reach(done, total=total, about=about)
+
     def watch(self, done: int, total: int) -> None:
         """So much of so much is done."""
         self.reach(done, total=total)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
+from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
 
 
@@ -32,6 +33,7 @@ def table(
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
     conf: ConfOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Write the newest value of every key; run again, read only what is new.
 
@@ -53,8 +55,13 @@ def table(
     )
     with broker_desk(broker) as desk:
         desk.api.topic(topic)  # a missing topic is said before Spark starts
-        with spark_session("table", master, conf) as spark:
-            built = build_table(spark, desk.api, desk.where, request)
+        with (
+            spark_session("table", master, conf) as spark,
+            progress(f"reading {topic}", quiet=quiet) as bar,
+        ):
+            built = build_table(
+                spark, desk.api, desk.where, request, progress=None if quiet else bar.stage
+            )
     typer.echo(built.place)
     how = "laid over the table" if built.is_incremental else "read from the start"
     typer.echo(f"{built.rows} keys; {built.read} offsets {how}", err=True)

@@ -28,6 +28,7 @@ from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.options import COMMITTED
 from cordwood.pipeline.sink_options import SinkOptions
+from cordwood.pipeline.tasks import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,8 +158,9 @@ def run_replay(
     *,
     rate: float | None = None,
     batch_records: int = BATCH_RECORDS,
+    watch: Watch | None = None,
 ) -> Outcome:
-    """Replay what this replay has not replayed yet, batch by batch."""
+    """Replay what this replay has not replayed yet, batch by batch; ``watch`` hears of letters."""
     if rate is not None:
         batch_records = min(batch_records, max(1, int(rate)))
     run = _Run(spark, api, where, replay)
@@ -167,6 +169,7 @@ def run_replay(
     record = _begin(api, replay)
     scanned = replayed = 0
     pieces = plan_slices(api, replay, batch_records)
+    total = sum(piece.end - piece.start for piece in pieces)
     for batch, piece in enumerate(pieces, 0 if last is None else last + 1):
         found = run.deliver(piece, batch)
         scanned += piece.end - piece.start
@@ -174,6 +177,8 @@ def run_replay(
         record["scanned"] += piece.end - piece.start
         record["records"] += found
         api.record_replay(replay.id, record | {"updated": _now()})
+        if watch is not None:
+            watch(scanned, total)
         if rate is not None:
             time.sleep(max(0.0, replayed / rate - (time.monotonic() - started)))
     api.record_replay(replay.id, record | {"updated": _now(), "state": "done"})

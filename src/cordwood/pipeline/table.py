@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED
+from cordwood.pipeline.tasks import followed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 STATE: Final = "_cordwood.json"
 CURRENT: Final = "current"
 VERSIONS: Final = "versions"
+Progress = Callable[[str, int, int], None]  # stage, offsets done with, offsets in all
 KEPT: Final = 2  # versions: the one in use, and the one readers may still be in
 
 
@@ -77,7 +79,14 @@ class Built(NamedTuple):
     place: str
 
 
-def build_table(spark: SparkSession, api: BrokerApi, where: Where, request: TableRequest) -> Built:
+def build_table(
+    spark: SparkSession,
+    api: BrokerApi,
+    where: Where,
+    request: TableRequest,
+    *,
+    progress: Progress | None = None,
+) -> Built:
     """Bring the table up to date, or to a moment of the past."""
     shop = _shop(request)
     topic_id = str(api.archive(request.topic)["id"])
@@ -94,12 +103,39 @@ def build_table(spark: SparkSession, api: BrokerApi, where: Where, request: Tabl
     changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
     if is_incremental:
         changes = latest(shop.read(spark).unionByName(changes))
-    shop.write(spark, changes.where("value is not null"), State(topic_id, ends))
+    read = sum(ends[at] - begin[at] for at in ends)
+    stages = Stages(request.topic, read, progress) if progress else None
+    with followed(spark, stages.tell if stages else None):
+        shop.write(spark, changes.where("value is not null"), State(topic_id, ends))
     if not request.is_as_of:
         for partition, end in ends.items():
             api.advance(request.topic, partition, request.reader, end)
-    read = sum(ends[at] - begin[at] for at in ends)
     return Built(shop.count(spark), read, is_incremental=is_incremental, place=shop.place)
+
+
+class Stages:
+    """A run's Spark stages as people know them, in offsets: a task is as good as any other.
+
+    The first stage to run reads the topic; all others bring what was read together by key.
+    """
+
+    def __init__(self, topic: str, offsets: int, progress: Progress) -> None:
+        self._topic = topic
+        self._offsets = offsets
+        self._progress = progress
+        self._first: int | None = None
+        progress(f"reading {topic}", 0, offsets)
+
+    def tell(self, stages: Sequence[Any]) -> None:
+        """What Spark says of the stages that are active now."""
+        if not stages:
+            return
+        at = min(stage.stageId for stage in stages)
+        self._first = at if self._first is None else self._first
+        done = sum(stage.numCompletedTasks for stage in stages)
+        total = sum(stage.numTasks for stage in stages)
+        about = "reading" if at == self._first else "merging"
+        self._progress(f"{about} {self._topic}", self._offsets * done // total, self._offsets)
 
 
 def latest(changes: DataFrame) -> DataFrame:

@@ -21,7 +21,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-Watch = Callable[[int, int], None]  # tasks that have ended, tasks in all
+Watch = Callable[[int, int], None]  # so much is done, of so much
+Tell = Callable[[Sequence[Any]], None]  # what Spark says of every active stage
 WATCH_S: Final = 0.2
 
 
@@ -46,8 +47,12 @@ def run_tasks(
                 result = pickle.dumps(_outcome(work, tasks[number]))
                 yield pa.RecordBatch.from_pydict({"id": [number], "result": [result]})
 
+    def tell(stages: Sequence[Any]) -> None:
+        assert watch is not None
+        watch(min(len(tasks), sum(stage.numCompletedTasks for stage in stages)), len(tasks))
+
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    with _watched(spark, watch, len(tasks)):
+    with followed(spark, watch and tell):
         rows = numbers.mapInArrow(act, "id long, result binary").collect()
     found = {row["id"]: pickle.loads(row["result"]) for row in rows}  # noqa: S301 - our own tasks'
     for number in range(len(tasks)):
@@ -57,9 +62,9 @@ def run_tasks(
 
 
 @contextmanager
-def _watched(spark: SparkSession, watch: Watch | None, total: int) -> Iterator[None]:
-    """Tell ``watch`` what Spark says of its active stages, of which there are no others here."""
-    if watch is None:
+def followed(spark: SparkSession, tell: Tell | None) -> Iterator[None]:
+    """Tell now and then, from a thread of its own, which stages of the body's jobs are active."""
+    if tell is None:
         yield
         return
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
@@ -67,7 +72,7 @@ def _watched(spark: SparkSession, watch: Watch | None, total: int) -> Iterator[N
     def look() -> None:
         while not ended.wait(WATCH_S):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            watch(min(total, sum(stage.numCompletedTasks for stage in stages if stage)), total)
+            tell([stage for stage in stages if stage])
 
     looker = threading.Thread(target=look, name="spark-progress", daemon=True)
     looker.start()

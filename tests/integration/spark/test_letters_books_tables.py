@@ -15,6 +15,7 @@ from cordwood.client.kafka import KafkaClient
 from cordwood.decide import deadletters, provenance
 from cordwood.errors import ConfigError, InvalidOption
 from cordwood.model import Header, Record, TopicPartition
+from cordwood.pipeline import tasks
 from cordwood.pipeline.audit import audit_topics, balance_books
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.replay import Replay, preview, read_options, run_replay
@@ -61,12 +62,12 @@ class Bench:
         return found
 
     def replay(self, **said):
-        run = {name: said.pop(name) for name in ("rate", "batch_records") if name in said}
+        run = {name: said.pop(name) for name in ("rate", "batch_records", "watch") if name in said}
         return run_replay(self.spark, self.api, self.where, Replay(**said), **run)
 
-    def table(self, out, **said):
+    def table(self, out, progress=None, **said):
         request = TableRequest(topic="users", out=out, **said)
-        built = build_table(self.spark, self.api, self.where, request)
+        built = build_table(self.spark, self.api, self.where, request, progress=progress)
         rows = self.spark.read.parquet(str(out / "current")).collect()
         return built, {bytes(row["key"]): bytes(row["value"]) for row in rows}
 
@@ -141,7 +142,9 @@ def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             bench.replay(**said)
     assert len(bench.read("back")) == 4
-    bench.replay(**said)
+    seen = []
+    bench.replay(**said, watch=lambda *each: seen.append(each))
+    assert seen == [(2, 3), (3, 3)], "what is left is what the progress is of"
     assert [r.value for r in bench.read("back")] == [b"letter %d" % i for i in range(7)]
 
 
@@ -226,6 +229,17 @@ def test_a_table_is_the_newest_value_of_every_key(bench, tmp_path):
     assert list(readers.values()) == [6], "compaction's tombstones wait for the table"
     with pytest.raises(ConfigError, match=r"deltalake|Parquet table"):
         bench.table(tmp_path / "out", form="delta")
+
+
+def test_a_table_says_which_of_its_stages_runs_and_how_far_it_is(bench, tmp_path, monkeypatch):
+    """Spark is asked often enough here that no stage is over unseen."""
+    monkeypatch.setattr(tasks, "WATCH_S", 0.01)
+    bench.put("users", [(b"k%d" % (i % 7), b"%d" % i, ()) for i in range(100)])
+    seen = []
+    bench.table(tmp_path / "out", progress=lambda *each: seen.append(each))
+    assert seen[0] == ("reading users", 0, 100)
+    assert {about for about, _, _ in seen} == {"reading users", "merging users"}
+    assert all(0 <= done <= total == 100 for _, done, total in seen)
 
 
 def test_a_delta_table_has_the_same_rows(bench, tmp_path):

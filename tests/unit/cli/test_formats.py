@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from cordwood.cli.formats import compile_format, encode_json
+from cordwood.cli.formats import compile_format, encode_json, parse_separator
 from cordwood.model import Header, Record, TopicPartition
 
 TP = TopicPartition("t", 2)
@@ -48,3 +48,12 @@ def test_json_keeps_bytes_that_are_not_text():
     assert shown["value_base64"] == "/wA="
     assert "value" not in shown
     assert shown["headers"] == [{"key": "a", "value": "1"}, {"key": "b", "value": None}]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(":", b":"), (r"\t", b"\t"), (r"\x1f", b"\x1f"), (r"a\\t", rb"a\t"), ("ä", "ä".encode())],
+)
+def test_a_separator_may_be_written_with_the_escapes_of_a_format(typed, meant):
+    r"""A shell makes typing a tab hard; ``-K '\t'`` is what kcat users write."""
+    assert parse_separator(typed) == meant
