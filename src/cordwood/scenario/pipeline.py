@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 from cordwood.client import Client, Producer
 from cordwood.client.http import HttpClient
+from cordwood.scenario.cluster import JAVA, Cluster, open_cluster
 from cordwood.scenario.delivery import COUNTS, FAMILIES
 from cordwood.scenario.delivery import routing as routing_decision
+from cordwood.scenario.processes import command, descendants, is_alive
 from cordwood.scenario.stage import Child, Failed, Stage, read_all, wait_until
 
 ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
 START_S: Final = 180.0  # for Spark, on a machine with much else to do
 RECORDS: Final = 200_000
 KILLS: Final = 20
-DAEMON: Final = b"cordwood.pipeline.daemon"  # workers are forks of it, and named like it
 DRIVER_KILLS: Final = 3  # each costs a start of Spark
+EXECUTOR_JAVA: Final = f"spark.executor.extraJavaOptions={JAVA}"
 KEYS: Final = ("test.probe", "jobs.process_{}", "jobs.notify", "random.unknown_{}", ".nowhere_{}")
 ROUTES: Final = ("test", "jobs", "jobs", "random", "dead_letter")
 
@@ -39,10 +41,11 @@ class Driver:
     def __init__(self, stage: Stage, broker: str, *, master: str = "local[2,4]") -> None:
         """Starts it; ``wait_ready`` tells when it routes."""
         flags = ("--broker", broker, "--master", master, "--jobs", "route", "--lifeline")
+        conf = ("--conf", "spark.ui.enabled=false", "--conf", EXECUTOR_JAVA)
         self._log = stage.directory / "pipeline.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cordwood", "pipeline", "run", *flags],
+                [sys.executable, "-m", "cordwood", "pipeline", "run", *flags, *conf],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -71,7 +74,7 @@ class Driver:
 
     def descendants(self) -> list[tuple[int, bytes]]:
         """Every process below it, and how each was started."""
-        return [(pid, _command(pid)) for pid in _descendants(self.pid)]
+        return [(pid, command(pid)) for pid in descendants(self.pid)]
 
     def wait_ready(self) -> None:
         """Until its streams are open."""
@@ -84,10 +87,6 @@ class Driver:
     def is_running(self) -> bool:
         """Whether the driver lives."""
         return self._process.poll() is None
-
-    def workers(self) -> list[int]:
-        """The processes its tasks run in."""
-        return [pid for pid, command in self.descendants() if DAEMON in command]
 
     def kill(self) -> None:
         """``kill -9`` of the driver; Spark's Java goes with it."""
@@ -102,31 +101,6 @@ class Driver:
         self._process.wait()
         self._reader.join(timeout=30)
         self._process.stdout.close()
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        threads = [path.name for path in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:  # it is gone
-        return
-    for thread in threads:
-        if thread != str(pid):
-            try:
-                path = Path(f"/proc/{pid}/task/{thread}/children")
-                children += path.read_text(encoding="ascii").split()
-            except OSError:
-                continue
-    for child in map(int, children):
-        yield child
-        yield from _descendants(child)
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 # --- routing --------------------------------------------------------------------------------------
@@ -166,33 +140,45 @@ def routed(broker: Child, topic: str = "append") -> int:
 
 
 def exactly_once(stage: Stage) -> None:
-    """200,000 records, 20 times ``kill -9`` of broker, driver or workers: each is routed once."""
+    """200,000 records, 20 times ``kill -9`` of broker, driver, executor or workers: routed once."""
     play_exactly_once(stage, RECORDS, KILLS, DRIVER_KILLS)
 
 
 def play_exactly_once(stage: Stage, records: int, kills: int, driver_kills: int) -> None:
     """The same at any size."""
-    havoc = Havoc(stage)
     messages = [(KEYS[i % 5].format(i), f"id-{i}") for i in range(records)]
-    others = ("broker", "workers")
-    victims = ["driver"] * driver_kills + [others[i % 2] for i in range(kills - driver_kills)]
-    stage.random.shuffle(victims)
     shares = [messages[records * i // kills : records * (i + 1) // kills] for i in range(kills)]
-    try:
-        havoc.driver.wait_ready()
-        with (
-            ThreadPoolExecutor(1) as pool,
-            Producer(havoc.addresses["ingress"], name="source", timeout_s=120) as producer,
-        ):
-            for victim, share in zip(victims, shares, strict=True):
-                sending = pool.submit(_send, producer, share)
-                havoc.kill(victim)
-                sending.result()
-                havoc.wait_alive()
-        wait_until(lambda: havoc.routed() == records, "everything is routed", START_S)
-    finally:
-        havoc.driver.close()
+    with open_cluster(stage.directory) as cluster:
+        havoc = Havoc(stage, cluster)
+        try:
+            havoc.driver.wait_ready()
+            _send_and_kill(havoc, shares, plan_victims(stage.random, kills, driver_kills))
+            wait_until(lambda: havoc.routed() == records, "everything is routed", START_S)
+        finally:
+            havoc.driver.close()
     _check_routes(stage, havoc.addresses["control"], messages)
+
+
+def plan_victims(chance: random.Random, kills: int, driver_kills: int) -> list[str]:
+    """Who dies when: so many drivers, the others in equal parts, in an order of chance."""
+    others = ("broker", "executor", "workers")
+    victims = ["driver"] * driver_kills
+    victims += [others[i % len(others)] for i in range(kills - driver_kills)]
+    chance.shuffle(victims)
+    return victims
+
+
+def _send_and_kill(havoc: Havoc, shares: list[list[tuple[str, str]]], victims: list[str]) -> None:
+    """A share is on its way while somebody dies; the next one when the router moves again."""
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Producer(havoc.addresses["ingress"], name="source", timeout_s=120) as producer,
+    ):
+        for victim, share in zip(victims, shares, strict=True):
+            sending = pool.submit(_send, producer, share)
+            havoc.kill(victim)
+            sending.result()
+            havoc.wait_alive()
 
 
 def _send(producer: Producer, messages: list[tuple[str, str]]) -> None:
@@ -204,18 +190,20 @@ def _send(producer: Producer, messages: list[tuple[str, str]]) -> None:
 
 
 class Havoc:
-    """A broker and a driver that are killed and started again, at the same addresses."""
+    """A broker and a driver that are killed and started again, and the cluster the tasks run on."""
 
-    def __init__(self, stage: Stage) -> None:
-        """Starts both."""
+    def __init__(self, stage: Stage, cluster: Cluster) -> None:
+        """Starts broker and driver."""
         self._stage = stage
+        self._cluster = cluster
         self._kills = self._seen = 0
         self._broker = stage.serve()
         self.addresses = self._broker.addresses
-        self.driver = Driver(stage, self.addresses["kafka"])
+        self.driver = self._start_driver()
         self._acts: dict[str, Callable[[], object]] = {
             "broker": self._kill_broker,
             "driver": self._kill_driver,
+            "executor": self._kill_executor,
             "workers": self._kill_workers,
         }
 
@@ -239,17 +227,40 @@ class Havoc:
         self._broker.kill()
         self._broker = self._stage.serve(**self.addresses)
 
+    def _start_driver(self) -> Driver:
+        return Driver(self._stage, self.addresses["kafka"], master=self._cluster.url)
+
     def _kill_driver(self) -> None:
+        executors = self._cluster.executors()
         self.driver.kill()
-        self.driver = Driver(self._stage, self.addresses["kafka"])
+        self.driver = self._start_driver()
         self.driver.wait_ready()
+        wait_until(lambda: not any(map(is_alive, executors)), "the executor follows", START_S)
+
+    def _kill_executor(self) -> None:
+        self._kill_some(self._cluster.executors)
 
     def _kill_workers(self) -> None:
-        for pid in self.driver.workers():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self._kill_some(self._cluster.workers)
+
+    def _kill_some(self, find: Callable[[], list[int]]) -> None:
+        """All that are found, and at least one: a kill that met nobody would prove nothing."""
+        killed: list[int] = []
+
+        def kill() -> bool:
+            killed.extend(pid for pid in find() if _kill(pid))
+            return bool(killed)
+
+        wait_until(kill, "there is somebody to kill", START_S)
+        self._stage.say("killed", pids=",".join(map(str, killed)))
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _check_routes(stage: Stage, control: str, messages: list[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from cordwood.model import TopicPartition
+from cordwood.scenario.cluster import open_cluster
 from support.datadir import HandMade, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -38,14 +39,12 @@ spark.stop()
 
 def test_a_standalone_cluster_reads_as_an_embedded_session_does(data, tmp_path):
     """Executors have the package installed and nothing else: no jar, no ``register()``."""
-    from support.standalone import standalone_cluster
-
     log = HandMade(data, TopicPartition("t", 0))
     log.append(*(records(start, start + 10) for start in range(0, 100, 10)))
     log.publish()
-    with standalone_cluster(tmp_path) as master:
+    with open_cluster(tmp_path) as cluster:
         driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, master, str(data), str(tmp_path / "out")],
+            [sys.executable, "-c", DRIVER, cluster.url, str(data), str(tmp_path / "out")],
             env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
             text=True,
@@ -55,7 +54,7 @@ def test_a_standalone_cluster_reads_as_an_embedded_session_does(data, tmp_path):
     log.close()
     assert driver.returncode == 0, driver.stderr[-3000:]
     said = json.loads(driver.stdout.splitlines()[-1])
-    assert said["master"] == master
+    assert said["master"] == cluster.url
     assert said["tasks"] >= 4
     assert said["batch"] == list(range(5, 100))
     assert said["stream"] == list(range(100))

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from cordwood.client import Client, Producer
+from cordwood.scenario.cluster import open_cluster
 from cordwood.scenario.pipeline import START_S, Driver, routed
 from cordwood.scenario.stage import Stage, read_all, wait_until
 
@@ -13,11 +14,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 def test_the_router_runs_on_a_standalone_cluster_as_it_does_embedded(tmp_path):
     """``cordwood pipeline run --master``: the same records in the same routes."""
-    from support.standalone import standalone_cluster
-
-    with Stage("standalone", out=io.StringIO()) as stage, standalone_cluster(tmp_path) as master:
+    with Stage("standalone", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
         broker = stage.serve()
-        driver = Driver(stage, broker.addresses["kafka"], master=master)
+        driver = Driver(stage, broker.addresses["kafka"], master=cluster.url)
         try:
             with Producer(broker.addresses["ingress"], name="p") as producer:
                 producer.send_and_confirm([(f"k{i % 2}.x", str(i)) for i in range(100)])

@@ -1,0 +1,143 @@
+"""A real standalone Spark cluster: master, worker and executors as processes of their own.
+
+Everything binds to loopback. Both daemons are ended by their pids, executors with their worker.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cordwood.scenario.processes import descendants_named
+from cordwood.scenario.stage import Failed
+
+READY_S: Final = 120.0
+STOP_S: Final = 30.0
+JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short lives: start fast
+EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the class such a Java is started with
+WORKER: Final = b"-m\0cordwood.pipeline.daemon"  # Java's command line names the module too
+
+
+class Cluster:
+    """One master and one worker."""
+
+    def __init__(self, url: str, worker_pid: int) -> None:
+        """Of processes that run."""
+        self.url = url
+        self.worker_pid = worker_pid
+
+    def executors(self) -> list[int]:
+        """The Java processes that tasks run in."""
+        return descendants_named(self.worker_pid, EXECUTOR)
+
+    def workers(self) -> list[int]:
+        """The Python processes below them: the one that forks, and its forks."""
+        return descendants_named(self.worker_pid, WORKER)
+
+
+@contextmanager
+def open_cluster(work: Path, *, cores: int = 2) -> Iterator[Cluster]:
+    """A cluster that has found itself; logs and scratch files go to ``work``."""
+    with _daemon(work / "master.log", "master.Master") as master:
+        url = master.wait_for(r"Starting Spark master at (spark://\S+)")
+        arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
+        with _daemon(work / "worker.log", "worker.Worker", *arguments) as worker:
+            worker.wait_for(r"Successfully registered with master ()")
+            yield Cluster(url, worker.pid)
+
+
+class _Daemon:
+    """A Spark process and what it has said so far."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._log = log
+        self._said = ""
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._log.open("w") as log:
+            for line in self._process.stderr:
+                log.write(line)
+                with self._more:
+                    self._said += line
+                    self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    def wait_for(self, pattern: str) -> str:
+        """What the pattern's group is, once the process has said it."""
+        with self._more:
+            found = self._more.wait_for(
+                lambda: re.search(pattern, self._said) or self._process.poll() is not None,
+                timeout=READY_S,
+            )
+        if not isinstance(found, re.Match):
+            raise Failed(f"Spark's cluster did not start: {self._said[-2000:]}")
+        return str(found[1])
+
+    def close(self) -> None:
+        assert self._process.stderr is not None
+        self._process.terminate()
+        self._process.wait(STOP_S)
+        self._reader.join(STOP_S)
+        self._process.stderr.close()
+
+
+@contextmanager
+def _daemon(log: Path, name: str, *arguments: str) -> Iterator[_Daemon]:
+    home = _spark_home()
+    command = [
+        str(home / "bin" / "spark-class"),
+        f"org.apache.spark.deploy.{name}",
+        *arguments,
+        *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
+    ]
+    environment = os.environ | {
+        "JAVA_HOME": str(_java_home()),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    daemon = _Daemon(command, environment, log)
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
+def _spark_home() -> Path:
+    """Where Spark is installed; it need not be loaded here."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise Failed('it needs Spark: pip install "cordwood[spark]"')
+    return Path(found.origin).parent
+
+
+def _java_home() -> Path:
+    from cordwood.pipeline.java import java_home
+
+    return java_home()
