@@ -8,6 +8,7 @@
     staging/<job>/    results that wait for the gate
     archive/          bundles
     cleaner/          key digests, which compaction makes again when they are gone
+    pipeline.log      what Spark said, and before that in pipeline.log.1
 
 Anything else is foreign: reported at start-up, never read, renamed or removed. A partition's
 directory that belongs to no topic is foreign too, and no topic can be created over it.
@@ -40,10 +41,11 @@ from cordwood.model import TopicPartition
 META: Final = "meta.db"
 ARCHIVE: Final = "archive"
 CLEANER: Final = "cleaner"
+PIPELINE_LOG: Final = "pipeline.log"
 NAME_BYTES_MAX: Final = 255  # of one directory entry
 _OWN: Final = frozenset(
     {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, ARCHIVE, CLEANER}
-    | {f"{FORMAT}.tmp"}
+    | {f"{FORMAT}.tmp", PIPELINE_LOG, f"{PIPELINE_LOG}.1"}
 )
 _DOOMED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 

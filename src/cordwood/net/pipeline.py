@@ -3,6 +3,10 @@
 The child is ``python -m cordwood pipeline run``; this room never imports Spark. Its stdin is a
 pipe we hold: when we end, however we end, it does too. A child that cannot run here at all (no
 Spark, no Java) is not tried again; the log says once what is missing.
+
+What the child writes to stderr goes to ``pipeline.log`` in the data directory, Spark's pages
+included; the lines of our own loggers are logged here too. Its Java holds the same pipe: the child
+is gone when that pipe has ended, and not before.
 """
 
 from __future__ import annotations
@@ -13,13 +17,17 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from cordwood.broker.pipeline import PipelineFacts, PipelineState
 from cordwood.errors import ConfigError
+from cordwood.log.directory import PIPELINE_LOG
+from cordwood.net.journal import Journal
 
 logger = logging.getLogger("cordwood.net")
 
@@ -28,28 +36,34 @@ PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 STEADY_S: Final = 300.0  # a child that lived this long starts its pauses anew
 STOP_S: Final = 5.0  # then it is killed
 LINE_BYTES_MAX: Final = 1 << 20
+CHUNK_BYTES: Final = 64 << 10
 MISSING: Final = 'the pipeline needs Spark: pip install "cordwood[spark]"; --no-pipeline is quiet'
+# As `cordwood pipeline run` logs: date, time, level, logger, message.
+_OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
 
 
 class Supervisor:
     """Keeps one child alive."""
 
-    def __init__(self, facts: PipelineFacts, command: Sequence[str]) -> None:
+    def __init__(self, facts: PipelineFacts, command: Sequence[str], log: Path) -> None:
         """Starts nothing yet."""
         self._facts = facts
         self._command = command
+        self._journal = Journal(log)
+        self._last_words = b""
         self._task: asyncio.Task[None] | None = None
         self._child: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
 
     @classmethod
-    def embedded(cls, facts: PipelineFacts, kafka: str | None) -> Supervisor | None:
+    def embedded(cls, facts: PipelineFacts, kafka: str | None, data: Path) -> Supervisor | None:
         """For the broker behind this Kafka door; None, said once, where it cannot be."""
         if kafka is None or importlib.util.find_spec("pyspark") is None:
             detail = MISSING if kafka else "the pipeline needs the Kafka door; serve with --kafka"
             facts.state, facts.detail = PipelineState.MISSING, detail
             logger.warning("pipeline.missing %s", detail)
             return None
-        return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)])
+        return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -62,6 +76,7 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._end()
+        self._journal.close()
         self._facts.state = PipelineState.OFF
 
     async def _keep(self) -> None:
@@ -71,9 +86,10 @@ class Supervisor:
             began = loop.time()
             code = await self._run()
             if code == ConfigError.exit_code:
+                why = self._last_words.decode(errors="replace").removeprefix("cordwood: ")
                 self._facts.state = PipelineState.MISSING
-                self._facts.detail = "it cannot run here; the log says why"
-                logger.warning("pipeline.missing it cannot run here; see its last words above")
+                self._facts.detail = why or f"it cannot run here; see {self._journal.path}"
+                logger.warning("pipeline.missing %s", self._facts.detail)
                 return
             failures = 0 if loop.time() - began > STEADY_S else failures
             pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
@@ -81,49 +97,88 @@ class Supervisor:
             self._facts.state = PipelineState.WAITING
             self._facts.detail = f"ended with code {code}; starts again in {pause_s:.0f} s"
             self._facts.restarts += 1
-            logger.warning("pipeline.ended code=%d retry_s=%.0f", code, pause_s)
+            log = self._journal.path
+            logger.warning("pipeline.ended code=%d retry_s=%.0f log=%s", code, pause_s, log)
             await asyncio.sleep(pause_s)
 
     async def _run(self) -> int:
         """One life of the child."""
         self._facts.state, self._facts.detail = PipelineState.STARTING, ""
-        self._child = await asyncio.create_subprocess_exec(
+        child = self._child = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
             start_new_session=True,  # Ctrl-C is for us; we tell it
         )
-        self._facts.pid = self._child.pid
-        logger.info("pipeline.started pid=%d", self._child.pid)
-        assert self._child.stdout is not None
-        async for line in self._child.stdout:
-            self._hear(line.strip())
-        code = await self._child.wait()
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._facts.pid = child.pid
+        logger.info("pipeline.started pid=%d log=%s", child.pid, self._journal.path)
+        self._readers = [
+            asyncio.create_task(self._hear(child.stdout)),
+            asyncio.create_task(self._note(child.stderr)),
+        ]
+        code = await child.wait()
+        await self._see_off(child)
         self._facts.pid, self._facts.jobs = None, {}
         return code
 
-    def _hear(self, line: bytes) -> None:
-        if line == READY:
-            self._facts.state = PipelineState.UP
-            logger.info("pipeline.up pid=%s", self._facts.pid)
-        elif line.startswith(b"{"):
-            with contextlib.suppress(ValueError):
-                self._facts.jobs = json.loads(line)
+    async def _hear(self, stdout: asyncio.StreamReader) -> None:
+        """READY, and how the jobs do."""
+        async for line in stdout:
+            if line.strip() == READY:
+                self._facts.state = PipelineState.UP
+                logger.info("pipeline.up pid=%s", self._facts.pid)
+            elif line.startswith(b"{"):
+                with contextlib.suppress(ValueError):
+                    self._facts.jobs = json.loads(line)
+
+    async def _note(self, stderr: asyncio.StreamReader) -> None:
+        """All of it in the journal, our own lines in our log."""
+        rest = b""
+        while chunk := await stderr.read(CHUNK_BYTES):
+            self._journal.write(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-LINE_BYTES_MAX:]
+            for line in filter(None, map(bytes.rstrip, lines)):
+                self._last_words = line
+                _pass_on(line)
 
     async def _end(self) -> None:
         child = self._child
-        if child is None or child.returncode is not None:
+        if child is None:
             return
         assert child.stdin is not None
         child.stdin.close()
         try:
             await asyncio.wait_for(child.wait(), STOP_S)
         except TimeoutError:
-            logger.warning("pipeline.killed pid=%d", child.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child.pid)
             await child.wait()
+        await self._see_off(child)
+
+    async def _see_off(self, child: asyncio.subprocess.Process) -> None:
+        """What it started ends with it, and holds its pipes until then; what does not is killed."""
+        _, lingering = await asyncio.wait(self._readers, timeout=STOP_S)
+        if lingering:
+            _kill(child.pid)
+            await asyncio.wait(self._readers)
+
+
+def _kill(group: int) -> None:
+    logger.warning("pipeline.killed pid=%d", group)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _pass_on(line: bytes) -> None:
+    """A line of one of our loggers, as if it had been logged here; Spark's are none."""
+    if ours := _OURS.fullmatch(line):
+        level, name, message = (part.decode(errors="replace") for part in ours.groups())
+        number = logging.getLevelNamesMapping()[level]
+        logging.getLogger(name).log(number, "%s", message)
 
 
 def _words(kafka: str) -> list[str]:

@@ -11,6 +11,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from cordwood.broker.broker import Broker
 from cordwood.clock import Clock, SystemClock
@@ -123,7 +124,7 @@ def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None
     if config.pipeline == "off" or service.broker is None:
         return None
     kafka = service.addresses.get("kafka", [None])[0]
-    supervisor = Supervisor.embedded(service.broker.pipeline, kafka)
+    supervisor = Supervisor.embedded(service.broker.pipeline, kafka, Path(config.data))
     if supervisor is not None:
         supervisor.start()
     return supervisor
@@ -141,7 +142,5 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
     pipeline = _start_pipeline(config, service)
     await stop.wait()
     logger.info("broker.stopping")
-    if pipeline is not None:
-        await pipeline.stop()
-    await service.stop()
+    await asyncio.gather(*([pipeline.stop()] if pipeline else []), service.stop())
     logger.info("broker.stopped")

@@ -1,17 +1,50 @@
 """``cordwood serve`` with its pipeline: ready without waiting for it, and never outlived by it."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from cordwood.client import Producer
 from cordwood.client.http import HttpClient
+from cordwood.scenario.cluster import WORKER
 from cordwood.scenario.pipeline import START_S, routed
+from cordwood.scenario.processes import command, descendants, is_alive
 from cordwood.scenario.stage import Child, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+OURS = re.compile(
+    r"\d{4}-\d\d-\d\d \S+ \w+ +cordwood\.|cordwood is ready:|  [a-z_]+ +127\.0\.0\.1:"
+)
+JAVA_GREETS = "incubator"
+
+
+def family(broker: Child) -> dict[int, bytes]:
+    """Every process below the broker, with how it was started."""
+    return {pid: command(pid) for pid in descendants(broker.pid)}
+
+
+def kinds(below: dict[int, bytes]) -> set[str]:
+    """Java, and the process Python workers are forked from, where they are."""
+    java = re.compile(rb"[^\0]*java\0.*SparkSubmit", re.DOTALL)
+    found = {"java" for line in below.values() if java.match(line)}
+    return found | {"python" for line in below.values() if WORKER in line}
+
+
+def end(broker: Child, number: signal.Signals) -> None:
+    """As a terminal or a supervisor does, and wait."""
+    os.kill(broker.pid, number)
+    wait_until(lambda: not broker.is_running, f"it heeds {number.name}", 60)
+    broker.stop()
+
+
+def not_ours(broker: Child) -> list[str]:
+    """What a person would have seen that is no line of cordwood's."""
+    return [line for line in broker.log().splitlines() if not OURS.match(line)]
 
 
 def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
@@ -27,23 +60,48 @@ def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
         wait_until(lambda: routed(broker) == 1, "it is routed", START_S)
         assert http.get("/api/topics", name="jobs", brief="1")["topics"]
         pid = http.get("/api/pipeline")["pid"]
-        command = [sys.executable, "-m", "cordwood", "pipeline", "status"]
+        status = [sys.executable, "-m", "cordwood", "pipeline", "status"]
         said = subprocess.run(
-            [*command, "--broker", broker.addresses["kafka"]],
+            [*status, "--broker", broker.addresses["kafka"]],
             capture_output=True,
             text=True,
             check=True,
         )
         assert said.stdout.splitlines()[1].split()[:2] == ["up", str(pid)]
+        below = family(broker)
+        assert {"java", "python"} <= kinds(below)
     finally:
         broker.kill()
-    wait_until(lambda: not _lives(pid), "the pipeline is gone too", 30)
+    wait_until(lambda: not any(map(is_alive, below)), "Java and workers are gone too", 30)
 
 
-def _lives(pid: int) -> bool:
-    """Whether it runs; one that waits to be reaped does not."""
+def test_ctrl_c_ends_java_and_workers_at_work_without_a_word_from_spark(tmp_path):
+    """What Spark says is in ``pipeline.log``; the terminal has our lines only."""
+    broker = Child(tmp_path / "data", {"pipeline": "embedded"})
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except FileNotFoundError:
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+        with Producer(broker.addresses["ingress"], name="p") as producer:
+            producer.send_and_confirm([(f"jobs.{i}", "1") for i in range(100)])
+            wait_until(lambda: routed(broker) == 100, "they are routed", START_S)
+            producer.send_and_confirm([(f"jobs.{i}", "2") for i in range(100)])  # at work again
+        below = family(broker)
+        assert {"java", "python"} <= kinds(below)
+        end(broker, signal.SIGINT)
+    finally:
+        broker.kill()
+    wait_until(lambda: not any(map(is_alive, below)), "nothing is left behind", 30)
+    assert not_ours(broker) == []
+    assert "job.opened job=route" in broker.log()
+    assert JAVA_GREETS in (tmp_path / "data" / "pipeline.log").read_text(encoding="utf-8")
+
+
+def test_a_stop_while_spark_is_starting_leaves_nothing_behind(tmp_path):
+    """SIGTERM before the pipeline is up: Java has begun, and ends without having served."""
+    broker = Child(tmp_path / "data", {"pipeline": "embedded"})
+    try:
+        wait_until(lambda: "java" in kinds(family(broker)), "Java begins", START_S)
+        below = family(broker)
+        end(broker, signal.SIGTERM)
+    finally:
+        broker.kill()
+    wait_until(lambda: not any(map(is_alive, below)), "nothing is left behind", 30)
+    assert not_ours(broker) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
+import logging
 import sys
 
 import pytest
@@ -12,9 +12,15 @@ import pytest
 from cordwood.broker.pipeline import PipelineFacts, PipelineState
 from cordwood.net import pipeline
 from cordwood.net.pipeline import Supervisor
+from cordwood.scenario.processes import is_alive
 
 WAIT_S = 30
 READS = "import sys; sys.stdin.read()"
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "pipeline.log"
 
 
 def child(code: str) -> list[str]:
@@ -27,19 +33,11 @@ async def until(holds) -> None:
             await asyncio.sleep(0.01)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def test_a_child_is_up_when_it_says_so_and_its_reports_are_kept():
+async def test_a_child_is_up_when_it_says_so_and_its_reports_are_kept(log):
     """READY, then lines of JSON; anything else is passed over."""
     facts = PipelineFacts()
     said = r"print('hello\nREADY\n{\"route\": {\"open\": true}}\n{broken', flush=True);"
-    supervisor = Supervisor(facts, child(said + READS))
+    supervisor = Supervisor(facts, child(said + READS), log)
     supervisor.start()
     await until(lambda: facts.jobs)
     assert facts.state is PipelineState.UP
@@ -47,48 +45,98 @@ async def test_a_child_is_up_when_it_says_so_and_its_reports_are_kept():
     pid = facts.pid
     await supervisor.stop()
     assert facts.state is PipelineState.OFF
-    assert not is_running(pid)
+    assert not is_alive(pid)
 
 
-async def test_a_child_that_dies_is_started_again(monkeypatch):
+async def test_a_child_that_dies_is_started_again(log, monkeypatch):
     """With a pause, and counted."""
     monkeypatch.setattr(pipeline, "PAUSES_S", (0.01,))
     facts = PipelineFacts()
-    supervisor = Supervisor(facts, child("raise SystemExit(7)"))
+    supervisor = Supervisor(facts, child("raise SystemExit(7)"), log)
     supervisor.start()
     await until(lambda: facts.restarts >= 2)
     await until(lambda: "code 7" in facts.detail)
     await supervisor.stop()
 
 
-async def test_a_child_that_cannot_run_here_is_not_tried_again():
+async def test_a_child_that_cannot_run_here_is_not_tried_again(log):
     """Exit code 2 is for what the operator must mend."""
     facts = PipelineFacts()
-    supervisor = Supervisor(facts, child("raise SystemExit(2)"))
+    supervisor = Supervisor(facts, child("raise SystemExit(2)"), log)
     supervisor.start()
     await until(lambda: facts.state is PipelineState.MISSING)
     assert facts.restarts == 0
     await supervisor.stop()
 
 
-async def test_a_child_that_does_not_heed_its_end_is_killed(monkeypatch):
+async def test_a_child_that_does_not_heed_its_end_is_killed(log, monkeypatch):
     """Serve never waits for Spark for long."""
     monkeypatch.setattr(pipeline, "STOP_S", 0.05)
     facts = PipelineFacts()
-    supervisor = Supervisor(facts, child("print('READY', flush=True); import time; time.sleep(99)"))
+    sleeps = "print('READY', flush=True); import time; time.sleep(99)"
+    supervisor = Supervisor(facts, child(sleeps), log)
     supervisor.start()
     await until(lambda: facts.state is PipelineState.UP)
     pid = facts.pid
     await supervisor.stop()
-    assert not is_running(pid)
+    assert not is_alive(pid)
+
+
+async def test_what_a_child_leaves_behind_is_killed(log, monkeypatch):
+    """Spark's Java, should it not end with its driver: it holds the pipes, and that shows."""
+    monkeypatch.setattr(pipeline, "STOP_S", 0.2)
+    facts = PipelineFacts()
+    leaves = (
+        "import subprocess, sys, json;"
+        "left = subprocess.Popen(['sleep', '99'], stdin=subprocess.DEVNULL);"
+        "print(json.dumps({'left': left.pid}), flush=True);"
+    )
+    supervisor = Supervisor(facts, child(leaves + READS), log)
+    supervisor.start()
+    await until(lambda: facts.jobs)
+    pid = facts.jobs["left"]
+    await supervisor.stop()
+    await until(lambda: not is_alive(pid))
+
+
+async def test_what_java_says_goes_to_the_file_and_what_we_say_to_our_log_too(log, caplog):
+    """One line of ours stays one line of ours, with its level and its logger."""
+    caplog.set_level(logging.INFO)
+    facts = PipelineFacts()
+    says = (
+        "import sys; print('WARNING: Using incubator modules\\n"
+        "2026-11-16 02:00:00,123 WARNING cordwood.pipeline job.failed 100%\\n"
+        "2026-11-16 02:00:00,123 ERROR   root Exception', file=sys.stderr, flush=True);"
+        "print('READY', flush=True);"
+    )
+    supervisor = Supervisor(facts, child(says + READS), log)
+    supervisor.start()
+    await until(lambda: facts.state is PipelineState.UP)
+    await supervisor.stop()
+    said = [record for record in caplog.records if record.name == "cordwood.pipeline"]
+    assert [(one.levelname, one.getMessage()) for one in said] == [("WARNING", "job.failed 100%")]
+    assert len(log.read_bytes().splitlines()) == 3
+    assert "incubator" not in caplog.text
+    assert "root Exception" not in caplog.text
+
+
+async def test_why_it_cannot_run_here_is_what_the_child_said_last(log):
+    """The remedy is in that line; a person should not have to look for it."""
+    facts = PipelineFacts()
+    dies = "import sys; print('cordwood: no Java; install one', file=sys.stderr); sys.exit(2)"
+    supervisor = Supervisor(facts, child(dies), log)
+    supervisor.start()
+    await until(lambda: facts.state is PipelineState.MISSING)
+    assert facts.detail == "no Java; install one"
+    await supervisor.stop()
 
 
 @pytest.mark.parametrize("kafka", ["127.0.0.1:1", None])
-def test_what_is_missing_is_said_once_with_its_remedy(kafka, monkeypatch, caplog):
+def test_what_is_missing_is_said_once_with_its_remedy(kafka, tmp_path, monkeypatch, caplog):
     """Without Spark, or without the door the pipeline needs, the broker serves all the same."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     facts = PipelineFacts()
-    assert Supervisor.embedded(facts, kafka) is None
+    assert Supervisor.embedded(facts, kafka, tmp_path) is None
     assert facts.state is PipelineState.MISSING
     (said,) = caplog.messages
     assert ('pip install "cordwood[spark]"' if kafka else "--kafka") in said
