@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from cordwood.broker.compaction import LEASE_MS
 from cordwood.clock import ManualClock
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import StaleManifest
@@ -126,7 +127,7 @@ def test_a_job_killed_at_any_task_leaves_the_log_as_it_was(story, tmp_path, monk
                     dead.setattr(Pass, "tidy", lambda self: None)
                     with pytest.raises(Killed):
                         yard.compact(demand=False, run=killing_run(at, after=after))
-                yard.desk.release(yard.partition.tp)  # its lease ends
+                yard.clock.advance(LEASE_MS)  # its lease ends
                 expect_whole(yard, story)
             shutil.rmtree(tmp_path / "data")
 
@@ -147,7 +148,7 @@ def test_a_job_killed_after_its_manifests_is_simply_run_again(story, tmp_path, m
             with pytest.raises(Killed):
                 yard.compact(demand=False)
         assert list((yard.data / "staging").glob("compact-*/manifest.json"))
-        yard.desk.release(yard.partition.tp)
+        yard.clock.advance(LEASE_MS)
         expect_whole(yard, story)
 
 
@@ -207,7 +208,7 @@ def test_two_jobs_on_one_partition_cannot_both_win(story, tmp_path):
         order = yard.post(
             "/api/compaction", {"action": "begin", "topic": None, "demand": False, "dry": False}
         )["orders"][0]
-        yard.desk.release(yard.partition.tp)
+        yard.clock.advance(LEASE_MS)
         slow = Pass(order, in_process, progress=lambda *_: None, task_bytes=1 << 20)
         slow.prepare()
         jobs, state = slow.commit()
