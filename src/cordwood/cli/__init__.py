@@ -6,7 +6,6 @@ Data goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 failed, 2 us
 
 from __future__ import annotations
 
-import os
 import sys
 
 from cordwood.errors import CordwoodError
@@ -26,9 +25,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of our pipe had enough; quiet, as head(1) expects
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:
         if error.filename is None:
             raise

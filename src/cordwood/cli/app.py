@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +63,16 @@ class LazyCommands(TyperGroup):
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; a reader of our pipe that has had enough is no failure, as head(1) expects."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
+        return result
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As always, but a misspelt command is answered with the nearest."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from cordwood.cli.output import parse_settings
 from cordwood.cli.progress import progress
+from cordwood.errors import CordwoodError, UnavailableError
 
 if TYPE_CHECKING:
     from cordwood.pipeline.broker import BrokerApi, Where
+
+ENDING_S = 10  # a Java that hangs up is gone by then
 
 MasterOption = Annotated[
     str | None,
@@ -73,14 +79,61 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
     """A session for one command; Ctrl-C cancels its jobs."""
     from cordwood.pipeline.session import open_session
 
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # errors are said once, by us
+    _keep_spark_quiet()
     with progress("starting Spark"), _hushed():
         spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
+    # Spark's own handler asks Java in the middle of a question that is still unanswered.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     except KeyboardInterrupt:
-        spark.sparkContext.cancelAllJobs()
+        cancel_jobs(spark)
+        raise
+    except (CordwoodError, BrokenPipeError):
+        raise
+    except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # Spark met it while tidying up
+            cancel_jobs(spark)
+            raise KeyboardInterrupt from None
+        if _has_ended(spark):
+            raise UnavailableError(
+                "Spark's Java ended in the middle, most likely for want of memory; "
+                "give it more with --conf spark.driver.memory=4g"
+            ) from None
         raise
     finally:
-        spark.stop()
+        _elsewhere(spark.stop)
+
+
+def cancel_jobs(spark: Any) -> None:
+    """End whatever the session runs, also after a Ctrl-C that came while Java was asked."""
+    _elsewhere(spark.sparkContext.cancelAllJobs)
+
+
+def _elsewhere(ask: Callable[[], None]) -> None:
+    """Ask Java from another thread: an interrupted one would read the answer it left unread."""
+
+    def act() -> None:
+        with suppress(Exception):  # a Java that has ended has nothing left to stop
+            ask()
+
+    asker = threading.Thread(target=act, name="spark-end", daemon=True)
+    asker.start()
+    asker.join()
+
+
+def _has_ended(spark: Any) -> bool:
+    """Whether the Java that this process started is no more; it may be about to end."""
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no public way
+    with suppress(subprocess.TimeoutExpired):
+        return java is not None and java.wait(ENDING_S) is not None
+    return False
+
+
+def _keep_spark_quiet() -> None:
+    """Errors are said once, by us: not by Spark's loggers, nor by those who use the root's."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    ours = logging.StreamHandler()
+    ours.addFilter(lambda record: record.name != "root")
+    logging.getLogger().addHandler(ours)

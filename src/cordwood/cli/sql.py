@@ -11,7 +11,7 @@ import typer
 
 from cordwood.cli.grid import Mode, print_rows
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
-from cordwood.cli.sparking import ConfOption, MasterOption
+from cordwood.cli.sparking import ConfOption, MasterOption, cancel_jobs
 from cordwood.errors import CordwoodError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Shell:
                     return
                 self.run(statement)
             except KeyboardInterrupt:
-                self._spark.sparkContext.cancelAllJobs()
+                cancel_jobs(self._spark)
                 typer.echo("cancelled", err=True)
             except CordwoodError as error:
                 typer.echo(f"{error}", err=True)

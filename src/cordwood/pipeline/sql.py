@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TEXTS: Final = {"key_text": "key", "value_text": "value"}
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COUNT_ALL: Final = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
+_UNPACKED: Final = re.compile(r"\b(variant|interval|void)\b")  # Arrow has no such type, or two
 _STRING: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 
 
@@ -104,14 +105,44 @@ class Topics:
 
 
 def stream_rows(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The result row by row, as it is computed; raises ``InvalidOption`` when the query fails."""
+    """The result row by row, as it is computed; raises ``InvalidOption`` when the query fails.
+
+    Spark hands over one partition at a time. As rows a partition would not fit into the driver's
+    Java, so tasks pack it into pages of Arrow's bytes, which do.
+    """
     from pyspark.errors import PySparkException
 
+    is_packed = not _UNPACKED.search(frame.schema.simpleString())
+    source = frame.mapInArrow(_pack, "page binary") if is_packed else frame
     try:
-        for row in frame.toLocalIterator(prefetchPartitions=True):
-            yield tuple(row)
+        for row in source.toLocalIterator(prefetchPartitions=True):
+            if is_packed:
+                yield from _unpack(row["page"])
+            else:
+                yield tuple(row)
     except PySparkException as error:
         raise InvalidOption(plain_reason(error)) from None
+
+
+def _pack(batches: Iterator[Any]) -> Iterator[Any]:
+    """Every batch of rows as one row: a page of Arrow's stream format, compressed."""
+    import pyarrow as pa
+
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    for batch in batches:
+        page = pa.BufferOutputStream()
+        with pa.ipc.new_stream(page, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        yield pa.RecordBatch.from_pydict({"page": [page.getvalue().to_pybytes()]})
+
+
+def _unpack(page: bytes) -> Iterator[tuple[Any, ...]]:
+    """The rows of a page; columns by place, as two may have one name."""
+    import pyarrow as pa
+
+    for batch in pa.ipc.open_stream(page):
+        columns = (column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns)
+        yield from zip(*columns, strict=True)
 
 
 def plain_reason(error: Exception) -> str:

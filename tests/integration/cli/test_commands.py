@@ -225,3 +225,21 @@ def test_topic_names_are_completed(cordwood, words):
         check=False,
     )
     assert done.stdout.split() == ["numbers"]
+
+
+def test_a_reader_that_had_enough_is_no_failure():
+    """`cordwood cat t | head -1` under pipefail is a success, and quiet."""
+    with Broker() as broker:
+        lines = b"".join(b"%d\n" % number for number in range(20_000))
+        python = [sys.executable, "-m", "cordwood"]
+        subprocess.run([*python, "produce", "t", "-q", "-b", broker.kafka], input=lines, check=True)
+        child = subprocess.Popen(
+            [*python, "cat", "t", "-b", broker.kafka],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        child.stderr.close()
+        assert child.wait(60) == 0

@@ -281,6 +281,20 @@ def test_topics_are_views_and_results_come_in_every_form(bench):
         bench.sql("select * from nowhere")
 
 
+def test_results_keep_their_shape_on_the_way_through_pages(bench):
+    """Columns of one name, maps, structs, nulls, and a type that Arrow has not."""
+    said = bench.sql("select 1 a, 2 a, null b", Mode.CSV)
+    assert said == "a,a,b\n1,2,\n"
+    shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
+    assert json.loads(bench.sql(shaped)) == {
+        "m": {"k": 1},
+        "s": {"x": "0xff"},
+        "n": None,
+        "d": "1.50",
+    }
+    assert "1" in bench.sql("select interval '1' day i")
+
+
 def test_jobs_see_nothing_of_a_transaction_that_was_aborted(bench, tmp_path):
     """Table, SQL, replay and books: what no consumer may read is in none of them."""
     bench.put("users", [(b"ada", b"1", ())])

@@ -1,0 +1,81 @@
+"""A command's Spark session ends as the command does, whatever ends it."""
+
+import signal
+import subprocess
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from cordwood.cli import sparking
+from cordwood.errors import UnavailableError
+
+
+class FakeSpark:
+    """Notes what is asked of it, and by which thread."""
+
+    def __init__(self) -> None:
+        self.asked = []
+        java = SimpleNamespace(wait=self.wait)
+        gateway = SimpleNamespace(proc=java)
+        self.sparkContext = SimpleNamespace(cancelAllJobs=self.cancel, _gateway=gateway)
+        self.is_ended = False
+
+    def wait(self, timeout):
+        if not self.is_ended:
+            raise subprocess.TimeoutExpired("java", timeout)
+        return 52
+
+    def cancel(self):
+        self.asked.append(("cancel", threading.current_thread()))
+
+    def stop(self):
+        self.asked.append(("stop", threading.current_thread()))
+        if self.is_ended:
+            raise ConnectionRefusedError
+
+
+@pytest.fixture
+def spark(monkeypatch):
+    fake = FakeSpark()
+    monkeypatch.setattr("cordwood.pipeline.session.open_session", lambda *_, **__: fake)
+    monkeypatch.setattr(sparking, "_keep_spark_quiet", lambda: None)
+    before = signal.getsignal(signal.SIGINT)
+    yield fake
+    signal.signal(signal.SIGINT, before)
+
+
+def fail_at_once():
+    raise KeyboardInterrupt
+
+
+def fail_in_tidying():
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise ValueError("an answer to another question")
+
+
+@pytest.mark.parametrize("fail", [fail_at_once, fail_in_tidying])
+def test_ctrl_c_cancels_and_stops_from_a_thread_whose_questions_are_answered(spark, fail):
+    """The interrupted thread has an answer on its way; what it asked next would be given that."""
+    with pytest.raises(KeyboardInterrupt), sparking.spark_session("t", None, None):
+        fail()
+    assert [what for what, _ in spark.asked] == ["cancel", "stop"]
+    assert threading.current_thread() not in {who for _, who in spark.asked}
+
+
+def test_a_java_that_ended_is_one_sentence_with_a_remedy(spark):
+    """Most often it ran out of memory; nobody is helped by where Python noticed."""
+    spark.is_ended = True
+    with (
+        pytest.raises(UnavailableError, match=r"spark\.driver\.memory"),
+        sparking.spark_session("t", None, None),
+    ):
+        raise ConnectionResetError
+
+
+def test_an_error_while_java_lives_is_itself(spark):
+    """A defect of ours is not blamed on Java."""
+    with pytest.raises(ValueError, match="ours"), sparking.spark_session("t", None, None):
+        raise ValueError("ours")
