@@ -50,7 +50,7 @@ class Terminal:
 
     def text(self) -> str:
         """What was written so far, without colours and cursor movements."""
-        while select.select([self._ours], [], [], 0)[0]:
+        while self._has_more(0):
             self.raw += os.read(self._ours, 65536)
         return _CONTROL.sub("", self.raw.decode(errors="replace"))
 
@@ -59,5 +59,11 @@ class Terminal:
         deadline = time.monotonic() + READY_S
         while wanted not in (seen := self.text()):
             assert time.monotonic() < deadline, f"{wanted!r} is not in {seen!r}"
-            select.select([self._ours], [], [], 1)
+            self._has_more(1000)
         return seen
+
+    def _has_more(self, wait_ms: int) -> bool:
+        """By poll: a long run of tests has descriptors above what select can take."""
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        return bool(poll.poll(wait_ms))
