@@ -62,6 +62,10 @@ def compact(
                 dry=dry_run,
                 progress=stages.begin,
             )
+        if not outcomes:
+            show([plan_row(row) for row in _partitions(api, topic)], form)
+            typer.echo("nothing was compacted; the table says why", err=True)
+            return
     show([_outcome_row(outcome) for outcome in outcomes], form)
     if any(outcome.error for outcome in outcomes):
         raise typer.Exit(FAILED)

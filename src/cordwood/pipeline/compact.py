@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from cordwood.decide.compaction import encode_state
@@ -76,7 +77,8 @@ def run_due(
     """Compact what is due, the most dirty first; what fails is reported and holds up no other."""
     said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
     outcomes = []
-    for order in api.post("/api/compaction", said)["orders"]:
+    orders = api.post("/api/compaction", said)["orders"]
+    for number, order in enumerate(orders):
         where = _where(order)
         try:
             outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
@@ -89,7 +91,17 @@ def run_due(
             logger.exception("compaction.failed partition=%s-%d", *_tp(order))
             api.post("/api/compaction", {"action": "fail", **where, "error": str(error)})
             outcomes.append(_failed(order, error))
+        except (KeyboardInterrupt, SystemExit):
+            _let_go(api, orders[number:])
+            raise
     return outcomes
+
+
+def _let_go(api: Api, orders: Sequence[Mapping[str, Any]]) -> None:
+    """Interrupted: whoever comes next need not wait until these leases end."""
+    for order in orders:
+        with suppress(CordwoodError):
+            api.post("/api/compaction", {"action": "release", **_where(order)})
 
 
 def run_order(

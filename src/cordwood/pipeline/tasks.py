@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,3 +88,6 @@ def _outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodErr
         return work(task)
     except CordwoodError as error:
         return error
+    except OSError as error:  # a full disk, a place that cannot be written: no traceback helps
+        where = error.filename or "a file"
+        return UnavailableError(f"{where}: {error.strerror or error}; mend that and run this again")

@@ -90,3 +90,16 @@ def wait_until(holds):
     while not holds():
         assert time.monotonic() < deadline
         threading.Event().wait(0.001)
+
+
+def test_an_interrupted_job_gives_its_partitions_back(tmp_path):
+    """Ctrl-C, and the next ``compact --now`` need not wait until the lease ends."""
+
+    def interrupted(_function, _items, /):
+        raise KeyboardInterrupt
+
+    with a_dirty_yard(tmp_path) as yard:
+        with pytest.raises(KeyboardInterrupt):
+            yard.compact(run=interrupted)
+        (outcome,) = yard.compact()
+        assert (outcome.error, outcome.records_after) == ("", 1)

@@ -1,0 +1,36 @@
+"""Spark tasks of plain values: what becomes of an error in one of them."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from cordwood.errors import StaleManifest, UnavailableError
+from cordwood.pipeline.tasks import _outcome
+
+
+def test_an_error_of_ours_comes_back_as_itself():
+    """With its class, so that who asked can tell what to do."""
+
+    def work(_):
+        raise StaleManifest("moved on")
+
+    assert isinstance(_outcome(work, 1), StaleManifest)
+
+
+def test_a_full_disk_is_one_sentence_with_the_place():
+    """Whichever task met it; no traceback through Spark."""
+
+    def work(_):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tape/bundle.part")
+
+    outcome = _outcome(work, 1)
+    assert isinstance(outcome, UnavailableError)
+    assert "/tape/bundle.part: No space left on device" in str(outcome)
+
+
+def test_a_mistake_of_our_own_stays_one():
+    """Only what the world does to us is told in a sentence."""
+    with pytest.raises(ZeroDivisionError):
+        _outcome(lambda _: 1 // 0, 1)
