@@ -234,13 +234,11 @@ def _release(stage: Stage, frames: int) -> None:
     )
     size = stage.bytes_of("smpte")
     stage.client.ack("smpte", "edit-suite", frames)
-    dropped = stage.client.reclaim("smpte")
+    stage.client.reclaim("smpte")  # or the monitor, if it looked in between
     freed = size - stage.bytes_of("smpte")
     stage.freed(freed)
     status = stage.client.status(1, "smpte")
-    stage.tell(
-        f"{dropped} segment reclaimed, {freed:,} bytes; GET_STATUS 1: {status.word} {status.bundle}"
-    )
-    stage.check("the consumed segment went", dropped == 1)
+    stage.tell(f"{freed:,} bytes reclaimed; GET_STATUS 1: {status.word} {status.bundle}")
+    stage.check("the consumed segment went", freed > 0)
     stage.check("its records are found in the archive", status.word == "ARCHIVED")
     stage.moment("release")

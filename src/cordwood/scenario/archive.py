@@ -13,7 +13,7 @@ from typing import Any
 
 from cordwood.client import Client, Producer
 from cordwood.errors import CordwoodError
-from cordwood.scenario.stage import Stage, read_all
+from cordwood.scenario.stage import HOUR_MS, Stage, read_all
 
 RECORDS = 1000
 BUNDLE = 250
@@ -22,7 +22,7 @@ CHECK_FAILED = 5
 
 def cold_storage(stage: Stage) -> None:
     """1,000 records, drained, in 4 bundles; reclaimed, verified, tampered with, restored."""
-    child = stage.serve(ingress_topic="archive")
+    child = stage.serve(ingress_topic="archive", monitor_interval_ms=str(HOUR_MS))
     control, kafka = child.addresses["control"], child.addresses["kafka"]
     payloads = [f"reel {i:04d}" for i in range(RECORDS)]
     with Client(control) as client, Producer(child.addresses["ingress"], name="deck") as deck:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cordwood.client import Client, Producer
-from cordwood.scenario.stage import Stage, read_all
+from cordwood.scenario.stage import HOUR_MS, Stage, read_all
 from cordwood.testing import Broker
 
 FRAMES = 750
@@ -54,7 +54,7 @@ def retention(stage: Stage) -> None:
 
 def _retention_black_box(stage: Stage) -> None:
     """By the doors alone."""
-    child = stage.serve("black")
+    child = stage.serve("black", monitor_interval_ms=str(HOUR_MS))
     with Client(child.addresses["control"]) as client:
         client.register("held", "slow")
         client.configure("held", {"cleanup.policy": "consume"})
@@ -73,7 +73,7 @@ def _retention_black_box(stage: Stage) -> None:
 
 def _retention_white_box(stage: Stage) -> None:
     """The same, looking at the partition and at what the monitor says of it."""
-    with Broker(stage.directory / "white") as broker:
+    with Broker(stage.directory / "white", monitor_interval_ms=HOUR_MS) as broker:
         inside = broker.service.broker
         assert inside is not None
         with Client(broker.control) as client:
@@ -105,7 +105,7 @@ def timecode(frame: int) -> str:
 
 def smpte(stage: Stage) -> None:
     """750 frames of timecode, kept through a rotation until the synchronizer has read them."""
-    child = stage.serve()
+    child = stage.serve(monitor_interval_ms=str(HOUR_MS))
     control = child.addresses["control"]
     codes = [timecode(frame) for frame in range(FRAMES)]
     with Client(control) as client, Producer(child.addresses["ingress"], name="deck") as deck:

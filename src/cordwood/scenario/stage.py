@@ -17,6 +17,7 @@ from typing import IO, Self
 from cordwood.client import Client, Line
 
 READY = "READY "
+HOUR_MS = 3_600_000  # a monitor that looks this seldom leaves every RECLAIM to the scenario
 
 
 class Failed(Exception):  # the verdict of a scenario, not an error of the program

@@ -79,7 +79,7 @@ class Yard:
 
 @pytest.fixture
 def yard(spark):
-    with Broker(durability="os") as broker:
+    with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
         yard = Yard(broker, spark)
         yield yard
         yard.api.close()

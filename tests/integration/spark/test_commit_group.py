@@ -15,7 +15,7 @@ GROUP = "spark-jobs"
 
 @pytest.fixture
 def broker(tmp_path):
-    with Broker(tmp_path / "data", durability="os") as running:
+    with Broker(tmp_path / "data", durability="os", monitor_interval_ms=3_600_000) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ from cordwood.testing import Broker
 
 @pytest.fixture
 def broker():
-    with Broker(durability="os") as broker:
+    with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
         with Client(broker.control) as client:
             client.register("t", "r")
             client.configure("t", {"cleanup.policy": "consume", "archive.required": "true"})
