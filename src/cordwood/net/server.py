@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -26,6 +27,8 @@ logger = logging.getLogger("cordwood.net")
 SWEEP_S = 1.0  # how often idle connections are looked for
 CLOSE_S = 1.0  # how long a stop waits for peers to take the last bytes
 KEEPALIVE_S = 60  # a peer silent for this long is asked whether it is still there
+REFUSALS_TOLD_S = 10.0  # a door that refuses a crowd says so this often, not for each of it
+LOG_DESCRIPTORS = 256  # open files kept for the log, or a quarter where the limit is low
 
 
 @dataclass(slots=True, eq=False)
@@ -69,14 +72,13 @@ class Door:
     accepted: int = 0
     refused: int = 0
     timed_out: int = 0
+    refusals_told_at: float = float("-inf")
 
     def admit(self, transport: asyncio.BaseTransport) -> Link | None:
-        """A place for a new connection, or None when the door is full (it is closed then)."""
+        """A place for a new connection, or None when there is none (it is closed then)."""
         stream = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
-        if len(self.links) >= self.connections_max:
-            self.refused += 1
-            logger.warning("connection.refused door=%s connections=%d", self.name, len(self.links))
-            stream.abort()
+        if obstacle := self._obstacle(stream):
+            self._refuse(stream, obstacle)
             return None
         self.accepted += 1
         _keep_alive(stream)
@@ -84,6 +86,22 @@ class Door:
         link.writable.set()
         self.links.add(link)
         return link
+
+    def _obstacle(self, stream: asyncio.Transport) -> str | None:
+        """Why there is no place for one more, if so."""
+        if len(self.links) >= self.connections_max:
+            return f"connections.max={self.connections_max}"
+        if _descriptor(stream) >= descriptors_for_connections():
+            return "open files of this process run out; raise `ulimit -n` or LimitNOFILE"
+        return None
+
+    def _refuse(self, stream: asyncio.Transport, why: str) -> None:
+        self.refused += 1
+        stream.abort()
+        now = self.clock.monotonic()
+        if now - self.refusals_told_at >= REFUSALS_TOLD_S:
+            self.refusals_told_at = now
+            logger.warning("connection.refused door=%s total=%d %s", self.name, self.refused, why)
 
     def release(self, link: Link) -> None:
         """The connection is gone; whoever waits to write to it finds out."""
@@ -205,6 +223,18 @@ class Server:
         await asyncio.sleep(0)
 
 
+def descriptors_for_connections() -> float:
+    """Below which number a connection's descriptor must be, so that the log can open its files.
+
+    Numbers are given out lowest first: a high one means that those below it are taken. Were none
+    left, the event loop would close newcomers without a word, and no segment could be cut.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    return limit - min(LOG_DESCRIPTORS, limit // 4)
+
+
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
     """TLS as the config asks; mutual when it names a client CA."""
     if not (config.tls_cert and config.tls_key):
@@ -240,6 +270,11 @@ def format_address(address: tuple[object, ...]) -> str:
     """A socket's address as ``parse_address`` reads it."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    raw = transport.get_extra_info("socket")
+    return -1 if raw is None else cast("int", raw.fileno())
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 
 import pytest
@@ -224,6 +225,23 @@ def test_memory_stays_bounded_under_a_flood_of_bad_lines(tmp_path):
             lambda: high_watermark(served.control, "dead_letter") == 128_000,
             "every bad line is a dead letter",
         )
+
+
+def test_a_crowd_beyond_the_open_files_is_refused_in_one_line_and_the_log_goes_on(tmp_path):
+    """Connections leave descriptors to the log; when the crowd has gone, others come in again."""
+    with Served(tmp_path / "data") as served:
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (96, 96))
+        with Wire(served.control) as early:
+            assert early.ask(b"REGISTER before") == b"OK"
+            with wires(served.control, 120) as crowd:
+                assert crowd[-1].is_closed()
+                for number in range(5):
+                    assert early.ask(b"PUT topic-%d payload" % number).startswith(b"OK")
+                said = served.log().count("connection.refused door=control")
+                assert (said, "raise `ulimit -n`" in served.log()) == (1, True)
+            until(lambda: served.connections("control") == 2, "the crowd is gone")
+        with Wire(served.control) as late:
+            assert late.ask(b"GET_ACK topic-0") == b"ACK 1"
 
 
 def test_refusals_are_logged_without_a_traceback(broker: Broker, caplog):
