@@ -15,7 +15,15 @@ from cordwood.log.descriptors import Descriptors
 from cordwood.log.files import Files
 from cordwood.log.layout import SEGMENT_KINDS, SWAP, Kind, file_path
 from cordwood.log.producers import ABORTED_BYTES
-from cordwood.log.segment import Segment, Survey
+from cordwood.log.segment import Segment, Survey, survey
+
+
+def survey_staged(
+    directory: Path, base_offset: int, interval_bytes: int, created_ms: int
+) -> Survey:
+    """What the segment that stands there as ``.swap`` holds."""
+    path = file_path(directory, base_offset, Kind.LOG, SWAP)
+    return survey(path, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
 
 
 def take_live_names(files: Files, directory: Path, bases: Sequence[int]) -> None:

@@ -42,23 +42,16 @@ from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError, DiskFull, OffsetOutOfRange
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.epochs import EpochEnd, epoch_end, with_epoch, without_epochs_from
-from cordwood.log.exchange import live_segments, take_live_names
+from cordwood.log.exchange import live_segments, survey_staged, take_live_names
 from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
 from cordwood.log.health import Health
 from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import (
-    PARTITION_METADATA,
-    SEGMENT_KINDS,
-    SWAP,
-    Kind,
-    encode_metadata,
-    file_path,
-)
+from cordwood.log.layout import PARTITION_METADATA, SEGMENT_KINDS, Kind, encode_metadata
 from cordwood.log.marks import Marks
 from cordwood.log.producers import Aborted, Producers
 from cordwood.log.recovery import Loaded, Loader, Recovery, open_segment
-from cordwood.log.segment import Segment, Survey, survey
+from cordwood.log.segment import Segment, Survey
 from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
 from cordwood.log.tail import (
     Alone,
@@ -243,6 +236,10 @@ class Partition:
 
         return self._window.look(ask)
 
+    def is_resident(self, offset: int, max_bytes: int) -> bool:
+        """Whether to ``read`` this would wait for no disk, as far as can be told beforehand."""
+        return self._window.look(lambda view: view.is_resident(offset, max_bytes))
+
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
         """The first record whose timestamp is not below ``timestamp_ms``."""
         return self._window.look(lambda view: view.find_time(timestamp_ms))
@@ -267,9 +264,7 @@ class Partition:
         outcomes: list[Outcome] = []
         group = Group()
         for member, batches in enumerate(appends):
-            if group.members and not group.may_take(
-                batches, self._active.info(), self.config, now_ms
-            ):
+            if group.members and not group.may_take(batches, self._active, self.config, now_ms):
                 self._write(group, outcomes, now_ms)
                 group = Group()
             if outcomes and isinstance(outcomes[-1], DiskFull):
@@ -281,6 +276,17 @@ class Partition:
         if group.members:
             self._write(group, outcomes, now_ms)
         return outcomes
+
+    def takes_at_once(self, appends: Iterable[Batches]) -> bool:
+        """Whether to append these is to write them, and no other file: not a roll, nor a term."""
+        active, size_bytes, span = self._active, 0, 0
+        for batches in appends:
+            size_bytes += len(batches.data)
+            span += offset_span(batches.headers)
+        if active.size_bytes == 0 or not self._is_epoch_known():
+            return False  # how much fits an empty segment is for its first append to say
+        now_ms = self._clock.now_ms()
+        return plan_roll(active, size_bytes, span, self.config, now_ms) is None
 
     def append(
         self, data: bytearray | memoryview, headers: list[BatchHeader], *, strict: bool = True
@@ -302,9 +308,7 @@ class Partition:
         markers = parse_markers(data, headers)
         self.producers.check_markers(markers)
         if not group.members:
-            reason = plan_roll(
-                self._active.info(), len(data), offset_span(headers), self.config, now_ms
-            )
+            reason = plan_roll(self._active, len(data), offset_span(headers), self.config, now_ms)
             if reason is not None:
                 self.roll(reason)
             self._begin_epoch()
@@ -332,10 +336,13 @@ class Partition:
             for header, marker in group.stored:
                 self._note(header, marker, now_ms)
 
+    def _is_epoch_known(self) -> bool:
+        return with_epoch(self._epochs, self.leader_epoch, self.next_offset) is self._epochs
+
     def _begin_epoch(self) -> None:
         """Write down the term before its first batch."""
-        epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
-        if epochs is not self._epochs:
+        if not self._is_epoch_known():
+            epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
             write_epochs(self._files, self.directory, epochs)
             self._epochs = epochs
 
@@ -565,7 +572,12 @@ class Partition:
         assert end < len(self._window.segments), "the active segment is never replaced"
         assert self._window.bases[end] <= self.high_watermark, "nothing unpublished is replaced"
         assert new[0] == old[0]
-        found = [(surveys or {}).get(base) or self._survey_swap(base) for base in new]
+        told, interval_bytes = surveys or {}, self.config.index_interval_bytes
+        now_ms = self._clock.now_ms()
+        found = [
+            told.get(base) or survey_staged(self.directory, base, interval_bytes, now_ms)
+            for base in new
+        ]
         with self._window.replacing, self._health.offline_after_errors("a swap"):
             fresh = self._swap_names(start, end, found)
             self._window.set_segments(
@@ -573,14 +585,6 @@ class Partition:
             )
             self._window.refresh()
         self._repair_indexes()
-
-    def _survey_swap(self, base_offset: int) -> Survey:
-        return survey(
-            file_path(self.directory, base_offset, Kind.LOG, SWAP),
-            base_offset,
-            interval_bytes=self.config.index_interval_bytes,
-            created_ms=self._clock.now_ms(),
-        )
 
     def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
         replaced = self._window.segments[start:end]

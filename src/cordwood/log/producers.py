@@ -174,7 +174,9 @@ class Producers:
         """Note a stored batch; the aborted transaction if it was the marker that ended one."""
         if header.producer_id < 0:
             return None
-        producer = self._by_id.setdefault(header.producer_id, Producer())
+        producer = self._by_id.get(header.producer_id)
+        if producer is None:
+            producer = self._by_id[header.producer_id] = Producer()
         producer.enter(header.producer_epoch)
         producer.seen_ms = now_ms
         if header.is_control:

@@ -28,10 +28,12 @@ from cordwood.log.facts import Facts
 from cordwood.log.index import FileIndex, MemoryIndex, OffsetEntry, WrongIndex
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.producers import Aborted, WrongSnapshot, parse_aborted
+from cordwood.log.residency import is_resident
 from cordwood.log.scan import Located, Walk, read_fd
 from cordwood.model import NO_TIMESTAMP, Record, SegmentInfo, SegmentState
 
 WALK_BYTES: Final = 8192  # one read of the header walk that follows an index lookup
+RESUMED_MAX: Final = 64  # places where readers stopped; more readers than that look it up
 MANY_BATCHES: Final = 200  # in one read: each costs the plain way 2 µs, a kernel next to nothing
 _FRAME: Final = struct.Struct(">qi4xbI2xi")  # base offset, length, magic, crc, last offset delta
 
@@ -43,7 +45,7 @@ class Retired(Exception):  # caught within the room, by the reader's retry
 class Run(NamedTuple):
     """Whole batches that lie one after the other."""
 
-    data: bytes
+    data: bytes | memoryview
     first_offset: int  # of the first batch; may lie below the offset that was asked for
     next_offset: int  # where to go on
 
@@ -53,9 +55,9 @@ class Segment:
 
     # fmt: off
     __slots__ = (
-        "_descriptors", "_interval_bytes", "aborted", "aborted_count", "base_offset", "created_ms",
-        "directory", "end_offset", "first_ms", "index", "is_index_wrong", "is_retired",
-        "is_sealed", "is_void", "newest_ms", "records", "size_bytes",
+        "_descriptors", "_interval_bytes", "_resumed", "aborted", "aborted_count", "base_offset",
+        "created_ms", "directory", "end_offset", "first_ms", "index", "is_index_wrong",
+        "is_retired", "is_sealed", "is_void", "newest_ms", "records", "size_bytes",
     )
     # fmt: on
 
@@ -84,6 +86,7 @@ class Segment:
         self.is_index_wrong = False  # the files are; the one in memory is right
         self._descriptors = descriptors
         self._interval_bytes = interval_bytes  # of an index that must be built again
+        self._resumed: dict[int, int] = {}  # offset → position, where a read stopped: one goes on
         self.index: MemoryIndex | FileIndex = index or self._file_index(
             facts.index_bytes, facts.timeindex_bytes
         )
@@ -228,10 +231,33 @@ class Segment:
             run = self._whole_batches(data, position, end_offset)
         if self.is_void:
             raise Retired
+        if run is not None:
+            self._remember(run.next_offset, position + len(run.data))
         return run
+
+    def is_resident(self, offset: int, max_bytes: int, limit: int) -> bool:
+        """Whether ``read`` would wait for no disk. What it takes an index in a file to tell: no."""
+        position = self._resumed.get(offset)
+        if position is None:
+            if not isinstance(self.index, MemoryIndex):
+                return False
+            entry = self.index.floor(offset)
+            position = 0 if entry is None else entry.position
+        if position >= limit:
+            return True
+        with self.reading() as fd:
+            return is_resident(fd, position, min(position + max_bytes, limit))
+
+    def _remember(self, offset: int, position: int) -> None:
+        if len(self._resumed) >= RESUMED_MAX:
+            self._resumed.clear()
+        self._resumed[offset] = position
 
     def locate(self, fd: int, offset: int, limit: int) -> int | None:
         """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
+        resumed = self._resumed.get(offset)
+        if resumed is not None:
+            return resumed if resumed < limit else None
         try:
             entry = self._checked_index().floor(offset)
             return self._walk(fd, entry, offset, limit)
@@ -360,7 +386,7 @@ class Segment:
         if not count:
             return None
         end = int(walk.batches.positions[count - 1] + walk.batches.sizes[count - 1])
-        return Run(data[:end], int(firsts[0]), int(lasts[count - 1]) + 1)
+        return Run(_front(data, end), int(firsts[0]), int(lasts[count - 1]) + 1)
 
     def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
         """As many batches as are there whole, each with its checksum; None if all begin later."""
@@ -374,7 +400,7 @@ class Segment:
             if not next_offset <= base_offset <= base_offset + delta < segment_end:
                 raise self._misplaced(position + end, base_offset, base_offset + delta, next_offset)
             if base_offset >= end_offset:
-                return Run(data[:end], first_offset, next_offset) if end else None
+                return Run(_front(data, end), first_offset, next_offset) if end else None
             if end + size_bytes > len(data):
                 break
             if crc32c(data[end + CRC_START : end + size_bytes]) != crc:
@@ -388,7 +414,12 @@ class Segment:
             next_offset = base_offset + delta + 1
         if not end:
             raise self.corruption(f"the file ends in the batch at position {position}")
-        return Run(data if end == len(data) else data[:end], first_offset, next_offset)
+        return Run(_front(data, end), first_offset, next_offset)
+
+
+def _front(data: bytes, end: int) -> bytes | memoryview:
+    """Not a copy: a reply of megabytes nearly always ends inside a batch."""
+    return data if end == len(data) else memoryview(data)[:end]
 
 
 class Survey(NamedTuple):

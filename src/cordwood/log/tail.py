@@ -17,7 +17,6 @@ from cordwood.decide.roll import plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.segment import Segment
-from cordwood.model import SegmentInfo
 
 GROUP_BYTES_MAX: Final = 256 * KIB  # small appends are copied together up to here, and no further
 
@@ -122,16 +121,16 @@ class Group:
         self._chunks: list[bytearray | memoryview] = []
         self._producers: set[int] = set()
 
-    def may_take(
-        self, batches: Batches, active: SegmentInfo, config: TopicConfig, now_ms: int
-    ) -> bool:
+    def may_take(self, batches: Batches, active: Segment, config: TopicConfig, now_ms: int) -> bool:
         """Whether these may be written together with those that are in it already."""
         size_bytes = self.size_bytes + len(batches.data)
         if active.size_bytes == 0 or size_bytes > GROUP_BYTES_MAX:
             return False  # how much fits an empty segment is for its first append to say
-        if any(header.producer_id in self._producers for header in batches.headers):
-            return False
-        span = self.span + offset_span(batches.headers)
+        span = self.span
+        for header in batches.headers:
+            if header.producer_id in self._producers:
+                return False
+            span += header.last_offset_delta + 1
         return plan_roll(active, size_bytes, span, config, now_ms) is None
 
     def add(self, member: int, data: bytearray | memoryview, stored: list[Stored]) -> None:
@@ -167,9 +166,11 @@ def assign(
     position = 0
     for header in headers:
         patch(data, position, base_offset, leader_epoch)
-        if stamp_ms is not None:
+        if stamp_ms is None:
+            stored.append(header.patched(base_offset, leader_epoch))
+        else:
             stamp_append_time(data, position, stamp_ms)
-        stored.append(parse_header(data, position))
+            stored.append(parse_header(data, position))
         position += header.size_bytes
         base_offset += header.last_offset_delta + 1
     assert position == len(data), "the headers are those of the bytes"

@@ -22,7 +22,7 @@ from cordwood.model import NO_TIMESTAMP
 class Slice(NamedTuple):
     """Whole batches as stored, and where the partition stood when they were read."""
 
-    data: bytes
+    data: bytes | memoryview
     first_offset: int  # of the first batch: it may begin below the offset asked for
     next_offset: int  # where to read next; past the gap when there is nothing
     log_start_offset: int
@@ -62,6 +62,11 @@ class View(NamedTuple):
                 return self._slice(run.data, run.first_offset, run.next_offset)
         return self._slice(b"", offset, end_offset)
 
+    def is_resident(self, offset: int, max_bytes: int) -> bool:
+        """Whether a ``read`` from here would wait for no disk, as far as can be told beforehand."""
+        segment, limit = next(self._from(offset))
+        return segment.is_resident(offset, max_bytes, limit)
+
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
         """The first record at or after the log start whose timestamp is not below this."""
         for segment, limit in self._from(self.log_start_offset):
@@ -99,7 +104,7 @@ class View(NamedTuple):
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _slice(self, data: bytes, first_offset: int, next_offset: int) -> Slice:
+    def _slice(self, data: bytes | memoryview, first_offset: int, next_offset: int) -> Slice:
         return Slice(
             data,
             first_offset,

@@ -1,9 +1,13 @@
-"""The single writer: one thread per data directory that changes partitions, and nobody else does.
+"""The single writer: one per data directory that changes partitions, and nobody else does.
 
 It gathers the appends that wait, writes them, syncs each touched file once, and only then tells
 everybody (group commit). Whatever else changes a partition (a cut, a reclaim, a swap, a topic's
 birth or death) runs here too, between two commits, through ``call``; so no lock is ever taken
 around a partition and "count and seal" is one step.
+
+The work is a thread's, because it waits for disks. A small commit that needs no sync waits for
+none: when the thread rests, whoever submitted does it on the spot, and nobody has to be woken
+twice for one message. At any time one of the two is the writer, never both.
 
 The queue is bounded by its callers: they look at ``waiting_records`` and ``waiting_bytes`` before
 they take more work from a socket. Appends marked ``hold`` have no other copy (lines off a socket):
@@ -36,6 +40,7 @@ HOLD_RETRY_S = 0.1  # how often held appends try a full disk again
 SPACE_RETRY_S = 0.5  # how often a full disk is looked at when no append is there to try it
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
 SYNC_THREADS = 4  # files of one commit are synced side by side
+AT_ONCE_BYTES_MAX = 64 * KIB  # a commit that is copied in less time than a thread is woken
 
 logger = logging.getLogger("cordwood.log")
 
@@ -80,7 +85,7 @@ class WriterStats:
 
 
 class Writer:
-    """The thread, its queue and its counters."""
+    """The queue, the thread, and the counters."""
 
     def __init__(
         self,
@@ -88,11 +93,14 @@ class Writer:
         *,
         enough_records: int = 8192,
         deliver: Callable[[Commit], None] = Commit.settle,
+        post: Callable[[Callable[[], None]], object] = lambda tell: tell(),
         has_space: Callable[[], bool] = lambda: True,
         soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
     ) -> None:
         """``enough_records``: when so many wait, whoever sends more is blocked by then.
 
+        ``deliver`` hears of every commit, in order, where submitters are: ``post`` brings what it
+        is given there from the thread.
         ``has_space`` is asked after a full disk, when nothing waits that would find out by itself.
         ``soon`` calls what it is given once the submitter is done with what it has at hand: so one
         turn of an event loop over many sockets wakes the thread once, and is one commit.
@@ -104,9 +112,13 @@ class Writer:
         self._durability = durability
         self._enough_records = enough_records
         self._deliver = deliver
+        self._post = post
         self._has_space = has_space
         self._soon = soon
         self._is_wake_due = False
+        self._is_working = False  # somebody is the writer just now
+        self._failure: BaseException | None = None  # of a commit outside the thread
+        self._untold: deque[Commit] = deque()
         self._appends: deque[Append] = deque()
         self._calls: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._wake = threading.Condition()
@@ -133,9 +145,42 @@ class Writer:
             self._soon(self._wake_up)
 
     def _wake_up(self) -> None:
+        """Commit on the spot what can be, or let the thread do it."""
         with self._wake:
             self._is_wake_due = False
-            self._wake.notify()
+            appends = self._take_at_once()
+            if not appends:
+                self._wake.notify()
+                return
+            self._is_working = True
+        try:
+            self._commit(appends)
+        except BaseException as error:
+            self._failure = error  # the thread dies of it, as of its own
+            raise
+        finally:
+            with self._wake:
+                self._is_working = False
+                if self._appends or self._calls or self._closing or self._failure:
+                    self._wake.notify()
+        self._tell()
+
+    def _take_at_once(self) -> dict[Partition, list[Append]]:
+        """Everything that waits, if it can be written here and now; otherwise nothing."""
+        is_busy = self._is_working or self._calls or self._closing or self._retry_held_at
+        if is_busy or self.waiting_bytes > AT_ONCE_BYTES_MAX:
+            return {}
+        found = _by_partition(self._appends)
+        for partition, mine in found.items():
+            if self._is_synced(partition) or not partition.takes_at_once(mine):
+                return {}
+        self._forget_waiting()
+        return found
+
+    def _tell(self) -> None:
+        """Tell everybody what was committed, the oldest first."""
+        while self._untold:
+            self._deliver(self._untold.popleft())
 
     def evict(self, records: int) -> list[Append]:
         """Take the oldest droppable appends out of the queue until ``records`` are gone.
@@ -183,15 +228,19 @@ class Writer:
             appends, calls = self._gather()
             if appends:
                 self._commit(appends)
+                self._post(self._tell)
             for change, future in calls:
                 _settle_call(change, future)
             if self._closing and not self._appends and not self._calls:
                 return
 
-    def _gather(self) -> tuple[list[Append], list[tuple[Callable[[], object], Future[object]]]]:
+    def _gather(
+        self,
+    ) -> tuple[dict[Partition, list[Append]], list[tuple[Callable[[], object], Future[object]]]]:
         """Wait for work; under load wait a little longer, so that one sync serves more appends."""
         with self._wake:
-            while not (self._appends or self._calls or self._closing):
+            self._is_working = False
+            while not self._has_work():
                 if self.stats.disk_full and self._has_space():
                     self._set_full(False)
                 self._wake.wait(SPACE_RETRY_S if self.stats.disk_full else None)
@@ -203,23 +252,35 @@ class Writer:
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._wake.wait(left):
                         break
-            appends = list(self._appends)
-            self._appends.clear()
-            self.waiting_records = self.waiting_bytes = 0
+            while self._is_working:  # it was taken meanwhile, on the spot
+                self._wake.wait()
+            self._is_working = True
+            appends = _by_partition(self._appends)
+            self._forget_waiting()
             calls = list(self._calls)
             self._calls.clear()
         return appends, calls
 
+    def _has_work(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        is_due = self._appends or self._calls or self._closing
+        return bool(is_due) and not self._is_working
+
+    def _forget_waiting(self) -> None:
+        self._appends.clear()
+        self.waiting_records = self.waiting_bytes = 0
+
     def _has_enough(self) -> bool:
         return self.waiting_records >= self._enough_records or self.waiting_bytes >= ENOUGH_BYTES
 
-    def _commit(self, appends: list[Append]) -> None:
-        """Write all, sync each file once, publish, tell."""
+    def _commit(self, appends: dict[Partition, list[Append]]) -> None:
+        """Write all, sync each file once, publish."""
         outcomes: list[tuple[Append, Outcome]] = []
         written: dict[Partition, None] = {}
         held: list[Append] = []
         is_full = False
-        for partition, mine in _by_partition(appends).items():
+        for partition, mine in appends.items():
             for append, outcome in zip(mine, partition.append_all(mine), strict=True):
                 if isinstance(outcome, DiskFull):
                     is_full = True
@@ -238,7 +299,7 @@ class Writer:
         for partition in published:
             partition.publish()
         self._count(outcomes)
-        self._deliver(Commit(outcomes, published))
+        self._untold.append(Commit(outcomes, published))
 
     def _put_back(self, held: list[Append]) -> None:
         self._retry_held_at = time.monotonic() + HOLD_RETRY_S if held else 0.0

@@ -1,15 +1,15 @@
 """Fetch: whole batches from an offset on, held back until there is enough or time is up.
 
 Incremental sessions are declined (session id 0): a full request costs one dictionary look-up per
-partition here. What lies at the end of the log is read on the loop, since it is in the page
-cache, and a little at a time; anything older is read on another thread, so that neither a cold
-disk nor a greedy client holds up anybody else.
+partition here. What is in the page cache is read on the loop, a little at a time; anything else on
+another thread, so that neither a cold disk nor a greedy client holds up anybody else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import contextlib
+from collections.abc import Awaitable, Generator
 from typing import Final, NamedTuple
 
 from cordwood.broker.feed import Feed
@@ -32,8 +32,7 @@ from cordwood.wire.kafka.messages.fetch import (
 
 READ_COMMITTED: Final = 1
 RESPONSE_BYTES_MAX: Final = 64 * MIB  # whatever the client would take
-HOT_RECORDS: Final = 50_000  # this near the end of the log, reading does not wait for a disk
-HOT_BYTES: Final = MIB  # what one reply may take from there; the client asks again for the rest
+LOOP_BYTES: Final = MIB  # of one reply read on the loop; the client asks again for the rest
 WAIT_S_MAX: Final = 60.0
 
 
@@ -64,7 +63,9 @@ class _Plan(NamedTuple):
     end: int
     bytes_max: int
     is_committed: bool
-    is_hot: bool
+
+
+Reads = Generator[_Plan, FetchedPartition, None]  # gives what must be read elsewhere, takes it back
 
 
 class KafkaFetch:
@@ -79,9 +80,11 @@ class KafkaFetch:
         self, request: FetchRequest, _version: int, _caller: Caller
     ) -> Awaitable[FetchResponse]:
         """Read; if it is too little, wait for more and read again, until ``max_wait_ms``."""
-        found = self._read_hot(request)
-        if found is None or not self._is_enough(found, request):
-            return self._wait(request)
+        found = _Found(request)
+        reads = self._reads(request, found)
+        cold = next(reads, None)
+        if cold is not None or not self._is_enough(found, request):
+            return self._finish(request, found, reads, cold)
         answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
         answer.set_result(FetchResponse(topics=found.topics))
         return answer
@@ -94,8 +97,14 @@ class KafkaFetch:
             or self._feed.is_draining
         )
 
-    async def _wait(self, request: FetchRequest) -> FetchResponse:
+    async def _finish(
+        self, request: FetchRequest, found: _Found, reads: Reads, cold: _Plan | None
+    ) -> FetchResponse:
+        """Go on where ``fetch`` would have had to wait."""
         deadline = self._clock.monotonic() + min(request.max_wait_ms / 1000, WAIT_S_MAX)
+        await _read_elsewhere(reads, cold)
+        if self._is_enough(found, request):
+            return FetchResponse(topics=found.topics)
         wanted = [
             TopicPartition(topic.name, part.partition)
             for topic in request.topics
@@ -104,7 +113,9 @@ class KafkaFetch:
         while True:
             published = self._feed.expect(wanted)
             try:
-                found = self._read_hot(request) or await self._read(request)
+                found = _Found(request)
+                reads = self._reads(request, found)
+                await _read_elsewhere(reads, next(reads, None))
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._is_enough(found, request):
                     return FetchResponse(topics=found.topics)
@@ -114,36 +125,20 @@ class KafkaFetch:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def _read_hot(self, request: FetchRequest) -> _Found | None:
-        """Read all on the loop; None if something of it does not lie at the end of a log."""
-        found = _Found(request)
+    def _reads(self, request: FetchRequest, found: _Found) -> Reads:
+        """Read on the loop what is in the page cache; give out what is not, in between."""
         for topic in request.topics:
             parts: list[FetchedPartition] = []
+            found.topics.append(FetchedTopic(topic.name, parts))
             for part in topic.partitions:
                 plan = self._plan(topic.name, part, request, found.left_bytes)
                 if isinstance(plan, FetchedPartition):
                     found.add(parts, plan)
-                elif plan.is_hot:
-                    found.add(parts, _read_plan(plan))
+                elif request.min_bytes <= LOOP_BYTES and (here := _as_resident(plan, found)):
+                    found.add(parts, _read_plan(here))
+                    found.left_bytes = min(found.left_bytes, LOOP_BYTES - found.size_bytes)
                 else:
-                    return None
-            found.topics.append(FetchedTopic(topic.name, parts))
-        return found
-
-    async def _read(self, request: FetchRequest) -> _Found:
-        """Read each partition where it is best read."""
-        loop = asyncio.get_running_loop()
-        found = _Found(request)
-        for topic in request.topics:
-            parts: list[FetchedPartition] = []
-            for part in topic.partitions:
-                plan = self._plan(topic.name, part, request, found.left_bytes)
-                if isinstance(plan, FetchedPartition):
-                    found.add(parts, plan)
-                else:
-                    found.add(parts, await loop.run_in_executor(None, _read_plan, plan))
-            found.topics.append(FetchedTopic(topic.name, parts))
-        return found
+                    found.add(parts, (yield plan))
 
     def _plan(
         self, topic: str, part: FetchPartition, request: FetchRequest, left_bytes: int
@@ -161,10 +156,27 @@ class KafkaFetch:
         if offset >= end or left_bytes <= 0:
             return _fetched(partition, part.partition, b"", [] if is_committed else None)
         bytes_max = max(1, min(left_bytes, part.partition_max_bytes))
-        is_hot = high - offset <= HOT_RECORDS and request.min_bytes <= HOT_BYTES
-        if is_hot:
-            bytes_max = min(bytes_max, HOT_BYTES)
-        return _Plan(partition, part.partition, offset, end, bytes_max, is_committed, is_hot)
+        return _Plan(partition, part.partition, offset, end, bytes_max, is_committed)
+
+
+def _as_resident(plan: _Plan, found: _Found) -> _Plan | None:
+    """What of it may be read on the loop, if that waits for no disk."""
+    bytes_max = min(plan.bytes_max, LOOP_BYTES - found.size_bytes)
+    if bytes_max <= 0:
+        return None
+    try:
+        is_resident = plan.partition.is_resident(plan.offset, bytes_max)
+    except CordwoodError:  # the read will say it
+        return None
+    return plan._replace(bytes_max=bytes_max) if is_resident else None
+
+
+async def _read_elsewhere(reads: Reads, cold: _Plan | None) -> None:
+    """Do the reads that are given out, on another thread, until there are no more."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(StopIteration):
+        while cold is not None:
+            cold = reads.send(await loop.run_in_executor(None, _read_plan, cold))
 
 
 def _read_plan(plan: _Plan) -> FetchedPartition:
@@ -186,7 +198,7 @@ def _read_plan(plan: _Plan) -> FetchedPartition:
 def _fetched(
     partition: Partition,
     number: int,
-    data: bytes,
+    data: bytes | memoryview,
     aborted: list[AbortedTransaction] | None,
 ) -> FetchedPartition:
     return FetchedPartition(

@@ -1,0 +1,93 @@
+"""What is in the page cache is known before it is read, and a reader goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cordwood.decide.roll import RollReason
+from cordwood.log import residency
+from cordwood.log.residency import STRIDE_BYTES, is_resident
+from support.caches import drop_cached
+from support.logs import append, open_partition
+
+SIZE_BYTES = 8 * STRIDE_BYTES
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+@pytest.fixture
+def fd(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SIZE_BYTES))
+    opened = os.open(path, os.O_RDONLY)
+    yield opened
+    os.close(opened)
+
+
+def test_what_was_just_read_is_resident_and_what_was_dropped_is_not(fd):
+    """Asked of the kernel, not guessed."""
+    os.pread(fd, SIZE_BYTES, 0)
+    assert is_resident(fd, 0, SIZE_BYTES)
+    drop_cached(fd)
+    assert not is_resident(fd, 0, SIZE_BYTES)
+
+
+def test_a_missing_end_is_noticed(fd):
+    """The last byte is asked for too."""
+    drop_cached(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+    os.pread(fd, 1, 0)
+    assert is_resident(fd, 0, PAGE_BYTES)
+    assert not is_resident(fd, 0, 2 * PAGE_BYTES)
+
+
+def test_where_the_kernel_cannot_tell_nothing_is_resident(fd, monkeypatch):
+    """Then another thread waits, as it must."""
+    os.pread(fd, SIZE_BYTES, 0)
+    monkeypatch.setattr(residency, "_NO_WAIT", None)
+    assert not is_resident(fd, 0, SIZE_BYTES)
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    """A partition whose first segment is sealed, with its index in a file."""
+    partition = open_partition(tmp_path)
+    for _ in range(200):
+        append(partition, b"v" * 100)
+    partition.roll(RollReason.DEMAND)
+    yield partition
+    partition.close()
+
+
+def test_a_reader_goes_on_where_it_stopped_without_the_index(sealed):
+    """The place a read ended is kept: the next read begins there."""
+    first = sealed.read(0, 1000)
+    (sealed.directory / f"{0:020d}.index").unlink()
+    sealed._descriptors.close()
+    second = sealed.read(first.next_offset, 1000)
+    assert second.first_offset == first.next_offset
+    assert not sealed._window.segments[0].is_index_wrong, "nobody asked the index"
+
+
+def test_only_a_known_place_in_a_sealed_segment_is_resident(sealed):
+    """Its index lies in a file, and reading that might wait."""
+    assert not sealed.is_resident(100, 1000)
+    following = sealed.read(100, 1000).next_offset
+    assert sealed.is_resident(following, 1000)
+
+
+def test_many_readers_do_not_make_a_segment_grow(sealed):
+    """The places are few; who is forgotten looks it up again."""
+    for offset in range(200):
+        assert sealed.read(offset, 1).first_offset == offset
+    assert len(sealed._window.segments[0]._resumed) <= 64
+
+
+def test_the_end_of_the_log_is_resident_as_it_is_written(tmp_path):
+    """The active segment's index is in memory."""
+    partition = open_partition(tmp_path)
+    append(partition, b"v")
+    assert partition.is_resident(0, 1000)
+    assert partition.is_resident(1, 1000), "nothing to read waits for nothing"
+    partition.close()
