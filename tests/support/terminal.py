@@ -40,13 +40,22 @@ class Terminal:
     ) -> subprocess.Popen[bytes]:
         """A Python child whose stderr is this terminal; its other streams are pipes unless said."""
         wanted = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **streams}
+        return self._start([sys.executable, *words], env, **wanted)
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """A command with this terminal for all its streams, as a person runs it."""
+        return self._start([*words], env, stdin=self.theirs, stdout=self.theirs)
+
+    def _start(
+        self, words: list[str], env: Mapping[str, str] | None, **streams: int
+    ) -> subprocess.Popen[bytes]:
         bare = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "LINES"}}
-        return subprocess.Popen(
-            [sys.executable, *words],
-            stderr=self.theirs,
-            env={**bare, "TERM": "xterm-256color", **(env or {})},
-            **wanted,
-        )
+        full = {**bare, "TERM": "xterm-256color", **(env or {})}
+        return subprocess.Popen(words, stderr=self.theirs, env=full, **streams)
+
+    def type(self, keys: str) -> None:
+        """Press these keys."""
+        os.write(self._ours, keys.encode())
 
     def text(self) -> str:
         """What was written so far, without colours and cursor movements."""

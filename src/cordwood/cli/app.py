@@ -62,6 +62,7 @@ class LazyCommands(TyperGroup):
             found = single
         command = typer.main.get_command(found)
         command.name = cmd_name
+        command.short_help = COMMANDS[cmd_name][1]  # shells show it beside the name
         return command
 
     def invoke(self, ctx: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
@@ -24,8 +25,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-AnyTopic = Annotated[str | None, typer.Argument(help="Only this topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
+AnyTopic = Annotated[
+    str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
+]
 DestOption = Annotated[
     str | None,
     typer.Option(

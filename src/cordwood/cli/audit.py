@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 from cordwood.cli.sparking import ConfOption, MasterOption
 
@@ -17,7 +18,10 @@ _WINDOW = re.compile(r"[1-9]\d* (second|minute|hour|day|week)s?")
 
 def audit(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Look for gaps in these only. [default: all]")
+        list[str] | None,
+        typer.Argument(
+            help="Look for gaps in these only. [default: all]", autocompletion=complete_topics
+        ),
     ] = None,
     window: Annotated[
         str, typer.Option(help="Balance the books by stretches of this length.", metavar="TIME")

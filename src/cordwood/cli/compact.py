@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 from cordwood.cli.progress import Bar, QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
@@ -15,7 +16,12 @@ FAILED = 1
 
 
 def compact(
-    topic: Annotated[str, typer.Argument(help="The topic; its cleanup.policy has compact.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic; its cleanup.policy has compact.", autocompletion=complete_topics
+        ),
+    ],
     now: Annotated[
         bool, typer.Option("--now", help="Cut first, and clean all that may be, due or not.")
     ] = False,

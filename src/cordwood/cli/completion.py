@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,7 +24,11 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(help="The shell to complete in.")],
 ) -> None:
-    """Print a script; `eval "$(cordwood completion bash)"` completes commands and topic names."""
+    """Print a script that completes commands, options and topic names.
+
+    In ~/.bashrc: eval "$(cordwood completion bash)". In ~/.zshrc, after compinit:
+    eval "$(cordwood completion zsh)". In fish: cordwood completion fish | source.
+    """
     from typer._completion_shared import get_completion_script
 
     typer.echo(
@@ -35,15 +38,13 @@ def completion(
     )
 
 
-def complete_topics(incomplete: str) -> list[str]:
-    """Topic names that begin so; none when no broker answers at once."""
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topic names that begin so, of the broker named before; none when it does not answer."""
     from cordwood.client.kafka import KafkaClient
     from cordwood.errors import CordwoodError
 
     try:
-        with KafkaClient(
-            os.environ.get("CORDWOOD_BROKER", DEFAULT_BROKER), timeout_s=ANSWER_S
-        ) as client:
+        with KafkaClient(ctx.params.get("broker", DEFAULT_BROKER), timeout_s=ANSWER_S) as client:
             names = [topic.name or "" for topic in client.topics()]
     except CordwoodError:
         return []

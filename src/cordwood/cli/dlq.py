@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
@@ -24,7 +25,11 @@ app = typer.Typer(
 
 FromOption = Annotated[
     str | None,
-    typer.Option("--from", help="The topic to look at. [default: the broker's dead-letter topic]"),
+    typer.Option(
+        "--from",
+        help="The topic to look at. [default: the broker's dead-letter topic]",
+        autocompletion=complete_topics,
+    ),
 ]
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
 
@@ -94,7 +99,10 @@ def replay(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="The topic to append to. [default: the ingress topic, to be routed]"),
+        typer.Option(
+            help="The topic to append to. [default: the ingress topic, to be routed]",
+            autocompletion=complete_topics,
+        ),
     ] = None,
     rate: Annotated[
         str | None, typer.Option(help="Records a second at most.", metavar="N/s")

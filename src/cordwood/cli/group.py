@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, confirm, show
 
 app = typer.Typer(
@@ -55,7 +56,9 @@ def describe(
 def seek(
     group: Group,
     to: Annotated[str, typer.Option(help="start, end, an offset, or @ and a time.")],
-    topic: Annotated[list[str] | None, typer.Option(help="Only these topics.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Only these topics.", autocompletion=complete_topics)
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Show, and change nothing.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,

@@ -22,7 +22,9 @@ Reader = Annotated[str, typer.Argument(help="The reader's name; a consumer group
 
 @app.command("list")
 def list_readers(
-    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
+    ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 
 app = typer.Typer(
@@ -37,7 +38,12 @@ KindOption = Annotated[
 @app.command("set")
 def set_route(
     key: KeyArgument,
-    topic: Annotated[str, typer.Argument(help="Where its records go; created on sight.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="Where its records go; created on sight.", autocompletion=complete_topics
+        ),
+    ],
     kind: KindOption = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:

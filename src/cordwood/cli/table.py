@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
@@ -21,7 +22,12 @@ class TableFormat(StrEnum):
 
 
 def table(
-    topic: Annotated[str, typer.Argument(help="A changelog topic: records have keys.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="A changelog topic: records have keys.", autocompletion=complete_topics
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="The table's directory; made if missing.")],
     form: Annotated[TableFormat, typer.Option("--format", help="How it is stored.")] = (
         TableFormat.PARQUET

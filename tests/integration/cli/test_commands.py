@@ -167,27 +167,6 @@ def test_check_tells_monitoring_by_exit_code(cordwood):
     assert cordwood("check", broker_address="127.0.0.1:1").returncode == 6
 
 
-def test_completion_knows_commands_and_topics(cordwood):
-    """The shell's question is answered from the broker."""
-    cordwood("topic", "create", "orders")
-    assert "_CORDWOOD_COMPLETE" in cordwood("completion", "bash").stdout
-    asked = subprocess.run(
-        [sys.executable, "-m", "cordwood"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            **os.environ,
-            "CORDWOOD_BROKER": cordwood.broker.kafka,
-            "_CORDWOOD_COMPLETE": "complete_bash",
-            "COMP_WORDS": "cordwood consume or",
-            "COMP_CWORD": "2",
-        },
-    )
-    assert asked.stdout.split() == ["orders"]
-
-
 def test_a_door_that_is_off_is_said_to_be_off(cordwood):
     """What asks the HTTP door names the flag that opens it, and does not call at ``off``."""
     with Broker(http="off") as broker:
@@ -201,30 +180,6 @@ def test_a_missing_topic_is_answered_with_the_next_step(cordwood):
     asked = cordwood("consume", "nope", "-e")
     assert asked.returncode == 3
     assert asked.stderr == "cordwood: there is no topic nope; `cordwood topic list` has all\n"
-
-
-@pytest.mark.parametrize(
-    "words", ["consume", "produce", "cat", "topic describe", "reader register"]
-)
-def test_topic_names_are_completed(cordwood, words):
-    """As bash asks: the words so far, and which of them is being typed."""
-    cordwood("produce", "numbers", stdin="1\n")
-    line = f"cordwood {words} nu"
-    done = subprocess.run(
-        [sys.executable, "-m", "cordwood"],
-        env={
-            **os.environ,
-            "CORDWOOD_BROKER": cordwood.broker.kafka,
-            "_CORDWOOD_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(line.split()) - 1),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.split() == ["numbers"]
 
 
 def test_a_reader_that_had_enough_is_no_failure():

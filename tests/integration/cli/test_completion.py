@@ -1,0 +1,113 @@
+"""Completion in the shells themselves: what Tab offers, and that it is silent without a broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cordwood.client.kafka import KafkaClient
+from cordwood.testing import Broker
+from support.terminal import Terminal
+
+NOBODY = "127.0.0.1:1"
+BASH = """
+eval "$(cordwood completion bash)"
+COMP_WORDS=({line} '{word}'); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_cordwood_completion cordwood; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+FISH = "cordwood completion fish | source; complete -C '{line} {word}'"
+ZSH = 'autoload -U compinit; compinit -u -D; eval "$(cordwood completion zsh)"; echo rea""dy\n'
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker with two topics."""
+    with Broker() as running, KafkaClient(running.kafka) as client:
+        client.create_topic("orders", 1, {})
+        client.create_topic("users", 1, {})
+        yield running
+
+
+def environ(address: str) -> dict[str, str]:
+    """Where the command is found, and which broker it asks."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "CORDWOOD_BROKER": address}
+
+
+def offered(shell: str, address: str, line: str, word: str) -> list[str]:
+    """What the shell offers for ``word`` after ``line``; nothing may be said besides."""
+    script = {"bash": BASH, "fish": FISH}[shell].format(line=line, word=word)
+    flags = {"bash": ["--norc"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run(
+        [shell, *flags, "-c", script],
+        env=environ(address),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return [found.partition("\t")[0] for found in done.stdout.splitlines() if found]
+
+
+SHELLS = ["bash", pytest.param("fish", marks=pytest.mark.needs("fish"))]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("line", "word", "names"),
+    [
+        ("cordwood", "pro", ["produce"]),
+        ("cordwood topic", "de", ["delete", "describe"]),
+        ("cordwood consume", "or", ["orders"]),
+        ("cordwood produce", "or", ["orders"]),
+        ("cordwood cat", "or", ["orders"]),
+        ("cordwood topic describe", "or", ["orders"]),
+        ("cordwood reader register", "or", ["orders"]),
+        ("cordwood table", "us", ["users"]),
+        ("cordwood archive create", "us", ["users"]),
+        ("cordwood dlq replay --to", "or", ["orders"]),
+    ],
+)
+def test_commands_and_topics_are_offered(broker, shell, line, word, names):
+    """From the table of commands, and from the broker that is there now."""
+    assert sorted(offered(shell, broker.kafka, line, word)) == names
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_broker_on_the_line_is_the_one_asked(broker, shell):
+    """``--broker`` wins over the environment here, too."""
+    line = f"cordwood consume --broker {broker.kafka}"
+    assert offered(shell, NOBODY, line, "us") == ["users"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_without_a_broker_nothing_is_offered_and_nothing_said(shell):
+    """Whoever presses Tab is in the middle of a line."""
+    assert offered(shell, NOBODY, "cordwood consume", "or") == []
+
+
+@pytest.mark.needs("zsh")
+def test_zsh_completes_as_it_is_typed(broker, tmp_path):
+    """On a terminal: Tab finishes a topic's name; without a broker the line stays as it is."""
+    for address, keys, seen in (
+        (broker.kafka, "cordwood consume or\t", "cordwood consume orders"),
+        (broker.kafka, "cordwood topic desc\t", "cordwood topic describe"),
+        (NOBODY, "cordwood consume or\t\x15echo no''body\n", "nobody"),
+    ):
+        with Terminal() as terminal:
+            env = {**environ(address), "HOME": str(tmp_path), "PS1": "$ "}
+            shell = terminal.run("zsh", "-f", "-i", env=env)
+            try:
+                terminal.type(ZSH)
+                terminal.wait_for("ready")
+                terminal.type(keys)
+                assert "cordwood: " not in terminal.wait_for(seen)
+            finally:
+                shell.kill()
+                shell.wait()
