@@ -20,8 +20,10 @@ from bench.rows import Row
 from cordwood.batch.columns import Columns, Spans, encode_columns, plan_batches
 from cordwood.batch.header import parse_header
 from cordwood.batch.table import Batches, walk_batches
+from cordwood.log.files import Files
 from cordwood.log.index import MemoryIndex
 from cordwood.log.layout import FORMAT, Kind, encode_format, file_path
+from cordwood.log.marks import Marks, Published
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
 SEGMENTS = 10
@@ -99,6 +101,11 @@ def write_topic(data: Path) -> str:
     bounds = np.linspace(0, RECORDS, SEGMENTS + 1, dtype=np.int64)
     for base, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         write_segment(directory, base, end)
+    active = int(bounds[-2])
+    size_bytes = file_path(directory, active, Kind.LOG).stat().st_size
+    marks = Marks(directory, Files())
+    marks.publish(Published(0, RECORDS, RECORDS, active, size_bytes))
+    marks.close()
     return str(data)
 
 

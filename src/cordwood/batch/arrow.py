@@ -65,10 +65,14 @@ def arrow_batches(
     bytes_max: int = 64 * 1024 * 1024,
 ) -> Iterator[Any]:
     """The rows as batches of bounded size, whatever they inflated to."""
+    parts = [spans for spans in (columns.keys, columns.values) if spans is not None]
+    held_bytes = max((spans.data.nbytes for spans in parts), default=0)
+    if 0 < len(columns) <= rows_max and held_bytes <= bytes_max:  # as a chunk of a file is
+        yield arrow_batch(columns, topic, partition, names)
+        return
     sizes = np.zeros(len(columns), np.int64)
-    for spans in (columns.keys, columns.values):
-        if spans is not None:
-            sizes += np.maximum(spans.lengths, 0)
+    for spans in parts:
+        sizes += np.maximum(spans.lengths, 0)
     ends = np.cumsum(sizes)
     start = 0
     while start < len(columns):

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from cordwood.batch.columns import Aborted
 from cordwood.batch.records import decode_batch
 from cordwood.errors import NotDataDirectory, UnavailableError
@@ -42,6 +44,7 @@ from cordwood.pipeline.segments import (
     list_segments,
     open_log,
     read_chunks,
+    read_index,
 )
 from cordwood.pipeline.splits import Piece
 from cordwood.pipeline.transactions import has_transactions, read_aborted, replay_tail
@@ -267,28 +270,23 @@ def _before_time(fd: int, segment: Segment, timestamp_ms: int) -> int:
 
 def _cut(segment: Segment, start: int, end: int, following: int, split_bytes: int) -> list[Piece]:
     """The part of a segment, in pieces of about ``split_bytes`` where its index allows."""
-    try:
-        size_bytes = segment.path.stat().st_size
-        data = file_path(
-            segment.path.parent, segment.base_offset, Kind.INDEX, segment.suffix
-        ).read_bytes()
-    except FileNotFoundError:  # swapped meanwhile, or active: its index is in memory
+    size_bytes, found = _size(segment.path), read_index(segment)
+    if found is None:  # swapped meanwhile, or active: its index is in memory
         span = max(1, following - segment.base_offset)
-        part_bytes = _size(segment.path) * (end - start) // span
-        return [Piece(start, end, part_bytes)]
-    usable = data[: len(data) - len(data) % index.OFFSET_ENTRY_BYTES]
+        return [Piece(start, end, size_bytes * (end - start) // span)]
+    at, stop = (int(np.searchsorted(found.offsets, offset)) for offset in (start, end - 1))
+    since = int(found.positions[at - 1]) if at else 0  # where the piece begins
+    if stop < len(found.offsets):
+        size_bytes = min(size_bytes, int(found.positions[stop]))
     pieces: list[Piece] = []
-    since = 0  # position of the piece's beginning
-    for entry in index.parse_offsets(usable, segment.base_offset):
-        if entry.offset < start:
-            since = entry.position
-        elif entry.offset + 1 >= end:
-            size_bytes = min(size_bytes, entry.position)
-            break
-        elif entry.position - since >= split_bytes:
-            pieces.append(Piece(start, entry.offset + 1, entry.position - since))
-            start, since = entry.offset + 1, entry.position
-    return [*pieces, Piece(start, end, max(0, size_bytes - since))]
+    while True:
+        at += int(np.searchsorted(found.positions[at:stop], since + split_bytes))
+        if at >= stop:
+            return [*pieces, Piece(start, end, max(0, size_bytes - since))]
+        cut, position = int(found.offsets[at]) + 1, int(found.positions[at])
+        pieces.append(Piece(start, cut, position - since))
+        start, since = cut, position
+        at += 1
 
 
 def _size(path: Path) -> int:

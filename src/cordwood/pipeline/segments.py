@@ -23,12 +23,13 @@ import numpy as np
 
 from cordwood.batch.columns import Aborted
 from cordwood.batch.header import HEADER_BYTES
+from cordwood.batch.table import Longs
 from cordwood.config import MIB
 from cordwood.errors import CorruptionError, DataLoss
 from cordwood.log import index
 from cordwood.log.layout import DELETED, SWAP, Kind, file_path, parse_file_name
 
-CHUNK_BYTES: Final = 8 * MIB
+CHUNK_BYTES: Final = 2 * MIB  # what is read, checked and decoded before it leaves the caches
 _FRAME: Final = struct.Struct(">qi11xi")  # base offset, batch length, …, last offset delta
 _RELISTS_MAX: Final = 100  # a directory that changes faster than it can be listed
 
@@ -237,6 +238,22 @@ def find_position(fd: int, segment: Segment, offset: int, hint: Start | None) ->
 
 
 def _index_floor(segment: Segment, offset: int) -> index.OffsetEntry | None:
+    """The last entry up to the offset."""
+    found = read_index(segment)
+    at = int(np.searchsorted(found.offsets, offset, side="right")) - 1 if found else -1
+    if found is None or at < 0:
+        return None
+    return index.OffsetEntry(int(found.offsets[at]), int(found.positions[at]))
+
+
+class Index(NamedTuple):
+    """The entries of a segment's sparse index: batches' last offsets, and where they stand."""
+
+    offsets: Longs
+    positions: Longs
+
+
+def read_index(segment: Segment) -> Index | None:
     """What the sparse index says; None without one, as an active segment's is kept in memory."""
     path = file_path(segment.path.parent, segment.base_offset, Kind.INDEX, segment.suffix)
     try:
@@ -244,12 +261,8 @@ def _index_floor(segment: Segment, offset: int) -> index.OffsetEntry | None:
     except FileNotFoundError:
         return None
     usable = data[: len(data) - len(data) % index.OFFSET_ENTRY_BYTES]
-    entries = np.frombuffer(usable, ">i4").reshape(-1, 2)
-    at = int(np.searchsorted(entries[:, 0], offset - segment.base_offset, side="right")) - 1
-    if at < 0:
-        return None
-    relative, position = entries[at].tolist()
-    return index.OffsetEntry(segment.base_offset + relative, position)
+    entries = np.frombuffer(usable, ">i4").reshape(-1, 2).astype(np.int64)
+    return Index(segment.base_offset + entries[:, 0], entries[:, 1])
 
 
 def batch_span(fd: int, position: int) -> tuple[int, int] | None:
