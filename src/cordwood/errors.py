@@ -160,6 +160,12 @@ class UnknownReader(RequestError):
     code, name, exit_code = 69, "UNKNOWN_READER", 3
 
 
+class UnknownRoute(RequestError):
+    """No binding of that kind and routing key."""
+
+    code, name, exit_code = 42, "UNKNOWN_ROUTE", 3
+
+
 class StaleManifest(RequestError):
     """A job's manifest names segments that are no longer the live ones; run the job again."""
 

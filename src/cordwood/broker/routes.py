@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from cordwood.decide.routing import key_prefix
-from cordwood.errors import InvalidTopic, RequestError
+from cordwood.errors import InvalidTopic, RequestError, UnknownRoute
 from cordwood.meta.catalog import Catalog
 from cordwood.model import is_topic_name
 
@@ -38,6 +38,10 @@ class RouteDesk:
     async def remove(self, kind: str, key: str) -> None:
         """Take a binding away; the default rule holds for its keys again."""
         _check(kind, key)
+        if not any((row["kind"], row["key"]) == (kind, key) for row in self.list()):
+            raise UnknownRoute(
+                f"there is no {kind} binding of {key}; `cordwood route list` has all"
+            )
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._meta_thread, self._catalog.delete_route, kind, key)
 

@@ -39,11 +39,15 @@ def cat(
 
 def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tuple[Chunk, int]]:
     """The partition's batches in runs of a few MiB, however large it is, and where to end."""
+    from cordwood.client.kafka import KafkaClient
     from cordwood.errors import UnknownTopic
     from cordwood.pipeline.logs import open_log
     from cordwood.pipeline.offsets import Range
     from cordwood.pipeline.options import COMMITTED, parse_options
 
+    if data is None:
+        with KafkaClient(broker) as client:
+            client.partitions(tp.topic)  # who answers not, or has it not, is said at once
     where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
     options = parse_options({**COMMITTED, "subscribe": tp.topic, **where}, streaming=False)
     with open_log(options) as log:

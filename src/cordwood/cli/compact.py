@@ -41,13 +41,10 @@ def compact(
 
     Without --now only partitions that are due. The broker goes on serving throughout.
     """
-    from contextlib import closing
-
-    from cordwood.cli.sparking import spark_session
-    from cordwood.pipeline.broker import BrokerApi, Where
+    from cordwood.cli.sparking import broker_desk, spark_session
     from cordwood.pipeline.compact import ANSWER_S, on_spark, run_due
 
-    with closing(BrokerApi(Where(broker), timeout_s=10, answer_s=ANSWER_S)) as api:
+    with broker_desk(broker, answer_s=ANSWER_S) as (api, _):
         if explain:
             show([plan_row(row) for row in _partitions(api, topic)], form)
             return

@@ -14,6 +14,7 @@ from cordwood.cli.formats import compile_format, encode_json
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.places import Place, find_place, parse_span
 from cordwood.cli.progress import Bar, QuietOption, progress
+from cordwood.errors import UnknownTopic
 from cordwood.model import Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def consume(
     encode = encode_json if as_json else compile_format(form)
     first, last = parse_span(offset)
     with KafkaClient(broker) as client:
-        wanted = [tp for topic in topics for tp in client.partitions(topic)]
-        wanted = [tp for tp in wanted if partition is None or tp.partition in partition]
+        wanted = [tp for topic in topics for tp in _partitions(client, topic, partition)]
         positions = _starts(client, wanted, first, group)
         ends = _ends(client, wanted, last, exit_at_end=exit_at_end)
         total = _total(positions, ends, count)
@@ -97,6 +97,18 @@ def tail(
         as_json=as_json,
         broker=broker,
     )
+
+
+def _partitions(client: KafkaClient, topic: str, only: list[int] | None) -> list[TopicPartition]:
+    """A topic's partitions, or those of them that are asked for."""
+    there = client.partitions(topic)
+    wanted = [TopicPartition(topic, number) for number in only] if only else there
+    for tp in wanted:
+        if tp not in there:
+            raise UnknownTopic(
+                f"topic {topic} has no partition {tp.partition}, only 0 to {len(there) - 1}"
+            )
+    return wanted
 
 
 def _starts(

@@ -8,6 +8,7 @@ import typer
 
 from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, confirm, show
+from cordwood.errors import UnknownReader
 
 app = typer.Typer(
     help="Consumer groups.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -72,6 +73,8 @@ def seek(
         now = {cursor.partition: cursor.offset for cursor in client.committed(group)}
         wanted = [tp for tp in now if not topic or tp.topic in topic]
         wanted += [tp for name in topic or [] for tp in client.partitions(name) if tp not in now]
+        if not wanted:
+            raise UnknownReader(f"group {group} has no cursors; name its topics with --topic")
         after = {tp: find_place(client, tp, place) for tp in wanted}
         if not dry_run:
             client.commit(group, after)

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.errors import RequestError
+
 
 class Format(StrEnum):
     """Ways to print rows."""
@@ -28,11 +30,25 @@ class Format(StrEnum):
 FormatOption = Annotated[
     Format, typer.Option("--format", help="table for people; json, ndjson or csv for programs.")
 ]
+
+
+def _address(text: str) -> str:
+    """An address as it was given; raises ``BadParameter`` for what is none."""
+    from cordwood.client.effects import parse_address
+
+    try:
+        parse_address(text)
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
 BrokerOption = Annotated[
     str,
     typer.Option(
         "--broker",
         "-b",
+        callback=_address,
         envvar="CORDWOOD_BROKER",
         help="The broker's Kafka address.",
         metavar="HOST:PORT",

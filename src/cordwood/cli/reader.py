@@ -30,7 +30,11 @@ def list_readers(
 ) -> None:
     """Every registered reader: its cursor, its lag and the bytes it holds back."""
     from cordwood.cli.connect import http_client
+    from cordwood.client.kafka import KafkaClient
 
+    if topic:
+        with KafkaClient(broker) as client:
+            client.topics([topic])  # one that nobody reads has no rows; a missing one is an error
     show(
         http_client(broker).get("/api/readers", **({"topic": topic} if topic else {}))["readers"],
         form,

@@ -22,6 +22,7 @@ from cordwood.errors import CordwoodError, UnavailableError
 if TYPE_CHECKING:
     from cordwood.pipeline.broker import BrokerApi, Where
 
+RESTART_S = 10  # a broker that is started again is back by then
 ENDING_S = 10  # a Java that hangs up is gone by then
 
 MasterOption = Annotated[
@@ -45,14 +46,16 @@ class Desk(NamedTuple):
 
 
 @contextmanager
-def broker_desk(broker: str) -> Iterator[Desk]:
-    """The broker's JSON API, waiting a moment for a broker that restarts."""
+def broker_desk(broker: str, *, answer_s: float = 60) -> Iterator[Desk]:
+    """The broker's JSON API. It must be there now; later, one that restarts is waited for."""
     from contextlib import closing
 
+    from cordwood.cli.connect import door_address
     from cordwood.pipeline.broker import BrokerApi, Where
 
+    door_address(broker, "http")
     where = Where(broker)
-    with closing(BrokerApi(where, timeout_s=10)) as api:
+    with closing(BrokerApi(where, timeout_s=RESTART_S, answer_s=answer_s)) as api:
         yield Desk(api, where)
 
 

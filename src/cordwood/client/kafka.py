@@ -20,6 +20,7 @@ from cordwood.errors import (
     ProtocolError,
     RequestError,
     UnavailableError,
+    UnknownReader,
     UnknownTopic,
 )
 from cordwood.model import TopicPartition
@@ -255,6 +256,8 @@ class KafkaClient:
         """A group's state and members."""
         described = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
         _check(described.error_code, f"group {group}")
+        if described.state == "Dead":  # as Kafka answers for a group nobody has heard of
+            raise UnknownReader(f"there is no group {group}; `cordwood group list` has all")
         return described
 
     def committed(self, group: str) -> list[Committed]:
@@ -315,8 +318,8 @@ class KafkaClient:
         self.close()
         host, port = self._address
         return UnavailableError(
-            f"no broker answers at {host}:{port} ({error}); start one with `cordwood serve`, "
-            "or name another with --broker HOST:PORT"
+            f"no broker answers at {host}:{port} ({error.strerror or error}); start one with "
+            "`cordwood serve`, or name another with --broker HOST:PORT"
         )
 
     def _connect(self) -> socket.socket:

@@ -176,7 +176,7 @@ class Store:
         try:
             return self.topics[name]
         except KeyError:
-            raise UnknownTopic(f"there is no topic {name}; create it first") from None
+            raise UnknownTopic(f"there is no topic {name}; `cordwood topic list` has all") from None
 
     def partition(self, tp: TopicPartition) -> Partition:
         """A partition; raises ``UnknownTopic`` or ``PartitionOffline``."""

@@ -96,7 +96,7 @@ class Catalog:
         try:
             return self._mirror.topics[name]
         except KeyError:
-            raise UnknownTopic(f"there is no topic {name}; create it first") from None
+            raise UnknownTopic(f"there is no topic {name}; `cordwood topic list` has all") from None
 
     def create_topic(self, topic: Topic) -> None:
         """Record a topic and its partitions' first term; raises ``TopicExists``."""

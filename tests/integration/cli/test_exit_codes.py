@@ -1,0 +1,159 @@
+"""Exit codes of every command: nobody there, nothing of that name, an address that is none."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from cordwood.cli import main
+from cordwood.cli.app import app
+from cordwood.cli.output import DEFAULT_BROKER
+from cordwood.client.kafka import KafkaClient
+from cordwood.testing import Broker
+
+NOBODY = "127.0.0.1:1"
+ASKING = [  # a line for every command that asks a broker, in the order of --help
+    "topic create t",
+    "topic list",
+    "topic describe t",
+    "topic alter t -c retention.ms=1",
+    "topic delete t --yes",
+    "produce t input",
+    "consume t",
+    "tail t",
+    "cat t",
+    "group list",
+    "group describe g",
+    "group seek g --to start",
+    "group delete g --yes",
+    "reader list",
+    "reader register t r",
+    "reader reset t r 0",
+    "reader remove t r --yes",
+    "route set a t",
+    "route list",
+    "route remove a",
+    "pipeline status",
+    "check",
+    "compact t",
+    "dlq ls",
+    "dlq sample",
+    "dlq replay",
+    "dlq replays",
+    "audit",
+    "table t --out out",
+    "sql 'select 1'",
+    "archive create t",
+    "archive ls",
+    "archive verify",
+    "archive restore t --to u",
+]
+PATIENT = {"pipeline run", "bench"}  # the one waits for a broker, the other brings its own
+
+
+@pytest.fixture
+def cordwood(capsys, monkeypatch, tmp_path):
+    """Runs a line as ``main`` does; its exit code, and what it wrote to stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "input").write_text("a record\n")
+
+    def run(line: str, address: str = NOBODY) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["cordwood", *shlex.split(line)])
+        monkeypatch.setenv("CORDWOOD_BROKER", address)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its words."""
+    for child in command.list_commands(None) if hasattr(command, "list_commands") else []:
+        yield from leaves(command.get_command(None, child), f"{name} {child}".strip())
+    if not hasattr(command, "list_commands"):
+        yield name, command
+
+
+def test_no_command_that_asks_a_broker_is_left_out():
+    """Whoever adds one adds its line above."""
+    asking = {
+        name
+        for name, command in leaves(typer.main.get_command(app))
+        if any(option.name == "broker" for option in command.params)
+    }
+    said = {name for name in asking for line in ASKING if f"{line} ".startswith(f"{name} ")}
+    assert asking - said == PATIENT
+
+
+@pytest.mark.parametrize("line", ASKING)
+def test_nobody_there_is_said_at_once_in_one_sentence(cordwood, line):
+    """Exit code 6; commands that wait for a broker that restarts do not wait for the first word."""
+    code, said = cordwood(line)
+    assert code == 6
+    assert said == (
+        f"cordwood: no broker answers at {NOBODY} (Connection refused); start one with "
+        "`cordwood serve`, or name another with --broker HOST:PORT\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker with one topic, and nothing else."""
+    with Broker() as running, KafkaClient(running.kafka) as client:
+        client.create_topic("there", 1, {})
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("line", "next_step"),
+    [
+        ("topic describe nope", "topic list"),
+        ("topic alter nope -c retention.ms=1", "topic list"),
+        ("topic delete nope --yes", "topic list"),
+        ("consume nope -e", "topic list"),
+        ("consume there -p 7 -e", "only 0 to 0"),
+        ("tail nope -1", "topic list"),
+        ("cat nope", "topic list"),
+        ("cat there -p 7", "topic list"),
+        ("group describe nope", "group list"),
+        ("group seek nope --to start", "--topic"),
+        ("group delete nope --yes", "group"),
+        ("reader list nope", "topic list"),
+        ("reader register nope r", "topic list"),
+        ("reader reset nope r 0", "topic list"),
+        ("reader remove there nobody --yes", "nobody"),
+        ("route remove nothing", "route list"),
+        ("compact nope", "topic list"),
+        ("dlq ls --from nope", "topic list"),
+        ("archive verify nope", "nope"),
+        ("segment verify nope --data .", "--data"),
+    ],
+)
+def test_what_is_not_there_is_exit_code_three_and_the_next_step(cordwood, broker, line, next_step):
+    """One sentence each."""
+    code, said = cordwood(line, broker.kafka)
+    assert code == 3
+    assert said.startswith("cordwood: ")
+    assert said.count("\n") == 1
+    assert next_step in said
+
+
+def test_a_group_that_was_only_asked_for_is_not_made(cordwood, broker):
+    """A seek that finds nothing to move leaves nothing behind."""
+    cordwood("group seek phantom --to start", broker.kafka)
+    assert cordwood("group describe phantom", broker.kafka)[0] == 3
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":9092"])
+def test_an_address_that_is_none_is_wrong_usage(cordwood, address):
+    """By flag or by environment: exit code 2, and how to write one."""
+    for line, environment in ((f"topic list -b {address}", DEFAULT_BROKER), ("check", address)):
+        code, said = cordwood(line, environment)
+        assert code == 2
+        assert "write HOST:PORT" in said
