@@ -17,7 +17,8 @@ demo: .venv/.spark  ## two stories on a broker and Spark in a temporary director
 serve: .venv/.spark  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and the like
 	@$(BIN)/cordwood serve $(ARGS)
 
-# Unit and property tests share the cores; Spark's are left to make test.
+# Unit and property tests share the cores; Spark's, and most random examples, are left to make test.
+check: export HYPOTHESIS_PROFILE := quick
 check: .venv/.check  ## lint, types, layers, unit and property tests: under a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

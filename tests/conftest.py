@@ -31,12 +31,16 @@ SPARKS_SOCKETS = "ignore:unclosed <socket.socket:ResourceWarning"
 os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
 
 # Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
-# change. Both try equally many. A deadline would measure the neighbours' load.
-settings.register_profile("dev", max_examples=100, deadline=None, print_blob=True)
-settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+# change. `make check` tries fewer than `make test`. A deadline would measure the neighbours' load.
+settings.register_profile(
+    "whole",
+    max_examples=100,
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
 )
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=30)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whole"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.decide.groups import GroupSettings, GroupState, JoinReply, Reply
@@ -143,7 +143,6 @@ class Chaos:
     st.sampled_from([0, 100]),
     st.sampled_from([2, 3, 1_000]),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_ms, members_max):
     """Invariants hold after each event; once nobody speaks any more, nobody is left waiting."""
     chaos = Chaos(delay_ms, members_max)
@@ -156,7 +155,6 @@ def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_
 
 
 @given(st.lists(moves, max_size=60))
-@settings(max_examples=50, deadline=None)
 def test_each_generation_is_told_one_leader_and_each_member_once(steps):
     """In the step that begins a generation, all are told the same and one is told all."""
     chaos = Chaos(0, 1_000)
@@ -178,7 +176,6 @@ def test_each_generation_is_told_one_leader_and_each_member_once(steps):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_clients_that_keep_to_the_protocol_get_to_stable(data):
     """Whoever came, left, crashed or restarted: all end in one generation, each with its part."""
     desk = GroupDesk(GroupSettings(initial_rebalance_delay_ms=data.draw(st.sampled_from([0, 100]))))

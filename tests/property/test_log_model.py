@@ -199,7 +199,7 @@ class LogModel(RuleBasedStateMachine):
         assert (found and found.offset) == (expected and expected.offset)
 
 
-LogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+LogModel.TestCase.settings = settings(stateful_step_count=30)
 TestTheLogAgreesWithAList = LogModel.TestCase
 
 
@@ -220,7 +220,6 @@ def written(values: list[list[bytes]]) -> tuple[bytes, list[int]]:
     return data, positions
 
 
-@settings(max_examples=60)
 @given(values=st.lists(VALUES, min_size=1, max_size=5), share=st.floats(0, 1), zeros=st.booleans())
 def test_a_log_cut_anywhere_keeps_every_batch_before_the_cut(values, share, zeros):
     """Cut at any byte, or zeroed from there: a prefix of whole batches survives, all before it."""
@@ -246,7 +245,6 @@ def test_a_log_cut_anywhere_keeps_every_batch_before_the_cut(values, share, zero
         shutil.rmtree(root)
 
 
-@settings(max_examples=60)
 @given(
     values=st.lists(VALUES, min_size=2, max_size=5),
     place=st.floats(0, 0.999),

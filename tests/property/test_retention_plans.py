@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.config import KEEP_ALL, TopicConfig
@@ -74,7 +74,6 @@ def apply_plan(case, plan):
     return sealed, active, readers, plan.log_start(log_start), config, archived_end
 
 
-@settings(max_examples=100, deadline=None)
 @given(partitions())
 def test_plan_apply_plan_again_is_empty(case):
     """A plan leaves nothing to do but, at most, the active segment it asked to be sealed."""
@@ -88,7 +87,6 @@ def test_plan_apply_plan_again_is_empty(case):
     assert not third.roll_active
 
 
-@settings(max_examples=100, deadline=None)
 @given(partitions())
 def test_drops_are_the_oldest_run(case):
     """What is left is one contiguous log, and the log start never moves back."""
@@ -99,7 +97,6 @@ def test_drops_are_the_oldest_run(case):
     assert plan.log_start(log_start) >= log_start
 
 
-@settings(max_examples=100, deadline=None)
 @given(partitions())
 def test_consume_never_takes_what_a_registered_reader_has_not_passed(case):
     """Unless the hard cap bites, and then every reader that loses is named."""
@@ -116,7 +113,6 @@ def test_consume_never_takes_what_a_registered_reader_has_not_passed(case):
                 assert not behind
 
 
-@settings(max_examples=100, deadline=None)
 @given(partitions())
 def test_the_hard_cap_holds_after_a_plan(case):
     """Sealed segments remain only while the total is within the cap."""
@@ -126,7 +122,6 @@ def test_the_hard_cap_holds_after_a_plan(case):
     assert not kept or total <= config.retention_hard_bytes
 
 
-@settings(max_examples=100, deadline=None)
 @given(partitions())
 def test_what_is_held_goes_once_its_keepers_let_go(case):
     """A hold is the only thing between its segment and the drop: the explanation is complete."""

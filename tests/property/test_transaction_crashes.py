@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.decide.codes import Code
@@ -228,7 +228,6 @@ moves = st.tuples(
 
 
 @given(st.lists(moves, max_size=50))
-@settings(max_examples=100, deadline=None)
 def test_a_crash_after_any_effect_leaves_transactions_whole(steps):
     """Every transaction ends the same way everywhere, and as its client was told."""
     disk = Disk()
@@ -275,7 +274,6 @@ def _check(disk: Disk, producer: Producer) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
 def test_a_ledger_survives_its_json_form(data):
     """What is persisted is what is restored."""
     broker = Broker(Disk())
