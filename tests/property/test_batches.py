@@ -16,7 +16,13 @@ from cordwood.batch.header import (
     parse_headers,
     seal,
 )
-from cordwood.batch.lines import LineProducer, encode_lines, encode_lines_plain, warm
+from cordwood.batch.lines import (
+    LineProducer,
+    encode_blocks,
+    encode_lines,
+    encode_lines_plain,
+    warm,
+)
 from cordwood.batch.records import decode_batch, decode_batches, encode_batch
 from cordwood.batch.table import WalkEnd, walk_batches
 from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
@@ -205,6 +211,14 @@ def test_the_line_kernel_is_its_twin_byte_for_byte(some, producer, batch_bytes_m
     chunk = b"".join(some)
     options = {"producer": producer, "batch_bytes_max": batch_bytes_max}
     assert encode_lines(chunk, 5, **options) == encode_lines_plain(chunk, 5, **options)
+
+
+@given(st.lists(st.tuples(lines, producers), min_size=1, max_size=6))
+def test_blocks_encoded_together_are_what_each_is_alone(blocks):
+    """Many senders in one call: nobody's lines, numbers or mistakes become another's."""
+    given_blocks = [(b"".join(some), producer) for some, producer in blocks]
+    alone = [encode_lines_plain(chunk, 5, producer=producer) for chunk, producer in given_blocks]
+    assert encode_blocks(given_blocks, 5) == alone
 
 
 @given(lines, producers, st.data())

@@ -53,7 +53,8 @@ class KafkaDesks:
 
         self.writer = Writer(
             self.config.durability,
-            deliver=lambda commit: loop.call_soon_threadsafe(on_commit, commit),
+            deliver=on_commit,
+            post=loop.call_soon_threadsafe,
         )
         self.topics = TopicDesk(self.config, self.store, self.writer, self.meta_thread)
         self.produce_desk = ProduceDesk(self.writer, self.clock)

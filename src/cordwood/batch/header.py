@@ -69,6 +69,10 @@ class BatchHeader(NamedTuple):
         """The whole batch, header included."""
         return LOG_OVERHEAD + self.batch_length
 
+    def patched(self, base_offset: int, leader_epoch: int) -> BatchHeader:
+        """This header after ``patch``."""
+        return BatchHeader._make((base_offset, self[1], leader_epoch, *self[3:]))
+
     @property
     def last_offset(self) -> int:
         """The last offset the batch covers; after compaction no record may stand there."""

@@ -20,6 +20,7 @@ from cordwood.batch.machine import (
     LAST_DELTA,
     LONG,
     LONGS,
+    PRODUCER_EPOCH,
     PRODUCER_ID,
     READ,
     SEQUENCE,
@@ -45,6 +46,16 @@ LINE_KEY_LONG: Final = 3
 LINE_KEY_CONTROL: Final = 4
 LINE_TIMESTAMP: Final = 5
 LINE_NUMBER: Final = 6
+
+# Columns of a table of blocks: what a block is, and what became of it.
+BLOCK_END: Final = 0  # in the chunk
+BLOCK_PRODUCER_ID: Final = 1
+BLOCK_PRODUCER_EPOCH: Final = 2
+BLOCK_LAST_N: Final = 3  # the newest n, before and after; -1 for none
+BLOCK_OUT_END: Final = 4  # in what was written
+BLOCK_RECORDS: Final = 5
+BLOCK_REFUSED: Final = 6
+BLOCK_DUPLICATES: Final = 7
 
 KEY_BYTES_MAX: Final = 249
 LINE_OVERHEAD: Final = 40  # what a record has around the bytes of its line, at most
@@ -183,28 +194,22 @@ def _end_batch(out: Any, start: int, end: int, table: Any) -> None:
     table[0, COUNT] = 0
 
 
-@kernel(READ, LONG, LONG, TABLE, WRITE, LONGS, LONGS)
-def encode_lines(
+@shared
+def _encode_block(
     chunk: Any,
-    last_n: int,
+    block: Any,
     batch_bytes_max: int,
     table: Any,
     out: Any,
+    start: int,
     rejected: Any,
-    result: Any,
 ) -> int:
-    """Lines → batches in ``out``, see ``lines``; the bytes written.
-
-    ``table`` has one row, the header to start with: times, and a producer if lines are counted
-    (id from 0). ``rejected`` takes start, end and reason per refused line; ``result`` becomes
-    records, refused lines, duplicates and the newest n. ``out`` has LINE_OVERHEAD bytes more per
-    line than the chunk, and a header per batch: one for each line when lines are counted.
-    """
-    counts = table[0, PRODUCER_ID] >= 0
+    """One block's batches from ``out[start]`` on; where they end."""
+    counts = block[BLOCK_PRODUCER_ID] >= 0
+    last_n = block[BLOCK_LAST_N]
     end = len(chunk)
     line = np.int64(0)
-    start = np.int64(0)  # of the open batch
-    position = np.int64(0)
+    position = start  # ``start`` is that of the open batch
     refused = np.int64(0)
     duplicates = np.int64(0)
     while line < end:
@@ -250,8 +255,44 @@ def encode_lines(
         table[0, COUNT] += 1
     if table[0, COUNT] > 0:
         _end_batch(out, start, position, table)
-    result[0] = table[0, BASE_OFFSET]
-    result[1] = refused
-    result[2] = duplicates
-    result[3] = last_n
+    block[BLOCK_LAST_N] = last_n
+    block[BLOCK_RECORDS] = table[0, BASE_OFFSET]
+    block[BLOCK_REFUSED] = refused
+    block[BLOCK_DUPLICATES] = duplicates
+    return position
+
+
+@kernel(READ, TABLE, LONG, TABLE, WRITE, LONGS)
+def encode_lines(
+    chunk: Any, blocks: Any, batch_bytes_max: int, table: Any, out: Any, rejected: Any
+) -> int:
+    """Blocks of lines → batches in ``out``, see ``lines``; the bytes written.
+
+    Each row of ``blocks`` says where its block ends in the chunk, and if its lines are counted (a
+    producer id from 0) whose they are and the newest n so far; what it became is filled in. The
+    row of ``table`` is a header with the times. ``rejected`` takes start in the block, end and
+    reason per refused line. ``out`` has LINE_OVERHEAD bytes more per line than the chunk, and a
+    header per batch: one for each line that is counted.
+    """
+    start = np.int64(0)
+    position = np.int64(0)
+    refused = np.int64(0)
+    for number in range(len(blocks)):
+        block = blocks[number]
+        table[0, BASE_OFFSET] = 0
+        table[0, PRODUCER_ID] = block[BLOCK_PRODUCER_ID]
+        table[0, PRODUCER_EPOCH] = block[BLOCK_PRODUCER_EPOCH]
+        table[0, SEQUENCE] = -1
+        position = _encode_block(
+            chunk[start : block[BLOCK_END]],
+            block,
+            batch_bytes_max,
+            table,
+            out,
+            position,
+            rejected[3 * refused :],
+        )
+        start = block[BLOCK_END]
+        refused += block[BLOCK_REFUSED]
+        block[BLOCK_OUT_END] = position
     return position

@@ -21,7 +21,7 @@ Two ways with identical results: a numba kernel, and a plain-Python twin until t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cordwood.batch.header import HEADER_BYTES, SEQUENCE_MODULUS, Buffer
 from cordwood.batch.records import frame_batch, put_varint
@@ -34,6 +34,7 @@ __all__ = [
     "LineBatch",
     "LineProducer",
     "Rejected",
+    "encode_blocks",
     "encode_frames",
     "encode_lines",
     "encode_lines_plain",
@@ -50,6 +51,7 @@ REASONS: Final = {
     5: "the timestamp is not a whole number from 0 to 2**63 - 1",
     6: "n is not a whole number from 0 to 2**63 - 1",
 }
+_NEWLINE: Final = 10
 _NO_N: Final = -1
 _CONTROL: Final = bytes(range(32)) + b"\x7f"
 _KEY_BYTES_MAX: Final = 249
@@ -66,6 +68,9 @@ class LineProducer(NamedTuple):
     producer_id: int
     epoch: int
     last_n: int | None
+
+
+_NOBODY: Final = LineProducer(NO_PRODUCER, NO_PRODUCER, None)
 
 
 class Rejected(NamedTuple):
@@ -93,53 +98,93 @@ def encode_lines(
     producer: LineProducer | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatch:
-    """Complete lines → batches, by the kernel when it is warm.
+    """One block of complete lines → batches."""
+    return encode_blocks([(chunk, producer)], now_ms, batch_bytes_max=batch_bytes_max)[0]
 
-    A batch ends before it would pass ``batch_bytes_max``; a longer single line gets its own.
+
+def encode_blocks(
+    blocks: Sequence[tuple[Buffer, LineProducer | None]],
+    now_ms: int,
+    *,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+) -> list[LineBatch]:
+    """Blocks of complete lines → batches, each producer's its own, by the kernel when it is warm.
+
+    A batch ends before it would pass ``batch_bytes_max``; a longer single line gets its own. A call
+    of the kernel costs as much as fifty lines do in it: that is why it takes many blocks.
     """
     if is_warm():
-        return _encode_by_kernel(chunk, now_ms, producer, batch_bytes_max)
-    return encode_lines_plain(chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max)
+        return _encode_by_kernel(blocks, now_ms, batch_bytes_max)
+    return [
+        encode_lines_plain(chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max)
+        for chunk, producer in blocks
+    ]
 
 
 def _encode_by_kernel(
-    chunk: Buffer, now_ms: int, producer: LineProducer | None, batch_bytes_max: int
-) -> LineBatch:
+    blocks: Sequence[tuple[Buffer, LineProducer | None]], now_ms: int, batch_bytes_max: int
+) -> list[LineBatch]:
     import numpy as np  # it comes with the kernels; start-up does without
 
     kernel = kernels()
+    chunk = blocks[0][0] if len(blocks) == 1 else b"".join([chunk for chunk, _ in blocks])
     lines = np.frombuffer(chunk, np.uint8)
     lines.flags.writeable = False
-    assert not len(lines) or lines[-1] == 10, "only complete lines are encoded"
-    count = int(np.count_nonzero(lines == 10))
+    assert not len(lines) or lines[-1] == _NEWLINE, "only complete lines are encoded"
+    count = int(np.count_nonzero(lines == _NEWLINE))
     bytes_max = len(lines) + count * kernel.LINE_OVERHEAD
     # A batch that is full and the first record of the next one are together above the limit.
-    is_roomy = producer is None and batch_bytes_max >= 4 * HEADER_BYTES
-    batches_max = 1 + 4 * bytes_max // batch_bytes_max if is_roomy else count
+    is_roomy = batch_bytes_max >= 4 * HEADER_BYTES and all(who is None for _, who in blocks)
+    batches_max = len(blocks) + 4 * bytes_max // batch_bytes_max if is_roomy else count
     data = bytearray(bytes_max + batches_max * HEADER_BYTES)
-    table = np.zeros((1, kernel.TABLE_FIELDS), np.int64)
-    table[0, [kernel.BASE_TIME, kernel.MAX_TIME]] = now_ms
-    table[0, kernel.PRODUCER_ID] = producer.producer_id if producer else NO_PRODUCER
-    table[0, kernel.PRODUCER_EPOCH] = producer.epoch if producer else NO_PRODUCER
-    table[0, kernel.SEQUENCE] = NO_PRODUCER
+    rows = np.array(_block_rows(blocks), np.int64)
+    header = np.zeros((1, kernel.TABLE_FIELDS), np.int64)
+    header[0, kernel.BASE_TIME] = header[0, kernel.MAX_TIME] = now_ms
     rejected = np.empty(3 * count, np.int64)
-    result = np.empty(4, np.int64)
-    last_n = _NO_N if producer is None or producer.last_n is None else producer.last_n
     out = np.frombuffer(data, np.uint8)
-    size = kernel.encode_lines(lines, last_n, batch_bytes_max, table, out, rejected, result)
+    size = kernel.encode_lines(lines, rows, batch_bytes_max, header, out, rejected)
     del out  # a bytearray that is looked at cannot shrink
     del data[size:]
-    records, refused, duplicates, newest = result.tolist()
-    return LineBatch(
-        data,
-        records,
-        [
-            Rejected(start, end, REASONS[reason])
-            for start, end, reason in rejected[: 3 * refused].reshape(-1, 3).tolist()
-        ],
-        duplicates,
-        None if newest == _NO_N else newest,
-    )
+    return _line_batches(data, rows.tolist(), rejected)
+
+
+def _block_rows(
+    blocks: Sequence[tuple[Buffer, LineProducer | None]],
+) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    """The kernel's table of blocks."""
+    rows = []
+    end = 0
+    for chunk, producer in blocks:
+        end += len(chunk)
+        producer_id, epoch, last_n = producer or _NOBODY
+        rows.append((end, producer_id, epoch, _NO_N if last_n is None else last_n, 0, 0, 0, 0))
+    return rows
+
+
+def _line_batches(data: bytearray, rows: list[list[int]], rejected: Any) -> list[LineBatch]:
+    """What the kernel made of each block."""
+    found = []
+    start = first = 0
+    for _, _, _, last_n, end, records, refused, duplicates in rows:
+        found.append(
+            LineBatch(
+                data[start:end] if len(rows) > 1 else data,
+                records,
+                _refusals(rejected[3 * first : 3 * (first + refused)]) if refused else [],
+                duplicates,
+                None if last_n == _NO_N else last_n,
+            )
+        )
+        start = end
+        first += refused
+    return found
+
+
+def _refusals(rejected: Any) -> list[Rejected]:
+    return [
+        Rejected(start, end, REASONS[reason])
+        for start, end, reason in rejected.reshape(-1, 3).tolist()
+    ]
 
 
 # --- the plain-Python twin ------------------------------------------------------------------
@@ -291,7 +336,7 @@ class _Building:
         """End the open batch, if one is."""
         if not self._count:
             return
-        producer = self._producer or LineProducer(NO_PRODUCER, NO_PRODUCER, None)
+        producer = self._producer or _NOBODY
         self.data += frame_batch(
             self._body,
             base_offset=self.base_offset,

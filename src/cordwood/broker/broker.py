@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,9 +29,10 @@ from cordwood.broker.routes import RouteDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
+from cordwood.log.commit import Commit
 from cordwood.log.files import Files
 from cordwood.log.store import Store
-from cordwood.log.writer import Commit, Writer
+from cordwood.log.writer import Writer
 
 logger = logging.getLogger("cordwood.broker")
 
@@ -61,7 +63,8 @@ class Broker:
         self.writer = Writer(
             config.durability,
             enough_records=config.ingress_buffer,
-            deliver=self._deliver,
+            deliver=self._on_commit,
+            post=self._post,
             has_space=store.has_space,
             soon=self._soon,
         )
@@ -72,7 +75,9 @@ class Broker:
         self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
         self.produce = ProduceDesk(self.writer, clock)
         self.readers = ReaderDesk(store, clock, self._meta_thread)
-        self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
+        self.ingress = IngressDesk(
+            config, clock, self.topics, self.produce, self.writer, soon=self._soon
+        )
         self.monitor = Monitor(config, store, self.topics, clock, self._background)
         self.commands = CommandDesk(
             config=config,
@@ -118,6 +123,7 @@ class Broker:
         )
         self.kafka = KafkaDesk(self.writer, handlers)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn_ends: deque[Callable[[], None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -134,15 +140,30 @@ class Broker:
         self._tasks.append(asyncio.create_task(self.monitor.run()))
         self._tasks.append(asyncio.create_task(self.gate.keep_swept()))
 
-    def _soon(self, wake: Callable[[], None]) -> None:
+    def _soon(self, act: Callable[[], None]) -> None:
         """On the loop, where every append is submitted: after the sockets that are ready now."""
         assert self._loop is not None
-        self._loop.call_soon(wake)
+        self._turn_ends.append(act)
+        if len(self._turn_ends) == 1:
+            self._loop.call_soon(self._end_turn)
 
-    def _deliver(self, commit: Commit) -> None:
+    def _end_turn(self) -> None:
+        """Gathered lines are encoded, then committed: one end of a turn is enough for both."""
+        assert self._loop is not None
+        try:
+            while self._turn_ends:
+                self._turn_ends[0]()  # what it adds itself is done right here
+                self._turn_ends.popleft()
+        except BaseException:
+            self._turn_ends.popleft()
+            if self._turn_ends:  # a mistake of ours does not take the others with it
+                self._loop.call_soon(self._end_turn)
+            raise
+
+    def _post(self, tell: Callable[[], None]) -> None:
         """On the writer thread: one hop to the loop for a whole commit."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._on_commit, commit)
+        self._loop.call_soon_threadsafe(tell)
 
     def _on_commit(self, commit: Commit) -> None:
         commit.settle()

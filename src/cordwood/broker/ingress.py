@@ -6,6 +6,9 @@ and an ``n`` that was stored before is dropped. One connection at a time holds a
 takes it over, after everything the first had under way has ended, so that no line can slip in
 twice between them.
 
+What many sessions sent in one turn of the event loop is gathered and encoded together: a call of
+the kernel costs as much as fifty lines do in it.
+
 Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
 writer, and their bytes are below a bound. At the limit ``block`` stops reading sockets until a
 commit made room; ``drop_oldest`` throws away the oldest waiting lines of nameless sessions and
@@ -24,20 +27,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cordwood.batch.header import parse_headers
-from cordwood.batch.lines import LineBatch, LineProducer, encode_frames, encode_lines
+from cordwood.batch.lines import LineBatch, LineProducer, encode_blocks, encode_frames
 from cordwood.batch.warmth import warm_soon
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
-from cordwood.config import MIB, BrokerConfig
+from cordwood.config import KIB, MIB, BrokerConfig
 from cordwood.decide.deadletters import headers_for_line
 from cordwood.errors import CordwoodError, Overloaded, StaleProducer
+from cordwood.log.commit import Append
 from cordwood.log.partition import Appended, Outcome, Partition
-from cordwood.log.writer import Append, Writer
+from cordwood.log.writer import Writer
 
 logger = logging.getLogger("cordwood.broker")
 
 BUFFER_BYTES_MAX = 16 * MIB  # what may wait for the writer, however few records that is
+GATHER_BYTES_MAX = 64 * KIB  # no block waits for others once so much is there
 REJECTS_PER_TURN = 256  # bad lines written before the loop turns to others
 
 
@@ -61,10 +66,12 @@ class IngressSession:
     partition: Partition
     tell: Callable[[bytes], None]  # send a reply back
     close: Callable[[], None]  # end the connection
+    hold: Callable[[], None]  # look whether to read on
     resume: Callable[[str], None]  # read again: this reason not to is gone
     name: str | None = None
     producer: LineProducer | None = None
     under_way: int = 0
+    is_gathered: bool = False  # a block of its lines waits for the end of the turn
     failed: bool = False
     is_gone: bool = False  # its connection is
     acked_n: int | None = None  # to be told with the next commit
@@ -82,12 +89,18 @@ class IngressDesk:
         topics: TopicDesk,
         produce: ProduceDesk,
         writer: Writer,
+        *,
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
+        """``soon`` calls what it is given at the end of the event loop's turn."""
         self._config = config
         self._clock = clock
         self._topics = topics
         self._produce = produce
         self._writer = writer
+        self._soon = soon
+        self._gathered: list[tuple[IngressSession, bytes | memoryview]] = []
+        self._gathered_bytes = 0
         self._named: dict[str, IngressSession] = {}
         self._waiting: list[IngressSession] = []
         self._to_ack: list[IngressSession] = []
@@ -99,13 +112,14 @@ class IngressDesk:
         peer: str,
         tell: Callable[[bytes], None],
         close: Callable[[], None],
+        hold: Callable[[], None],
         resume: Callable[[str], None],
     ) -> IngressSession:
         """A session on the ingress topic, created on sight; its dead letters have a place too."""
         warm_soon()  # an idle broker does not carry the kernels; lines go the plain way meanwhile
         await self._topics.ensure(self._config.dead_letter_topic)
         topic = await self._topics.ensure(self._config.ingress_topic)
-        session = IngressSession(peer, topic.partition(0), tell, close, resume)
+        session = IngressSession(peer, topic.partition(0), tell, close, hold, resume)
         session.drained.set()
         return session
 
@@ -165,28 +179,59 @@ class IngressDesk:
         """A block of complete lines; the hot path."""
         if session.failed:
             return
-        encoded = encode_lines(block, self._clock.now_ms(), producer=session.producer)
-        self._store(session, block, encoded)
+        if session.is_gathered:
+            self._encode_gathered()  # what the next n of a producer may be, the last block tells
+        session.is_gathered = True
+        self._begin(session)
+        self._gathered.append((session, block))
+        self._gathered_bytes += len(block)
+        if self._gathered_bytes >= GATHER_BYTES_MAX:
+            self._encode_gathered()
+        elif len(self._gathered) == 1:
+            self._soon(self._encode_gathered)
+
+    def _encode_gathered(self) -> None:
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if not gathered:
+            return
+        encoded = encode_blocks(
+            [(block, session.producer) for session, block in gathered], self._clock.now_ms()
+        )
+        for (session, block), batch in zip(gathered, encoded, strict=True):
+            session.is_gathered = False
+            self._store(session, block, batch)
+        has_room = self.has_room()
+        for session, _ in gathered:
+            if session.rejects or not has_room:
+                session.hold()
 
     def frames(self, session: IngressSession, bodies: tuple[bytes, ...]) -> None:
         """The same for messages that came as frames."""
         if session.failed:
             return
+        self._begin(session)
         encoded = encode_frames(bodies, self._clock.now_ms(), producer=session.producer)
         self._store(session, b"".join(bodies) if encoded.rejected else b"", encoded)
 
     def _store(
         self, session: IngressSession, block: bytes | memoryview, encoded: LineBatch
     ) -> None:
+        """Lines that were begun go to the writer and the dead letters, or end here."""
         if encoded.rejected:
             self._reject_all(
                 session,
                 [(bytes(block[start:end]), reason) for start, end, reason in encoded.rejected],
             )
         self.stats.duplicates += encoded.duplicates
-        if encoded.count:
-            self._submit(session, encoded.data, encoded.count, encoded.last_n)
-        elif encoded.duplicates and session.under_way == 0:
+        if encoded.count and not session.failed:
+            try:
+                self._submit(session, encoded.data, encoded.count, encoded.last_n)
+            except CordwoodError as error:  # the broker is stopping
+                self._end(session)
+                self._fail(session, error)
+            return
+        self._end(session)
+        if encoded.duplicates and session.under_way == 0 and not session.failed:
             session.acked_n = encoded.last_n
             self._tell_ack(session)
 
@@ -206,7 +251,6 @@ class IngressDesk:
         append.strict = False
         append.droppable = session.producer is None
         self._writer.submit(append)
-        self._begin(session)
         self.stats.records += count
         self.stats.bytes += len(data)
 
@@ -258,6 +302,8 @@ class IngressDesk:
 
     def reject(self, session: IngressSession, line: bytes, reason: str) -> None:
         """Bytes that are no record go to the dead letters, with why and whence."""
+        if session.is_gathered:
+            self._encode_gathered()  # bad lines among what came before them go first
         self._reject_all(session, [(line, reason)])
 
     def _reject_all(self, session: IngressSession, lines: list[tuple[bytes, str]]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.batch.warmth import is_warm
 from cordwood.broker.pipeline import PipelineState
-from cordwood.log.writer import SYNC_BUCKETS
+from cordwood.log.commit import SYNC_BUCKETS
 
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker

@@ -14,8 +14,9 @@ from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.batch.warmth import is_warm, warm_soon
 from cordwood.clock import Clock
 from cordwood.errors import CordwoodError, InvalidRecord
+from cordwood.log.commit import Append
 from cordwood.log.partition import Appended, Outcome, Partition
-from cordwood.log.writer import Append, Writer
+from cordwood.log.writer import Writer
 from cordwood.model import Header, Record
 
 KERNEL_RECORDS = 16  # so many keys a kernel checks in the time of its call

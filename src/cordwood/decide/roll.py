@@ -8,10 +8,10 @@ cuts an empty segment.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from cordwood.config import TopicConfig
-from cordwood.model import NO_TIMESTAMP, SegmentInfo
+from cordwood.model import NO_TIMESTAMP
 
 OFFSETS_PER_SEGMENT_MAX: Final = 2**31 - 1  # an index entry holds its offset in a signed int32
 
@@ -27,8 +27,30 @@ class RollReason(StrEnum):
     DEMAND = "demand"  # somebody asked
 
 
+class Active(Protocol):
+    """What is asked of the active segment: of a ``SegmentInfo``, or of itself by the writer."""
+
+    @property
+    def base_offset(self) -> int: ...  # noqa: D102 - as ``SegmentInfo`` says, all six
+
+    @property
+    def end_offset(self) -> int: ...  # noqa: D102
+
+    @property
+    def size_bytes(self) -> int: ...  # noqa: D102
+
+    @property
+    def records(self) -> int: ...  # noqa: D102
+
+    @property
+    def first_ms(self) -> int: ...  # noqa: D102
+
+    @property
+    def created_ms(self) -> int: ...  # noqa: D102
+
+
 def plan_roll(
-    active: SegmentInfo,
+    active: Active,
     incoming_bytes: int,
     incoming_records: int,
     config: TopicConfig,
@@ -60,7 +82,7 @@ def roll_ms(config: TopicConfig) -> int:
     return config.segment_ms
 
 
-def born_ms(active: SegmentInfo, now_ms: int) -> int:
+def born_ms(active: Active, now_ms: int) -> int:
     """Since when the segment has held a record, as far as its timestamps can be believed.
 
     Producers choose timestamps. A record cannot have arrived before its segment was opened, or a

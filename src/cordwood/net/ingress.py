@@ -109,7 +109,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
     async def _open(self, link: Link) -> None:
         try:
             self._session = await self._desk.open(
-                link.peer, self._tell, link.transport.close, self._on_resume
+                link.peer, self._tell, link.transport.close, self._hold, self._on_resume
             )
         except CordwoodError as error:
             self._refuse(error)
@@ -151,7 +151,16 @@ class IngressProtocol(asyncio.BufferedProtocol):
                 return
             if session.rejects:
                 self._pause("rejects")
-        if session and "room" not in self._waits and self._desk.must_wait(session):
+        self._hold()
+
+    def _hold(self) -> None:
+        """Read no more while bad lines are being written, or there is no room for good ones."""
+        session = self._session
+        if session is None or session.is_gone:
+            return
+        if session.rejects:
+            self._pause("rejects")
+        if "room" not in self._waits and self._desk.must_wait(session):
             self._pause("room")
             self._desk.wait_for_room(session)
 

@@ -13,27 +13,39 @@ from cordwood.batch.records import encode_batch
 from cordwood.clock import SystemClock
 from cordwood.config import TopicConfig
 from cordwood.errors import DiskFull, ShuttingDown
+from cordwood.log.commit import Append, Commit
 from cordwood.log.files import Files, OpenFile
-from cordwood.log.partition import Appended, Partition
-from cordwood.log.writer import Append, Commit, Outcome, Writer
+from cordwood.log.partition import Appended, Outcome, Partition
+from cordwood.log.writer import SMALL_BYTES, Writer
 from cordwood.model import Record, TopicPartition
 
 
 class FickleFiles(Files):
-    """Refuses appends while it is full."""
+    """Refuses appends while it is full, and syncs logs when it may."""
 
     is_full = False
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.writers: list[threading.Thread] = []
+
+    def sync_data(self, file: OpenFile) -> None:
+        if file.path.suffix == ".log":
+            assert self.may_sync.wait(30)
+        super().sync_data(file)
 
     def write_at(self, file: OpenFile, data: bytes | bytearray | memoryview, position: int) -> None:
         if self.is_full and file.path.suffix == ".log":
             raise DiskFull("no space")
+        self.writers.append(threading.current_thread())
         super().write_at(file, data, position)
 
 
 class Desk:
     """Submits records and hears what became of them."""
 
-    def __init__(self, directory: Path, **writer: object) -> None:
+    def __init__(self, directory: Path, durability: str = "os", **writer: object) -> None:
         self.files = FickleFiles()
         self.partition = Partition.open(
             directory / "t-0",
@@ -45,7 +57,7 @@ class Desk:
         self.commits: list[Commit] = []
         self.settled = threading.Semaphore(0)
         self.outcomes: list[Outcome] = []
-        self.writer = Writer("os", deliver=self._deliver, **writer)
+        self.writer = Writer(durability, deliver=self._deliver, **writer)
 
     def _deliver(self, commit: Commit) -> None:
         self.commits.append(commit)
@@ -65,6 +77,10 @@ class Desk:
         for _ in range(count):
             assert self.settled.acquire(timeout=30)
 
+    def stop(self) -> None:
+        self.writer.close()
+        self.partition.close()
+
 
 @pytest.fixture
 def waking() -> list[Callable[[], None]]:
@@ -78,8 +94,7 @@ def desk(tmp_path: Path, waking: list[Callable[[], None]]) -> Iterator[Desk]:
     desk = Desk(tmp_path, soon=waking.append)
     desk.writer.start()
     yield desk
-    desk.writer.close()
-    desk.partition.close()
+    desk.stop()
 
 
 def test_one_turn_of_the_loop_is_one_commit(desk: Desk, waking: list[Callable[[], None]]):
@@ -161,3 +176,87 @@ def test_eviction_takes_the_oldest_that_may_go(desk: Desk, waking: list[Callable
     waking.pop()()
     desk.wait(2)
     assert [len(commit.outcomes) for commit in desk.commits] == [2]
+
+
+# --- on the spot ------------------------------------------------------------------------------
+
+
+def settled_desk(directory: Path, durability: str = "os", **config: object) -> Desk:
+    """A running desk whose first record, which begins a segment and a term, is stored."""
+    desk = Desk(directory, durability)
+    desk.partition.config = TopicConfig(**config)
+    desk.writer.start()
+    desk.submit(b"first")
+    desk.wait(1)
+    desk.files.writers.clear()
+    return desk
+
+
+def test_what_needs_no_sync_is_committed_before_submit_returns(tmp_path: Path):
+    """One message, no other thread: the answer is there, and readers see the record."""
+    desk = settled_desk(tmp_path)
+    desk.submit(b"second")
+    assert [outcome.base_offset for outcome in desk.outcomes] == [0, 1]
+    assert desk.partition.high_watermark == 2
+    assert desk.files.writers == [threading.current_thread()]
+    desk.stop()
+
+
+def test_what_is_synced_is_told_and_seen_after_the_sync_only(tmp_path: Path):
+    """The bytes are written on the spot; until they are on the device nobody hears of them."""
+    desk = settled_desk(tmp_path, "fsync")
+    desk.files.may_sync.clear()
+    desk.submit(b"second")
+    assert desk.files.writers == [threading.current_thread()]
+    assert desk.partition.next_offset == 2
+    assert desk.partition.high_watermark == 1
+    assert len(desk.outcomes) == 1
+    desk.submit(b"third")  # waits for the sync: somebody is the writer
+    assert desk.partition.next_offset == 2
+    desk.files.may_sync.set()
+    desk.wait(2)
+    assert [outcome.base_offset for outcome in desk.outcomes] == [0, 1, 2]
+    assert desk.partition.high_watermark == 3
+    desk.stop()
+
+
+def test_nothing_is_written_on_the_spot_while_the_thread_is_at_work(tmp_path: Path):
+    """A roll, a swap, a topic's birth: whatever changes partitions does so alone."""
+    desk = settled_desk(tmp_path)
+    entered, leave = threading.Event(), threading.Event()
+    call = desk.writer.call(lambda: (entered.set(), leave.wait(30)))
+    assert entered.wait(30)
+    desk.submit(b"second")
+    assert not desk.files.writers
+    leave.set()
+    desk.wait(1)
+    assert call.result(30)
+    assert desk.outcomes[-1].base_offset == 1
+    desk.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "value"),
+    [({"segment_entries": 1}, b"small"), ({}, bytes(SMALL_BYTES))],
+    ids=["a roll", "a large append"],
+)
+def test_what_takes_long_is_left_to_the_thread(tmp_path: Path, config, value):
+    """A submitter is an event loop: it never waits for a roll's files, nor copies megabytes."""
+    desk = settled_desk(tmp_path, **config)
+    desk.submit(value)
+    desk.wait(1)
+    assert isinstance(desk.outcomes[-1], Appended)
+    assert threading.current_thread() not in desk.files.writers
+    desk.stop()
+
+
+def test_a_mistake_on_the_spot_ends_the_thread_too(tmp_path: Path, monkeypatch):
+    """No writer is left that would take appends and never answer them."""
+    died = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: died.set())
+    desk = settled_desk(tmp_path)
+    monkeypatch.setattr(desk.partition, "append_all", lambda _: [])
+    with pytest.raises(ValueError, match="zip"):
+        desk.submit(b"second")
+    assert died.wait(30)
+    desk.stop()

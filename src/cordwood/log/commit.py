@@ -1,0 +1,156 @@
+"""A group commit: many appends written, each touched file synced once, then published.
+
+Two halves. ``write`` assigns offsets and puts the bytes into the files; ``finish`` waits for the
+device, lets readers see the records and says what became of each append. Only ``finish`` waits, and
+only when a topic asks for it. Who commits, where and when is the writer's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cordwood.batch.header import BatchHeader
+from cordwood.errors import CordwoodError, DiskFull
+from cordwood.log.partition import Appended, Outcome, Partition
+
+SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
+SYNC_THREADS = 4  # files of one commit are synced side by side
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    """Whole batches for one partition, and whom to tell."""
+
+    partition: Partition
+    data: bytearray | memoryview
+    headers: list[BatchHeader]
+    records: int
+    done: Callable[[Outcome], None]
+    hold: bool = False  # wait for space rather than fail
+    droppable: bool = False  # nobody waits for the answer: ``evict`` may take it
+    strict: bool = True  # Kafka's sequence rule; the line protocol allows gaps
+
+
+class Written(NamedTuple):
+    """Appends whose bytes are in the files, as durable as the page cache."""
+
+    outcomes: list[tuple[Append, Outcome]]
+    touched: list[Partition]
+    full: list[tuple[Append, DiskFull]]  # what found no space: nothing of it is there
+
+
+class Commit(NamedTuple):
+    """A commit at its end: tell them all, then wake the readers."""
+
+    outcomes: list[tuple[Append, Outcome]]
+    published: list[Partition]
+
+    def settle(self) -> None:
+        """Answer every append of this commit."""
+        for append, outcome in self.outcomes:
+            append.done(outcome)
+
+
+@dataclass(slots=True)
+class CommitStats:
+    """Counters the metrics read."""
+
+    commits: int = 0
+    records: int = 0
+    bytes: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
+    sync_buckets: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BUCKETS) + 1))
+    disk_full: bool = False
+
+
+class Committer:
+    """Commits for one data directory, one at a time."""
+
+    def __init__(self, durability: str) -> None:
+        assert durability in {"fsync", "os"}
+        self.durability = durability
+        self.stats = CommitStats()
+        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="cordwood-sync")
+
+    def close(self) -> None:
+        """Give the threads back."""
+        self._pool.shutdown()
+
+    def is_synced(self, partition: Partition) -> bool:
+        """Whether an append to it is acknowledged only when it is on the device."""
+        mode = partition.config.flush_mode
+        return (self.durability if mode == "broker" else mode) == "fsync"
+
+    def write(self, appends: Mapping[Partition, list[Append]]) -> Written:
+        """Write all; nobody sees it yet."""
+        written = Written([], [], [])
+        for partition, mine in appends.items():
+            is_touched = False
+            for append, outcome in zip(mine, partition.append_all(mine), strict=True):
+                if isinstance(outcome, DiskFull):
+                    written.full.append((append, outcome))
+                    continue
+                is_touched = is_touched or isinstance(outcome, Appended)
+                written.outcomes.append((append, outcome))
+            if is_touched:
+                written.touched.append(partition)
+        return written
+
+    def finish(self, written: Written) -> Commit:
+        """Make each topic's part as durable as it asks, and let readers see it."""
+        outcomes, published = written.outcomes, written.touched
+        broken = self._sync([each for each in published if self.is_synced(each)])
+        if broken:
+            outcomes = [(append, broken.get(append.partition, was)) for append, was in outcomes]
+            published = [partition for partition in published if partition not in broken]
+        for partition in published:
+            partition.publish()
+        self._count(outcomes)
+        return Commit(outcomes, published)
+
+    def _sync(self, due: list[Partition]) -> dict[Partition, CordwoodError]:
+        """What could not be synced, with its error."""
+        # The usual case is one file: no hand-over to another thread.
+        synced = map(_sync, due) if len(due) == 1 else self._pool.map(_sync, due)
+        broken: dict[Partition, CordwoodError] = {}
+        for partition, outcome in zip(due, synced, strict=True):
+            if isinstance(outcome, CordwoodError):
+                broken[partition] = outcome
+            else:
+                self._count_sync(outcome)
+        return broken
+
+    def _count_sync(self, seconds: float) -> None:
+        self.stats.syncs += 1
+        self.stats.sync_seconds += seconds
+        self.stats.sync_buckets[sum(seconds > bound for bound in SYNC_BUCKETS)] += 1
+
+    def _count(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+        self.stats.commits += 1
+        for append, outcome in outcomes:
+            if isinstance(outcome, Appended):
+                self.stats.records += append.records
+                self.stats.bytes += len(append.data)
+
+
+def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
+    """The appends of each partition, in order."""
+    found: dict[Partition, list[Append]] = {}
+    for append in appends:
+        found.setdefault(append.partition, []).append(append)
+    return found
+
+
+def _sync(partition: Partition) -> float | CordwoodError:
+    """Sync one partition; the seconds it took, or why it could not."""
+    started = time.perf_counter()
+    try:
+        partition.sync()
+    except CordwoodError as error:
+        return error
+    return time.perf_counter() - started
