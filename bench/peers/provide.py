@@ -18,6 +18,7 @@ PACKAGES = {  # command → Debian package
     "nats-server": "nats-server",
     "socat": "socat",
     "gawk": "gawk",
+    "kcat": "kcat",
     "java": "openjdk-17-jre-headless",
     "mvn": "maven",
 }

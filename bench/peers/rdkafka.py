@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
 import time
 from itertools import cycle
 from typing import NamedTuple
@@ -96,6 +98,25 @@ def fetch(bootstrap: str, topic: str, count: int) -> Moved:
     return done
 
 
+def drain(kcat: str, bootstrap: str, topic: str, count: int) -> Moved:
+    """The same by a program in C, which writes one byte for each record.
+
+    Timed from its first bytes on, some thousands of records in: its start is not the server's.
+    """
+    command = [kcat, "-b", bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-q"]
+    command += ["-c", str(count), "-f", "."]
+    command += [word for pair in _greedy().items() for word in ("-X", "{}={}".format(*pair))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout
+        skipped = len(os.read(reader.stdout.fileno(), MIB))
+        began, found = time.perf_counter(), skipped
+        while chunk := os.read(reader.stdout.fileno(), MIB):
+            found, ended = found + len(chunk), time.perf_counter()
+    assert found == count, f"{found:,} of {count:,} were read"
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Moved(count - skipped, ended - began, spent.ru_utime + spent.ru_stime)
+
+
 def firsts(bootstrap: str, topic: str, probes: int) -> list[float]:
     """Seconds from assigning a consumer at the start of the topic to its first record."""
     # A wait at the end would delay the next probe; large replies would be timed whole.
@@ -118,16 +139,22 @@ def consumer_of(
     """A consumer that does not rest while there is something to read."""
     return confluent_kafka.Consumer(
         {
-            "fetch.wait.max.ms": wait_ms,
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
-            "fetch.message.max.bytes": fetch_bytes,
-            "queued.max.messages.kbytes": 64 * 1024,
-            "queued.min.messages": 10_000_000,  # else it rests for a second when it is ahead
-            "check.crcs": False,
+            **_greedy(wait_ms, fetch_bytes),
         }
     )
+
+
+def _greedy(wait_ms: int = 500, fetch_bytes: int = 4 * MIB) -> dict[str, str | int]:
+    return {
+        "fetch.wait.max.ms": wait_ms,
+        "fetch.message.max.bytes": fetch_bytes,
+        "queued.max.messages.kbytes": 64 * 1024,
+        "queued.min.messages": 10_000_000,  # else it rests for a second when it is ahead
+        "check.crcs": "false",
+    }
 
 
 def end_to_end(bootstrap: str, topic: str, seconds: float) -> list[float]:

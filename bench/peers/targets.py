@@ -95,7 +95,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_kafka("librdkafka produce 100 B", "produce 100 B, acks=all, none"),
     *_kafka("librdkafka produce 1 KiB", "produce 1024 B, acks=all, none"),
-    *_kafka("librdkafka fetch 100 B, hot", "fetch 100 B, hot"),
+    *_kafka("librdkafka (kcat) fetch 100 B, hot", "fetch 100 B, hot, by kcat"),
     *_kafka("librdkafka fetch 1 KiB, hot", "fetch 1024 B, hot"),
     *(
         Target(

@@ -1,7 +1,8 @@
 """Kafka's protocol: ours beside Apache Kafka.
 
 With librdkafka one Python thread hands records over, and is often the slower end; so each rate has
-beside it what a record cost the broker in CPU time. *Prepared* requests are written by the
+beside it what a record cost the broker in CPU time, and records of 100 bytes are also fetched by
+kcat, librdkafka in a program of C. *Prepared* requests are written by the
 plain-socket client, which spends next to nothing: what the broker itself can take and give.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.peers import client, raw_fetch, rdkafka
+from bench.peers import client, provide, raw_fetch, rdkafka
 from bench.peers.contestants import Level
 from bench.peers.measure import LESS, Measure, Visit
 from bench.peers.speech import TOPIC
 
 SIZES = {100: 1.0, 1024: 0.4}  # bytes of a record → share of the scale's records
 CODECS = ("none", "lz4")
+DRAINED = 2_000_000  # of the prepared records, by kcat
 
 
 def measure(visit: Visit) -> Iterator[Measure]:
@@ -68,6 +70,10 @@ def prepared(visit: Visit) -> Iterator[Measure]:
     cpu = server.cpu_seconds()
     done = visit.client.ask(raw_fetch.fetch, address, TOPIC, visit.scale.seconds)
     yield from rates(visit, "prepared fetch, 1 MiB a request", done, cpu)
+    kcat, count = provide.command("kcat"), min(end, DRAINED)
+    cpu = server.cpu_seconds()
+    done = visit.client.ask(rdkafka.drain, kcat, visit.bootstrap, TOPIC, count)
+    yield from rates(visit, "fetch 100 B, hot, by kcat", done, cpu)
 
 
 def rates(visit: Visit, case: str, done, cpu_before: float) -> Iterator[Measure]:
