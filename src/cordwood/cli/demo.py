@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -30,6 +31,7 @@ def demo(
     if story not in {"cdc", "timecode", "both"}:
         raise typer.BadParameter(f"{story!r} is none of cdc, timecode, both")
     from cordwood.cli.progress import progress
+    from cordwood.cli.sparking import spark_session
     from cordwood.demo.picture import draw
     from cordwood.demo.stage import Stage
     from cordwood.demo.stories import play_cdc, play_timecode
@@ -37,7 +39,10 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="cordwood-demo-"))
     started = time.monotonic()
     try:
-        with Stage(directory, watch=lambda what, total: progress(what, total=total)) as stage:
+        with (
+            spark_session("demo", None, None) as spark,
+            Stage(directory, spark, watch=lambda what, total: progress(what, total=total)) as stage,
+        ):
             if story in {"cdc", "both"}:
                 play_cdc(stage)
             if story in {"timecode", "both"}:
@@ -56,14 +61,17 @@ def demo(
 def _summary(stage: Stage, seconds: float) -> int:
     from cordwood.cli.output import Format, show
 
-    typer.echo("")
+    typer.echo("\nbytes, step by step:")
     show(
         [
             {
                 "after": moment.step,
-                "live_bytes": moment.live,
-                "archived_bytes": moment.archived,
-                "freed_bytes": moment.freed,
+                "written": moment.written,
+                "active": moment.active,
+                "cut": moment.cut,
+                "archived": moment.archived,
+                "compacted": moment.compacted,
+                "reclaimed": moment.reclaimed,
             }
             for moment in stage.moments
         ],
@@ -76,12 +84,18 @@ def _summary(stage: Stage, seconds: float) -> int:
 
 
 def _wait(stage: Stage) -> None:
+    """Until Ctrl-C, which is how this ends, and no failure."""
     import threading
 
-    broker = stage.broker
     typer.echo(
-        f"still running: kafka {broker.kafka}, control {broker.control}, http {broker.http}; "
-        "Ctrl-C ends it",
+        f"""
+still running, to play with; Ctrl-C ends it and removes {stage.directory}
+  export CORDWOOD_BROKER={stage.broker.kafka}
+  cordwood topic list
+  cordwood consume append -n 3
+  cordwood dlq ls
+  curl http://{stage.broker.http}/metrics""",
         err=True,
     )
-    threading.Event().wait()
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()

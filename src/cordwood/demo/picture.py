@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-WIDTH, HEIGHT = 960, 460
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 96, 64
+WIDTH, HEIGHT = 960, 480
+LEFT, RIGHT, TOP, BOTTOM = 76, 24, 96, 84
 FLOOR: Final = HEIGHT - BOTTOM
 INK, FAINT, LINE = "#1f2933", "#616e7c", "#e4e7eb"
 BAR_SHARE: Final = 0.62  # of the room a step has
@@ -18,9 +18,17 @@ class Moment(NamedTuple):
     """Where the bytes were after one step."""
 
     step: str
-    live: int  # in segments
+    at_s: float  # since the story began
+    active: int  # in segments that are written to
+    cut: int  # in sealed segments
     archived: int  # in bundles
-    freed: int  # compacted or reclaimed away so far
+    compacted: int  # gone by compaction so far
+    reclaimed: int  # gone by RECLAIM so far
+
+    @property
+    def written(self) -> int:
+        """All bytes that were ever appended; bundles are copies."""
+        return self.active + self.cut + self.compacted + self.reclaimed
 
 
 class Kind(NamedTuple):
@@ -32,19 +40,17 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = (
-    Kind("live", "live, in segments", 'fill="#2f6690"'),
-    Kind("archived", "archived, in bundles", 'fill="#d98e04"'),
-    Kind(
-        "freed",
-        "gone: compacted or reclaimed",
-        'fill="#f5f7fa" stroke="#9aa5b1" stroke-dasharray="4 3"',
-    ),
+    Kind("active", "in active segments", 'fill="#1f4e79"'),
+    Kind("cut", "in cut segments", 'fill="#6fa3cc"'),
+    Kind("archived", "in archive bundles", 'fill="#d98e04"'),
+    Kind("compacted", "compacted away", 'fill="#f5f7fa" stroke="#9aa5b1" stroke-dasharray="4 3"'),
+    Kind("reclaimed", "reclaimed", 'fill="#e3f1e5" stroke="#7ba883" stroke-dasharray="4 3"'),
 )
 
 
 def draw(title: str, moments: Sequence[Moment]) -> str:
     """One stack a step: what is on disk, and above it in outline what is no longer."""
-    top = _round_up(max([1, *(m.live + m.archived + m.freed for m in moments)]))
+    top = _round_up(max([1, *(m.written + m.archived for m in moments)]))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(moments))
     parts = [
         (
@@ -87,10 +93,10 @@ def _stack(x: float, step: float, moment: Moment, top: int) -> Iterator[str]:
                 f'width="{step * BAR_SHARE:.1f}" height="{height:.1f}" {kind.paint}>'
                 f"<title>{escape(moment.step)}: {count:,} bytes {kind.about}</title></rect>"
             )
-    on_disk = moment.live + moment.archived
+    on_disk = moment.active + moment.cut + moment.archived
     label_y = FLOOR - on_disk / top * (FLOOR - TOP) - 6
     yield _text(middle, label_y, show_bytes(on_disk), 'font-weight="600"')
-    for row, word in enumerate(moment.step.split(maxsplit=1)):
+    for row, word in enumerate([*moment.step.split(maxsplit=1), f"{moment.at_s:.0f} s"]):
         yield _text(middle, FLOOR + 20 + 15 * row, word, f'fill="{INK if row == 0 else FAINT}"')
 
 

@@ -32,44 +32,42 @@ Watch = Callable[[str, int | None], AbstractContextManager[Bar]]  # what is done
 
 
 class Stage:
-    """One run of the demo. ``watch`` shows the progress of its long steps."""
+    """One run of the demo, on a Spark session. ``watch`` shows the progress of its long steps."""
 
     def __init__(
         self,
         directory: Path,
+        spark: Any,
         out: IO[str] | None = None,
         watch: Watch = lambda _what, _total: nullcontext(_Unwatched()),
     ) -> None:
         self.directory = directory
+        self.spark = spark
         self.checks: list[tuple[str, bool]] = []
         self.moments: list[Moment] = []
         self.watch = watch
         self._out = out or sys.stdout
         self._stack = ExitStack()
         self._steps = 0
-        self._freed = 0
-        self._archived = 0
+        self._started = time.monotonic()
+        self._archived = self._compacted = self._reclaimed = 0
 
     def __enter__(self) -> Self:
-        """Start the broker and Spark."""
-        from cordwood.spark import session
-
+        """Start the broker; whoever plays first finds the topics of its ingress."""
         started = time.monotonic()
         self.broker = self._stack.enter_context(Broker(self.directory / "data"))
         self.client = self._stack.enter_context(Client(self.broker.control))
         self.where = Where(self.broker.kafka)
         self.api = BrokerApi(self.where)
         self._stack.callback(self.api.close)
-        ready = time.monotonic()
-        self.tell(f"broker ready in {ready - started:.2f} s at {self.broker.kafka}")
-        with self.watch("starting Spark", None):
-            self.spark: Any = session("cordwood demo", master="local[2]")
-        self._stack.callback(self.spark.stop)
-        self.tell(f"Spark {self.spark.version} ready in {time.monotonic() - ready:.1f} s")
+        seconds = time.monotonic() - started
+        self.tell(f"Spark {self.spark.version}; broker at {self.broker.kafka} in {seconds:.2f} s")
+        self.client.register("append")
+        self.client.register("dead_letter")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop both."""
+        """Stop the broker."""
         self._stack.close()
 
     # --- narration ------------------------------------------------------------------------
@@ -102,14 +100,23 @@ class Stage:
         found = self.api.get("/api/topics", name=topic)["topics"][0]
         return sum(part["size_bytes"] for part in found["partitions"])
 
+    def segments_of(self, topic: str) -> int:
+        """Segments that hold a topic's records now."""
+        found = self.api.get("/api/topics", name=topic)["topics"][0]
+        return sum(s["records"] > 0 for part in found["partitions"] for s in part["segments"])
+
     def records_of(self, topic: str) -> int:
         """Records of a topic now, gaps not counted."""
         found = self.api.get("/api/topics", name=topic)["topics"][0]
         return sum(s["records"] for part in found["partitions"] for s in part["segments"])
 
-    def freed(self, count: int) -> None:
-        """So many bytes went, by compaction or reclaim."""
-        self._freed += count
+    def compacted(self, count: int) -> None:
+        """So many bytes went by compaction."""
+        self._compacted += count
+
+    def reclaimed(self, count: int) -> None:
+        """So many bytes went by RECLAIM."""
+        self._reclaimed += count
 
     def archived(self, count: int) -> None:
         """So many bytes are in bundles now."""
@@ -118,8 +125,12 @@ class Stage:
     def moment(self, step: str) -> None:
         """Remember where the bytes are."""
         topics = self.api.get("/api/topics")["topics"]
-        live = sum(part["size_bytes"] for topic in topics for part in topic["partitions"])
-        self.moments.append(Moment(step, live, self._archived, self._freed))
+        segments = [s for topic in topics for part in topic["partitions"] for s in part["segments"]]
+        active = sum(s["size_bytes"] for s in segments if s["state"] == "active")
+        cut = sum(s["size_bytes"] for s in segments) - active
+        gone = (self._compacted, self._reclaimed)
+        at_s = time.monotonic() - self._started
+        self.moments.append(Moment(step, at_s, active, cut, self._archived, *gone))
 
     # --- Spark ----------------------------------------------------------------------------
 
@@ -156,14 +167,11 @@ class Stage:
         return self.api.positions("append", "route").get(0, 0)
 
 
-def latest_rows(stage: Stage, topic: str) -> list[dict[str, Any]]:
-    """The newest value of every key that has one, parsed: the table a changelog stands for."""
-    newest = stage.spark.sql(
-        """
-        select cast(newest.value as string) from (
-          select max_by(struct(value), offset) as newest from {changes} group by key
-        ) where newest.value is not null
-        """,
-        changes=stage.frame(topic),
-    )
-    return [json.loads(row[0]) for row in newest.collect()]
+def table_rows(stage: Stage, topic: str) -> list[dict[str, Any]]:
+    """The table a changelog stands for, materialised as Parquet and read back."""
+    from cordwood.pipeline.table import TableRequest, build_table
+
+    request = TableRequest(topic=topic, out=stage.directory / "tables" / topic)
+    built = build_table(stage.spark, stage.api, stage.where, request)
+    rows = stage.spark.read.parquet(built.place).selectExpr("cast(value as string)")
+    return [json.loads(row[0]) for row in rows.collect()]

@@ -7,7 +7,7 @@ import time
 
 from cordwood.client import Producer
 from cordwood.demo.cdc import Change, make_changelog, state_hash
-from cordwood.demo.stage import Stage, latest_rows
+from cordwood.demo.stage import Stage, table_rows
 from cordwood.demo.timecode import Tape, find_faults, record_tape
 
 SEED = 11
@@ -26,17 +26,17 @@ def play_cdc(stage: Stage) -> None:
     truth = state_hash(log.truth.values())
     _produce(stage, log.changes)
     _route(stage, log.changes)
-    before = state_hash(latest_rows(stage, "users"))
+    before = state_hash(table_rows(stage, "users"))
     stage.tell(f"table as routed {before}, source of truth {truth}")
     stage.check("without the poison the table is wrong, as it must be", before != truth)
     _repair(stage)
     _compact(stage)
     _archive(stage, "users")
     stage.step(
-        "materialise the table and compare it with the source of truth",
+        "bring the Parquet table up to date and compare it with the source of truth",
         "what all of this is for: the log still stands for exactly the same table",
     )
-    rows = latest_rows(stage, "users")
+    rows = table_rows(stage, "users")
     stage.tell(f"{len(rows)} users, hash {state_hash(rows)}; source of truth {truth}")
     stage.check("the replayed table equals the source of truth", state_hash(rows) == truth)
 
@@ -47,8 +47,6 @@ def _produce(stage: Stage, changes: list[Change]) -> None:
         f"produce {len(changes)} changes with a Kafka client ({name})",
         "any Kafka client writes to it, unchanged",
     )
-    stage.client.register("append")
-    stage.client.register("dead_letter")
     started = time.monotonic()
     if name == "confluent-kafka":
         _produce_confluent(stage.broker.kafka, changes)
@@ -142,7 +140,7 @@ def _compact(stage: Stage) -> None:
     )
     stage.check("compaction succeeded", not outcome.error)
     stage.check("the log is many times smaller", after * 3 < size)
-    stage.freed(size - after)
+    stage.compacted(size - after)
     stage.moment("compact")
 
 
@@ -177,14 +175,17 @@ def play_timecode(stage: Stage) -> None:
         f"{DECKS} decks push {sum(len(t.codes) for t in tapes)} frames as lines",
         "routing_key|timestamp|n|payload: nc could do it",
     )
+    stage.client.register("smpte", "edit-suite")
+    stage.client.configure("smpte", {"cleanup.policy": "consume"})
     before = stage.client.get_ack("append")
     for tape in tapes:
         with Producer(stage.broker.ingress, name=tape.deck) as producer:
             producer.send_and_confirm([(f"smpte.{tape.deck}", code) for code in tape.codes])
+        stage.route(stage.client.get_ack("append"))
+        stage.client.cut("smpte")
     sent = stage.client.get_ack("append") - before
-    stage.tell(f"{sent} frames acknowledged one by one, on the device")
+    stage.tell(f"{sent} frames acknowledged one by one, on the device; a reel is cut for each deck")
     stage.check("every frame was acknowledged", sent == sum(len(t.codes) for t in tapes))
-    stage.route(before + sent)
     stage.moment("decks")
     _hold(stage, sent)
     _audit(stage, tapes)
@@ -194,15 +195,15 @@ def play_timecode(stage: Stage) -> None:
 
 def _hold(stage: Stage, frames: int) -> None:
     stage.step(
-        "the edit suite goes to lunch; segments rotate, and nothing it needs is reclaimed",
+        "the edit suite is at lunch; the reels are cut, and nothing it needs is reclaimed",
         "cleanup.policy=consume: a stuck reader costs disk, never data",
     )
-    stage.client.register("smpte", "edit-suite")
-    stage.client.configure("smpte", {"cleanup.policy": "consume"})
-    stage.client.cut("smpte")
     dropped = stage.client.reclaim("smpte")
     (reader,) = stage.api.get("/api/readers", topic="smpte")["readers"]
-    stage.tell(f"edit-suite lags {reader['lag']} frames and holds {reader['held_bytes']:,} bytes")
+    stage.tell(
+        f"edit-suite lags {reader['lag']} frames and holds {reader['held_bytes']:,} bytes "
+        f"in {stage.segments_of('smpte')} segments"
+    )
     stage.check("RECLAIM waits for the reader", dropped == 0)
     stage.check("it holds every frame", reader["lag"] == frames)
 
@@ -236,9 +237,9 @@ def _release(stage: Stage, frames: int) -> None:
     stage.client.ack("smpte", "edit-suite", frames)
     stage.client.reclaim("smpte")  # or the monitor, if it looked in between
     freed = size - stage.bytes_of("smpte")
-    stage.freed(freed)
+    stage.reclaimed(freed)
     status = stage.client.status(1, "smpte")
     stage.tell(f"{freed:,} bytes reclaimed; GET_STATUS 1: {status.word} {status.bundle}")
-    stage.check("the consumed segment went", freed > 0)
+    stage.check("the consumed segments went", freed == size)
     stage.check("its records are found in the archive", status.word == "ARCHIVED")
     stage.moment("release")

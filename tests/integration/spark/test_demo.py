@@ -1,10 +1,16 @@
 """The demo, as ``make demo`` plays it."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from support.children import left_behind
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -22,4 +28,34 @@ def test_demo_plays_both_stories_and_every_check_holds(tmp_path):
     assert "FAIL" not in played.stdout
     assert "the replayed table equals the source of truth" in played.stdout
     assert "18 checks held, 0 did not" in played.stdout
+    assert played.stderr == ""  # what Java has to say is nobody's business while all is well
     ET.parse(tmp_path / "life.svg")
+
+
+def test_one_story_kept_can_be_played_with_until_ctrl_c(tmp_path):
+    """It says how; then nothing of it is left, and the exit code is that of its checks."""
+    python = [sys.executable, "-m", "cordwood"]
+    demo = subprocess.Popen(
+        [*python, "demo", "timecode", "--keep", "--picture", str(tmp_path / "life.svg")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = ""
+    while "/metrics" not in told:
+        line = demo.stderr.readline()
+        assert line, told
+        told += line
+    address = re.search(r"CORDWOOD_BROKER=(\S+)", told)[1]
+    asked = [*python, "topic", "list", "--format", "csv", "-b", address]
+    listed = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+    assert "\nsmpte,1," in listed.stdout
+    (kept,) = tmp_path.glob("cordwood-demo-*")
+    assert str(kept) in told
+    children = [pid for pid, _ in left_behind(demo.pid)]
+    demo.send_signal(signal.SIGINT)
+    rest = demo.communicate(timeout=60)[1]
+    assert (demo.returncode, rest) == (0, "")
+    assert not kept.exists()
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]

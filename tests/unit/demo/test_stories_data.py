@@ -65,9 +65,17 @@ def test_faults_of_a_tape_are_found_from_its_codes():
 
 def test_picture_is_well_formed_and_names_every_step():
     """It can be opened anywhere, with a title on every bar."""
-    drawn = draw("a & b", [Moment("produce <1>", 10, 0, 0), Moment("compact", 4, 2, 6)])
-    root = ET.fromstring(drawn)
-    assert "produce <1>" in "".join(root.itertext())
+    produced, compacted = Moment("produce <1>", 1, 10, 0, 0, 0, 0), Moment("x", 2, 1, 3, 2, 6, 0)
+    words = "".join(ET.fromstring(draw("a & b", [produced, compacted])).itertext())
+    for shown in (
+        "produce <1>",
+        "10 bytes in active",
+        "3 bytes in cut",
+        "6 bytes compacted",
+        "2 s",
+    ):
+        assert shown in words
+    assert produced.written == compacted.written == 10
 
 
 @pytest.mark.parametrize(
