@@ -3,7 +3,7 @@
 A Kafka producer with one record in flight waits for each ack (synced to the device) while another
 process scans a topic of the same data directory, again and again, all columns, on every core. That
 is a hard case: broker, producer, Java and its workers share the machine's cores and its disk.
-``polite`` is the same scan under ``SCHED_IDLE``: it gets the cores nobody else wants.
+``polite`` is the same scan with ``spark.cordwood.priority=idle``: the cores nobody else wants.
 ``CORDWOOD_BENCH_RECORDS`` sets how many records are scanned.
 """
 
@@ -100,9 +100,10 @@ def scan_until_told(data: str, polite: bool) -> None:
 
     from cordwood.spark import session, topic
 
+    conf = {"spark.driver.memory": "1g"}
     if polite:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    spark = session("bench", master="local[*]", conf={"spark.driver.memory": "1g"})
+        conf["spark.cordwood.priority"] = "idle"
+    spark = session("bench", master="local[*]", conf=conf)
     scanned = topic(spark, SCANNED, path=data)
     scanned.write.format("noop").mode("overwrite").save()
     print("warm", flush=True)

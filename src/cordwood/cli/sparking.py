@@ -79,12 +79,14 @@ def _hushed() -> Iterator[None]:
 
 @contextmanager
 def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> Iterator[Any]:
-    """A session for one command; Ctrl-C cancels its jobs."""
+    """A session for one command, which yields to the broker's work; Ctrl-C cancels its jobs."""
+    from cordwood.pipeline import priority
     from cordwood.pipeline.session import open_session
 
     _keep_spark_quiet()
+    settings = {priority.SETTING: priority.IDLE, **parse_settings(conf or [])}
     with progress("starting Spark"), _hushed():
-        spark = open_session(f"cordwood {app}", master=master, conf=parse_settings(conf or []))
+        spark = open_session(f"cordwood {app}", master=master, conf=settings)
     # Spark's own handler asks Java in the middle of a question that is still unanswered.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -110,7 +110,9 @@ class Supervisor:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C is for us; we tell it
+            # Ctrl-C is for us; we tell it. A group, not a session: Linux shares cores out by
+            # session first, and would count its lowest work as much as ours.
+            process_group=0,
         )
         assert child.stdout is not None
         assert child.stderr is not None

@@ -3,6 +3,7 @@
 An embedded session binds to loopback, opens no UI, speaks only of errors, and keeps its workers
 warm; its streaming settings cut the fixed cost of a micro-batch (see docs/bench.md). On a cluster
 only those settings are sent that are about the query, not the machine. ``conf`` wins over all.
+With ``spark.cordwood.priority=idle`` an embedded Spark leaves the cores to whoever else wants them.
 
 Starting Spark is the only effect here; no topic is read.
 """
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from cordwood.errors import ConfigError
+from cordwood.pipeline import priority
 from cordwood.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -50,12 +52,16 @@ _CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside 
 
 def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Every setting the session is built with, the caller's last."""
-    local = master.startswith("local")
     return {
         **_QUERY,
-        **(_MACHINE | _CHECKPOINTS if local else {}),
+        **(_MACHINE | _CHECKPOINTS if is_local(master) else {}),
         **conf,
     }
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs in a child of this process."""
+    return master.startswith("local")
 
 
 def open_session(
@@ -69,7 +75,10 @@ def open_session(
     if master and remote:
         raise ConfigError("name a master or a Spark Connect remote, not both")
     SparkSession = _import_spark()  # noqa: N806 - it is a class
-    settings = plan_settings(remote or master or EMBEDDED, conf or {})
+    where = remote or master or EMBEDDED
+    settings = plan_settings(where, conf or {})
+    if priority.is_idle(settings.get(priority.SETTING, priority.NORMAL)) and is_local(where):
+        priority.yield_cores()  # before there is a Java to inherit it
     builder = SparkSession.builder.appName(app)
     if remote:
         builder = builder.remote(remote)

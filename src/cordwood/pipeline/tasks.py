@@ -1,7 +1,8 @@
 """Many independent pieces of work as Spark tasks, one each: plain values in, plain values out.
 
 For jobs whose work is files rather than rows. Runs on any session, Spark Connect included. An error
-of ours that a task meets comes back as itself, not wrapped in Spark's.
+of ours that a task meets comes back as itself, not wrapped in Spark's. None of it is urgent: unless
+the session says otherwise (``priority``), tasks take the cores that nobody else wants.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cordwood.errors import CordwoodError, UnavailableError
+from cordwood.pipeline import priority
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +41,8 @@ def run_tasks(
     """
     if not tasks:
         return []
+    if priority.is_idle(spark.conf.get(priority.SETTING, priority.IDLE)):
+        work = partial(priority.in_background, work)
 
     def act(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -1,0 +1,58 @@
+"""Who yields to whom: jobs' tasks in any session, and a whole Spark that was asked to."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cordwood.pipeline.tasks import run_tasks
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="SCHED_IDLE is Linux's"),
+]
+
+ASK = """
+import os
+from cordwood.spark import session
+
+def policies(batches):
+    import pyarrow as pa
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"policy": [os.sched_getscheduler(0)]})
+
+spark = session("t", master="local[1]", conf={"spark.cordwood.priority": "idle"})
+java = spark.sparkContext._gateway.proc.pid
+(row,) = spark.range(0, 1, 1, 1).mapInArrow(policies, "policy long").collect()
+print(os.sched_getscheduler(0), os.sched_getscheduler(java), row.policy)
+spark.stop()
+"""
+
+
+def policy(_):
+    """How the kernel ranks the thread that asks."""
+    return os.sched_getscheduler(0)
+
+
+def test_a_jobs_tasks_yield_and_the_workers_they_run_in_do_not(spark):
+    """The router's tasks run in the same workers, and must not starve on a busy machine."""
+    plain = spark.sparkContext.range(2, numSlices=2)
+    assert run_tasks(spark, policy, [0, 1]) == [os.SCHED_IDLE] * 2
+    assert plain.map(policy).collect() == [os.SCHED_OTHER] * 2
+
+
+def test_a_session_that_says_normal_keeps_its_rank(spark):
+    """The setting is the session's, like any of Spark's."""
+    spark.conf.set("spark.cordwood.priority", "normal")
+    try:
+        assert run_tasks(spark, policy, [0]) == [os.SCHED_OTHER]
+    finally:
+        spark.conf.unset("spark.cordwood.priority")
+
+
+@pytest.mark.slow
+def test_an_embedded_spark_that_is_asked_to_yields_as_a_whole():
+    """Driver, Java and Python workers; asked in a process of its own, as it cannot be undone."""
+    said = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [str(os.SCHED_IDLE)] * 3
