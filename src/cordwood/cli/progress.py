@@ -73,13 +73,17 @@ def progress(
         yield bar
         return
     ended = threading.Event()
-    drawer = threading.Thread(target=_draw, args=(bar, ended), name="progress", daemon=True)
-    drawer.start()
-    try:
-        yield bar
-    finally:
-        ended.set()
-        drawer.join()
+    # A descriptor of our own, taken now: starting Spark turns stderr away for a while.
+    with os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal:
+        drawer = threading.Thread(
+            target=_draw, args=(bar, ended, terminal), name="progress", daemon=True
+        )
+        drawer.start()
+        try:
+            yield bar
+        finally:
+            ended.set()
+            drawer.join()
 
 
 def is_terminal() -> bool:
@@ -97,13 +101,11 @@ def show_amount(count: float, unit: str) -> str:
     return f"{count / 1000**thousands:.1f} {_SCALES[thousands - 1]}"
 
 
-def _draw(bar: Bar, ended: threading.Event) -> None:
+def _draw(bar: Bar, ended: threading.Event, terminal: IO[str]) -> None:
     """Draw what the bar says until the work has ended."""
     if ended.wait(DELAY_S):
         return
-    # A descriptor of our own: starting Spark turns stderr away for a while.
-    terminal = os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding)
-    with terminal, _display(terminal) as display:
+    with _display(terminal) as display:
         task = display.add_task(bar.about, total=bar.total, share="", amount="", rate="")
         while not ended.wait(REFRESH_S):
             _update(display, task, bar)

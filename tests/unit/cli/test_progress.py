@@ -58,6 +58,17 @@ def test_rate_and_time_left_come_with_the_second_look():
         finish(child)
 
 
+def test_a_bar_stays_on_the_terminal_while_stderr_is_turned_away(tmp_path):
+    """As starting Spark does, to keep Java's greeting from people."""
+    away = f"import os; os.dup2(os.open({str(tmp_path / 'away')!r}, os.O_CREAT | os.O_WRONLY), 2)"
+    code = WORK.format(total=1000, unit="records", done=400, quiet=False, then="pass")
+    with Terminal() as terminal:
+        child = terminal.start("-c", code.replace("bar.advance", f"{away}\n    bar.advance"))
+        terminal.wait_for("400 records")
+        finish(child)
+    assert (tmp_path / "away").read_bytes() == b""
+
+
 def test_a_stage_has_its_own_name_and_total():
     """``reach`` says where the work stands, also in another stage."""
     with Terminal() as terminal:
