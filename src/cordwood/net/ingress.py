@@ -21,7 +21,7 @@ from cordwood.wire.line.ingress import Frames, HalfLine, Hello, IngressConnectio
 
 logger = logging.getLogger("cordwood.net")
 
-READ_BYTES = 256 * KIB
+READ_BYTES = 512 * KIB  # some thousand lines: what a block costs besides is then little
 
 
 class IngressDoor:
