@@ -112,7 +112,7 @@ class Supervisor:
             limit=LINE_BYTES_MAX,
             # Ctrl-C is for us; we tell it. A group, not a session: Linux shares cores out by
             # session first, and would count its lowest work as much as ours.
-            process_group=0,
+            preexec_fn=os.setpgrp,
         )
         assert child.stdout is not None
         assert child.stderr is not None
