@@ -22,7 +22,7 @@ from cordwood.meta.sqlite import SqliteStore
 
 catalog = Catalog(SqliteStore(Path(sys.argv[1]), SystemClock()))
 if not catalog.topics:
-    catalog.create_topic(Topic("t", "id", 2, {}, 0))
+    catalog.create_topics([Topic("t", "id", 2, {}, 0)])
 at = catalog.cursor(ReaderPartition("r", "t", 0))
 offset = at.offset if at else 0
 while True:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeVar
 
 from cordwood.config import BrokerConfig
-from cordwood.errors import InvalidTopic, TopicExists, UnknownTopic
-from cordwood.log.store import LiveTopic, Store
+from cordwood.errors import CordwoodError, InvalidTopic, TopicExists, UnknownTopic
+from cordwood.log.store import LiveTopic, NewTopic, Store
 from cordwood.log.writer import Writer
 from cordwood.meta.keys import LineProducer
 from cordwood.model import SegmentState, is_topic_name
@@ -34,6 +35,8 @@ class TopicDesk:
         self._writer = writer
         self._meta_thread = meta_thread
         self._creating: dict[str, asyncio.Future[LiveTopic]] = {}
+        self._wanted: list[tuple[NewTopic, asyncio.Future[LiveTopic]]] = []
+        self._creator: asyncio.Task[None] | None = None
 
     def get(self, name: str) -> LiveTopic:
         """A topic that exists; raises ``UnknownTopic``."""
@@ -73,8 +76,31 @@ class TopicDesk:
             self._creating.pop(name, None)
 
     async def create(self, name: str, partitions: int, config: Mapping[str, object]) -> LiveTopic:
-        """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``."""
-        return await self.on_writer(lambda: self._store.create_topic(name, partitions, config))
+        """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``.
+
+        Those that are wanted at the same time are made together: a thousand cost few syncs.
+        """
+        done: asyncio.Future[LiveTopic] = asyncio.get_running_loop().create_future()
+        self._wanted.append((NewTopic(name, partitions, config), done))
+        if self._creator is None or self._creator.done():
+            self._creator = asyncio.ensure_future(self._create_wanted())
+        return await done
+
+    async def _create_wanted(self) -> None:
+        while self._wanted:
+            wanted, self._wanted = self._wanted, []
+            create = partial(self._store.create_topics, [topic for topic, _ in wanted])
+            try:
+                outcomes = await self.on_writer(create)
+            except CordwoodError as error:
+                outcomes = [error for _ in wanted]
+            for (_, done), outcome in zip(wanted, outcomes, strict=True):
+                if done.done():  # whoever wanted it has gone
+                    continue
+                if isinstance(outcome, CordwoodError):
+                    done.set_exception(outcome)
+                else:
+                    done.set_result(outcome)
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its records and everything known of it."""

@@ -93,10 +93,13 @@ class Files:
         """Return once the file's bytes and length are on the device."""
         self.effect("sync_data", file.path, lambda: _sync_bytes(file.fd))
 
-    def write_whole(self, path: Path, data: bytes, *, sync_dir: bool = True) -> None:
+    def write_whole(
+        self, path: Path, data: bytes, *, sync_data: bool = True, sync_dir: bool = True
+    ) -> None:
         """Replace a small file whole: readers and crashes see the old one or the new one.
 
-        With ``sync_dir=False`` the caller syncs the directory itself, once for several files.
+        With ``sync_dir=False`` the caller syncs the directory itself, once for several files. With
+        ``sync_data=False`` a power cut may leave anything: for what its reader makes again.
         """
         tmp = path.with_name(path.name + TMP_SUFFIX)
         if tmp.exists():
@@ -104,7 +107,8 @@ class Files:
         file = self.create(tmp)
         try:
             self.write_at(file, data, 0)
-            self.sync_data(file)
+            if sync_data:
+                self.sync_data(file)
         finally:
             self.close(file)
         self.rename(tmp, path)

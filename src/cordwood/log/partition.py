@@ -40,6 +40,7 @@ from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError, DiskFull, OffsetOutOfRange
+from cordwood.log import sidecars
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.epochs import EpochEnd, epoch_end, with_epoch, without_epochs_from
 from cordwood.log.exchange import live_segments, survey_staged, take_live_names
@@ -47,12 +48,11 @@ from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
 from cordwood.log.health import Health
 from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import PARTITION_METADATA, SEGMENT_KINDS, Kind, encode_metadata
+from cordwood.log.layout import SEGMENT_KINDS, Kind
 from cordwood.log.marks import Marks
 from cordwood.log.producers import Aborted, Producers
 from cordwood.log.recovery import Loaded, Loader, Recovery, open_segment
 from cordwood.log.segment import Segment, Survey
-from cordwood.log.sidecars import write_epochs, write_facts, write_index, write_snapshot
 from cordwood.log.tail import (
     Alone,
     Batches,
@@ -109,6 +109,7 @@ class Partition:
         self._graveyard = Graveyard(files)
         self._health = Health(tp)
         self._is_closed = False
+        self._are_names_durable = False  # who made them may have died before it was time
         self.cuts: Counter[RollReason] = Counter()  # since it was opened, for the metrics
         loader = self._loader()
         loader.settle()
@@ -142,8 +143,8 @@ class Partition:
         if not directory.is_dir():
             files.mkdir(directory)
             files.sync_dir(directory.parent)
-        if topic_id is not None and not (directory / PARTITION_METADATA).exists():
-            files.write_whole(directory / PARTITION_METADATA, encode_metadata(topic_id))
+        if topic_id is not None:
+            sidecars.write_metadata(files, directory, topic_id)
         return cls(
             directory,
             tp,
@@ -277,16 +278,15 @@ class Partition:
             self._write(group, outcomes, now_ms)
         return outcomes
 
-    def takes_at_once(self, appends: Iterable[Batches]) -> bool:
+    def takes_at_once(self, appends: Sequence[Batches]) -> bool:
         """Whether to append these is to write them, and no other file: not a roll, nor a term."""
-        active, size_bytes, span = self._active, 0, 0
-        for batches in appends:
-            size_bytes += len(batches.data)
-            span += offset_span(batches.headers)
-        if active.size_bytes == 0 or not self._is_epoch_known():
+        is_term_known = with_epoch(self._epochs, self.leader_epoch, 0) is self._epochs
+        if self._active.size_bytes == 0 or not is_term_known:
             return False  # how much fits an empty segment is for its first append to say
+        size_bytes = sum([len(batches.data) for batches in appends])
+        span = sum([offset_span(batches.headers) for batches in appends])
         now_ms = self._clock.now_ms()
-        return plan_roll(active, size_bytes, span, self.config, now_ms) is None
+        return plan_roll(self._active, size_bytes, span, self.config, now_ms) is None
 
     def append(
         self, data: bytearray | memoryview, headers: list[BatchHeader], *, strict: bool = True
@@ -314,15 +314,11 @@ class Partition:
             self._begin_epoch()
         base_offset = self.next_offset + group.span
         is_stamped = self.config.message_timestamp_type == "LogAppendTime"
-        stamp_ms = now_ms if is_stamped else None
-        stored = assign(data, headers, base_offset, self.leader_epoch, stamp_ms)
+        append_ms = now_ms if is_stamped else NO_TIMESTAMP
+        stored = assign(data, headers, base_offset, self.leader_epoch, append_ms)
         group.add(member, data, list(map(Stored, stored, markers)))
-        return Appended(
-            base_offset,
-            stored[-1].last_offset,
-            now_ms if is_stamped else NO_TIMESTAMP,
-            self._window.log_start_offset,
-        )
+        log_start_offset = self._window.log_start_offset
+        return Appended(base_offset, stored[-1].last_offset, append_ms, log_start_offset)
 
     def _write(self, group: Group, outcomes: list[Outcome], now_ms: int) -> None:
         """Write a group whole and note it; if that fails, that is what became of its members."""
@@ -336,14 +332,11 @@ class Partition:
             for header, marker in group.stored:
                 self._note(header, marker, now_ms)
 
-    def _is_epoch_known(self) -> bool:
-        return with_epoch(self._epochs, self.leader_epoch, self.next_offset) is self._epochs
-
     def _begin_epoch(self) -> None:
         """Write down the term before its first batch."""
-        if not self._is_epoch_known():
-            epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
-            write_epochs(self._files, self.directory, epochs)
+        epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
+        if epochs is not self._epochs:
+            sidecars.write_epochs(self._files, self.directory, epochs)
             self._epochs = epochs
 
     def _note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
@@ -358,6 +351,8 @@ class Partition:
     def sync(self) -> None:
         """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""
         self._health.check()
+        if not (self._are_names_durable or self._tail.is_synced):
+            self._sync_names("its name")
         self._health.unless_broken(lambda: self._tail.sync(self._window.published_bytes()))
 
     def publish(self) -> None:
@@ -384,7 +379,7 @@ class Partition:
         self.sync()
         self._write_sidecars(sealed)
         facts = [segment.facts() for segment in self._window.segments]
-        write_facts(self._files, self.directory, [*facts, active.open_facts(0)])
+        sidecars.write_facts(self._files, self.directory, [*facts, active.open_facts(0)])
         file = self._files.create(active.path())
         self._sync_names("the new segment's name")
         sealed.seal()
@@ -404,18 +399,19 @@ class Partition:
         """Index files of the active segment and the producers as they are at its end."""
         assert isinstance(segment.index, MemoryIndex)
         segment.index.seal()
-        write_index(self._files, segment)
-        write_snapshot(self._files, self.directory, self.next_offset, self.producers)
+        sidecars.write_index(self._files, segment)
+        sidecars.write_snapshot(self._files, self.directory, self.next_offset, self.producers)
 
     def _write_facts(self, sealed: Iterable[Segment]) -> None:
         """Of these and of the active segment, which may hold more than is on the device."""
         facts = [segment.facts() for segment in sealed]
         facts.append(self._active.open_facts(self._tail.synced_bytes))
-        write_facts(self._files, self.directory, facts)
+        sidecars.write_facts(self._files, self.directory, facts)
 
     def _sync_names(self, what: str) -> None:
         try:
             self._files.sync_dir(self.directory)
+            self._are_names_durable = True
         except CordwoodError as error:
             self._health.go_offline(f"{what} could not be made durable ({error})")
             self._health.check()
@@ -427,7 +423,7 @@ class Partition:
             return
         try:
             for segment in wrong:
-                write_index(self._files, segment)
+                sidecars.write_index(self._files, segment)
             self._write_facts(self._window.segments[:-1])
             self._files.sync_dir(self.directory)
         except CordwoodError as error:
@@ -539,11 +535,11 @@ class Partition:
         """The files' part of a truncation: newest first, so that a crash leaves a shorter log."""
         kept = tuple(s for s in self._window.segments if s.base_offset < target.base_offset)
         # First: a stale line would call the cut file damaged.
-        write_facts(self._files, self.directory, [segment.facts() for segment in kept])
+        sidecars.write_facts(self._files, self.directory, [segment.facts() for segment in kept])
         self._sync_names("the truncation")
         self._bury(reversed(later))
         epochs = without_epochs_from(self._epochs, target.base_offset)
-        write_epochs(self._files, self.directory, epochs)
+        sidecars.write_epochs(self._files, self.directory, epochs)
         self._sync_names("the truncation")
         file = self._files.open_existing(target.path())
         try:

@@ -148,14 +148,14 @@ class Loader:
         return Loaded((*sealed, active), file, producers, epochs, self._recovery)
 
     def create(self, base_offset: int) -> Loaded:
-        """A first, empty segment in an empty directory."""
+        """A first, empty segment in an empty directory; the first sync makes it durable."""
         active = open_segment(
             self._directory, base_offset, self._interval_bytes, self._now_ms, self._descriptors
         )
         facts = self._directory / SEGMENT_FACTS
-        self._files.write_whole(facts, encode_facts([active.open_facts(0)]), sync_dir=False)
+        text = encode_facts([active.open_facts(0)])
+        self._files.write_whole(facts, text, sync_data=False, sync_dir=False)
         file = self._files.create(active.path())
-        self._files.sync_dir(self._directory)
         self._recovery.next_offset = base_offset
         return Loaded((active,), file, Producers(), (), self._recovery)
 

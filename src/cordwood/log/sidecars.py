@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import UUID
 
 from cordwood.log.epochs import Epochs, encode_epochs
 from cordwood.log.facts import Facts, encode_facts
 from cordwood.log.files import Files
 from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import LEADER_EPOCHS, SEGMENT_FACTS, Kind, file_path
+from cordwood.log.layout import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    SEGMENT_FACTS,
+    Kind,
+    encode_metadata,
+    file_path,
+)
 from cordwood.log.producers import Producers, encode_aborted
 from cordwood.log.segment import Segment
 
@@ -45,3 +53,14 @@ def write_facts(files: Files, directory: Path, facts: Iterable[Facts]) -> None:
 def write_epochs(files: Files, directory: Path, epochs: Epochs) -> None:
     """The leadership terms."""
     files.write_whole(directory / LEADER_EPOCHS, encode_epochs(epochs), sync_dir=False)
+
+
+def write_metadata(files: Files, directory: Path, topic_id: UUID) -> None:
+    """Whose partition it is, unless that stands there already."""
+    path, text = directory / PARTITION_METADATA, encode_metadata(topic_id)
+    try:
+        is_whole = path.read_bytes() == text
+    except FileNotFoundError:
+        is_whole = False
+    if not is_whole:
+        files.write_whole(path, text, sync_data=False, sync_dir=False)

@@ -4,8 +4,9 @@ The catalog is the truth about which topics there are. So that a crash between t
 files leaves nothing half done, every change has one commit point, a catalog transaction, and the
 files follow it:
 
-* *create*: topic recorded, then directories. A start-up makes directories that never came to be;
+* *create*: topics recorded, then directories. A start-up makes directories that never came to be;
   one that had been there before and is gone means lost records, and its partition stays offline.
+  The files in them are made durable with the first append that is.
 * *delete*: topic and all that is known of it removed and the deletion noted, directories renamed
   away, the note removed, files removed. A start-up goes on wherever it stopped.
 * *reclaim*: segments marked reclaimed and the log start moved, then files dropped.
@@ -19,10 +20,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cordwood.clock import Clock
 from cordwood.config import KIB, BrokerConfig, TopicConfig, changed, overrides, rows
@@ -64,6 +66,14 @@ CLOSE_THREADS = 16  # a device orders many syncs at once better than one after t
 PROBE_BYTES = 64 * KIB  # an empty disk takes at least so much
 
 logger = logging.getLogger("cordwood.log")
+
+
+class NewTopic(NamedTuple):
+    """A topic that is wanted; settings are dotted names."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, object]
 
 
 class LiveTopic:
@@ -202,25 +212,53 @@ class Store:
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, object] | None = None
     ) -> LiveTopic:
-        """Create a topic, checked whole first; settings are dotted names."""
-        topic_config = changed(TopicConfig(), config or {})
-        if name in self.catalog.deleting:
-            self._finish_delete(self.catalog.deleting[name])
-        self.check_new_topic(name, partitions)
-        topic = Topic(
-            name, str(uuid.uuid4()), partitions, overrides(topic_config), self._clock.now_ms()
-        )
-        self.catalog.create_topic(topic)
+        """Create one topic; raises what is wrong with it."""
+        (outcome,) = self.create_topics([NewTopic(name, partitions, config or {})])
+        if isinstance(outcome, CordwoodError):
+            raise outcome
+        return outcome
+
+    def create_topics(self, wanted: Sequence[NewTopic]) -> list[LiveTopic | CordwoodError]:
+        """Create topics, each checked first and made whole or not at all; one sync serves all."""
+        planned: dict[str, Topic] = {}
+        refused: dict[int, CordwoodError] = {}
+        for number, new in enumerate(wanted):
+            try:
+                if new.name in planned:
+                    raise TopicExists(f"topic {new.name} is being created already")
+                planned[new.name] = self._plan_topic(new)
+            except CordwoodError as error:
+                refused[number] = error
+        if planned:
+            self.catalog.create_topics(planned.values())
+            try:
+                self._make_directories(planned.values())
+            except CordwoodError:
+                for topic in planned.values():
+                    self._delete(topic)
+                raise
+        return [
+            refused[number] if number in refused else self._open_new(planned[new.name])
+            for number, new in enumerate(wanted)
+        ]
+
+    def _plan_topic(self, new: NewTopic) -> Topic:
+        config = changed(TopicConfig(), new.config)
+        if new.name in self.catalog.deleting:
+            self._finish_delete(self.catalog.deleting[new.name])
+        self.check_new_topic(new.name, new.partitions)
+        now_ms = self._clock.now_ms()
+        return Topic(new.name, str(uuid.uuid4()), new.partitions, overrides(config), now_ms)
+
+    def _open_new(self, topic: Topic) -> LiveTopic | CordwoodError:
+        live = LiveTopic(topic, changed(TopicConfig(), topic.config))
         try:
-            self._make_directories(topic, 0)
-            live = LiveTopic(topic, topic_config)
-            live.slots = [
-                self._recover(tp, topic.id, topic_config) for tp in topic.partition_list()
-            ]
-        except CordwoodError:
+            for tp in topic.partition_list():
+                live.slots.append(self._recover(tp, topic.id, live.config))
+        except CordwoodError as error:
             self._delete(topic)
-            raise
-        self.topics[name] = live
+            return error
+        self.topics[topic.name] = live
         return live
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -271,7 +309,7 @@ class Store:
         self._check_free(name, range(before, count))
         topic = replace(self.catalog.topic(name), partitions=count)
         self.catalog.alter_topic(topic)
-        self._make_directories(topic, before)
+        self._make_directories([topic])
         for tp in topic.partition_list()[before:]:
             live.slots.append(self._open_partition(tp, live.id, live.config))
 
@@ -385,22 +423,19 @@ class Store:
         topics = list(self.catalog.topics.values())
         for name in foreign_names(self.data, topics):
             logger.warning("directory.foreign name=%s: not ours; left alone", name)
-        for topic in topics:
-            self._make_directories(topic, 0)
+        self._make_directories(topics)
         self.catalog.begin_terms()
         for topic in topics:
             self.topics[topic.name] = self._open_topic(topic)
 
-    def _make_directories(self, topic: Topic, start: int) -> None:
+    def _make_directories(self, topics: Iterable[Topic]) -> None:
         """Directories of partitions in their first term; later ones have been there before."""
-        made = False
-        for tp in topic.partition_list()[start:]:
-            path = self.data / str(tp)
-            if self.catalog.leader_epoch(tp) == 0 and not path.is_dir():
-                self._files.mkdir(path)
-                made = True
-        if made:
-            self._files.sync_dir(self.data)
+        for topic in topics:
+            for tp in topic.partition_list():
+                path = self.data / str(tp)
+                if self.catalog.leader_epoch(tp) == 0 and not path.is_dir():
+                    self._files.mkdir(path)
+        self._files.sync_dir(self.data)  # also those of a process that died before its sync
 
     def _open_topic(self, topic: Topic) -> LiveTopic:
         """A topic at start-up; what cannot be opened is offline, and the rest serves."""

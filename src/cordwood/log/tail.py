@@ -17,6 +17,7 @@ from cordwood.decide.roll import plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.segment import Segment
+from cordwood.model import NO_TIMESTAMP
 
 GROUP_BYTES_MAX: Final = 256 * KIB  # small appends are copied together up to here, and no further
 
@@ -47,15 +48,20 @@ class Tail:
                 raise Broken(f"a failed write could not be undone ({error})") from error
             raise
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all is on the device."""
+        return self.segment.size_bytes == self.synced_bytes
+
     def sync(self, published_bytes: int) -> None:
         """Return once all is on the device.
 
         When that fails, what lies past ``published_bytes`` was acknowledged to nobody and is cut
         off: a reopened file must not bring it back.
         """
-        size_bytes = self.segment.size_bytes
-        if size_bytes == self.synced_bytes:
+        if self.is_synced:
             return
+        size_bytes = self.segment.size_bytes
         try:
             self._files.sync_data(self._file)
         except CordwoodError as error:
@@ -159,17 +165,17 @@ def assign(
     headers: Sequence[BatchHeader],
     base_offset: int,
     leader_epoch: int,
-    stamp_ms: int | None,
+    append_ms: int,
 ) -> list[BatchHeader]:
     """Patch offsets, term and perhaps the time into the batches; their headers as they are now."""
     stored: list[BatchHeader] = []
     position = 0
     for header in headers:
         patch(data, position, base_offset, leader_epoch)
-        if stamp_ms is None:
+        if append_ms == NO_TIMESTAMP:
             stored.append(header.patched(base_offset, leader_epoch))
         else:
-            stamp_append_time(data, position, stamp_ms)
+            stamp_append_time(data, position, append_ms)
             stored.append(parse_header(data, position))
         position += header.size_bytes
         base_offset += header.last_offset_delta + 1

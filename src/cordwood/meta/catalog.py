@@ -98,12 +98,15 @@ class Catalog:
         except KeyError:
             raise UnknownTopic(f"there is no topic {name}; `cordwood topic list` has all") from None
 
-    def create_topic(self, topic: Topic) -> None:
-        """Record a topic and its partitions' first term; raises ``TopicExists``."""
+    def create_topics(self, topics: Iterable[Topic]) -> None:
+        """Record topics and their partitions' first terms, all or none; raises ``TopicExists``."""
         with self._writing:
-            if topic.name in self.topics or topic.name in self.deleting:
-                raise TopicExists(f"topic {topic.name} exists already")
-            self._put({key("topic", topic.name): encode_topic(topic), **_epochs(topic, 0, {})})
+            put: dict[str, bytes] = {}
+            for topic in topics:
+                if topic.name in self.topics or topic.name in self.deleting:
+                    raise TopicExists(f"topic {topic.name} exists already")
+                put |= {key("topic", topic.name): encode_topic(topic), **_epochs(topic, 0, {})}
+            self._put(put)
 
     def alter_topic(self, topic: Topic) -> None:
         """Put a changed topic in the place of the one with its name and id."""

@@ -379,7 +379,7 @@ def test_a_lost_active_segment_is_noticed(store):
 
 def test_settings_of_another_program_take_only_their_topic_offline(store):
     """Named, not guessed; the others serve."""
-    store.catalog.create_topic(Topic("odd", store_id(), 1, {"no.such.setting": "1"}, 0))
+    store.catalog.create_topics([Topic("odd", store_id(), 1, {"no.such.setting": "1"}, 0)])
     store.create_topic("t", 1)
     again = restarted(store)
     with pytest.raises(PartitionOffline, match=r"no\.such\.setting"):

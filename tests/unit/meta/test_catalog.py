@@ -89,16 +89,16 @@ def assert_survives(opened: Opened) -> None:
 def test_a_topic_is_there_after_a_restart(opened):
     """With its id, partitions and settings."""
     topic = a_topic(**{"retention.ms": "5"})
-    opened.catalog.create_topic(topic)
+    opened.catalog.create_topics([topic])
     assert opened.again().topic("t") == topic
     assert_survives(opened)
 
 
 def test_a_topic_is_created_once(catalog):
     """The second creator is told, and the first topic stays as it was."""
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     with pytest.raises(TopicExists):
-        catalog.create_topic(a_topic(partitions=9))
+        catalog.create_topics([a_topic(partitions=9)])
     assert catalog.topic("t").partitions == 2
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_topic_is_named(catalog):
 
 def test_every_start_is_a_new_term(opened):
     """Epochs begin at 0, grow by one per start, and added partitions begin their own count."""
-    opened.catalog.create_topic(a_topic(partitions=1))
+    opened.catalog.create_topics([a_topic(partitions=1)])
     assert opened.catalog.leader_epoch(TP) == 0
     opened.catalog.begin_terms()
     opened.catalog.alter_topic(a_topic(partitions=2))
@@ -124,7 +124,7 @@ def test_deleting_a_topic_takes_everything_known_of_it(opened):
     catalog = opened.catalog
     for name in ("t", "t2"):
         tp = TopicPartition(name, 0)
-        catalog.create_topic(a_topic(name))
+        catalog.create_topics([a_topic(name)])
         catalog.commit_cursors({ReaderPartition("r", *tp): Cursor(3)})
         catalog.register_reader(name, "r", 1)
         catalog.put_segments(tp, [an_entry(0, 10)])
@@ -138,9 +138,9 @@ def test_deleting_a_topic_takes_everything_known_of_it(opened):
     assert left == [key("deleting", "t")]
     assert catalog.log_start(TopicPartition("t2", 0)) == 2
     with pytest.raises(TopicExists):
-        catalog.create_topic(a_topic())
+        catalog.create_topics([a_topic()])
     catalog.finish_delete("t")
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     assert catalog.cursor(ReaderPartition("r", *TP)) is None
     assert catalog.registered("t") == {}
     assert catalog.segments(TP).entries() == []
@@ -149,7 +149,7 @@ def test_deleting_a_topic_takes_everything_known_of_it(opened):
 
 def test_a_cursor_comes_back_as_it_was_committed(opened):
     """Offset, metadata, epoch and time, for readers with any name."""
-    opened.catalog.create_topic(a_topic())
+    opened.catalog.create_topics([a_topic()])
     cursor = Cursor(41, metadata='{"π": 1}', leader_epoch=3, commit_ms=99)
     where = ReaderPartition("group/with %2F and ümlaut", "t", 1)
     opened.catalog.commit_cursors({where: cursor})
@@ -160,7 +160,7 @@ def test_a_cursor_comes_back_as_it_was_committed(opened):
 
 def test_cursors_are_committed_together_or_not_at_all(catalog):
     """One unknown partition among them refuses all."""
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     good, bad = ReaderPartition("r", "t", 0), ReaderPartition("r", "t", 2)
     with pytest.raises(UnknownTopic, match="no partition 2"):
         catalog.commit_cursors({good: Cursor(1), bad: Cursor(1)})
@@ -169,7 +169,7 @@ def test_cursors_are_committed_together_or_not_at_all(catalog):
 
 def test_deleted_cursors_are_gone(opened):
     """And deleting them again is no error."""
-    opened.catalog.create_topic(a_topic())
+    opened.catalog.create_topics([a_topic()])
     where = ReaderPartition("r", *TP)
     opened.catalog.commit_cursors({where: Cursor(1)})
     opened.catalog.delete_cursors([where])
@@ -181,7 +181,7 @@ def test_deleted_cursors_are_gone(opened):
 def test_a_registered_reader_without_a_cursor_is_at_the_beginning(opened):
     """So RECLAIM waits for it from its registration on, not from its first commit."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.register_reader("t", "slow", 1)
     catalog.register_reader("t", "fast", 1)
     catalog.commit_cursors(
@@ -204,7 +204,7 @@ def test_a_reader_registers_on_a_topic_that_exists(catalog):
 def test_a_reader_whose_last_cursor_goes_is_waited_for_no_more(opened):
     """Without a cursor it would count as being at the beginning and hold everything back."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.register_reader("t", "r", 1)
     at = {ReaderPartition("r", "t", number): Cursor(5) for number in (0, 1)}
     catalog.commit_cursors(at)
@@ -219,7 +219,7 @@ def test_a_reader_whose_last_cursor_goes_is_waited_for_no_more(opened):
 def test_an_erased_group_leaves_nothing_and_a_forgotten_one_its_cursors(opened):
     """Erasing is an operator's wish; forgetting only says that nobody was a member lately."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     for group in ("g", "h", "other"):
         catalog.put_group(group, "consumer")
         catalog.register_reader("t", group, 1)
@@ -236,7 +236,7 @@ def test_an_erased_group_leaves_nothing_and_a_forgotten_one_its_cursors(opened):
 def test_a_transaction_moves_its_cursors_in_the_step_that_ends_it(opened, monkeypatch):
     """Ledger and cursors are one write; what was deleted meanwhile does not stop it."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     cursors = {
         ReaderPartition("g", *TP): Cursor(7),
         ReaderPartition("g", "t", 9): Cursor(7),
@@ -254,7 +254,7 @@ def test_a_transaction_moves_its_cursors_in_the_step_that_ends_it(opened, monkey
 
 def test_the_log_start_never_moves_back(opened):
     """Deleted records do not come back."""
-    opened.catalog.create_topic(a_topic())
+    opened.catalog.create_topics([a_topic()])
     opened.catalog.set_log_start(TP, 10)
     opened.catalog.set_log_start(TP, 4)
     assert opened.catalog.log_start(TP) == 10
@@ -264,7 +264,7 @@ def test_the_log_start_never_moves_back(opened):
 def test_segments_are_found_by_offset(opened):
     """By bisection, gaps between them included; the active part is nobody's."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.put_segments(TP, [an_entry(20, 30), an_entry(0, 10)])
     index = catalog.segments(TP)
     found = [index.find(offset) for offset in (0, 9, 10, 19, 20, 29, 30)]
@@ -275,7 +275,7 @@ def test_segments_are_found_by_offset(opened):
 def test_a_reclaimed_segment_is_remembered(opened):
     """Its state and the log start change in one step; range, size and sum stay known."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.put_segments(TP, [an_entry(0, 10, sha256="ab"), an_entry(10, 20)])
     before, _ = opened.store.range("")
     catalog.reclaim_segments(TP, [catalog.segments(TP).get(0)], 10)
@@ -289,7 +289,7 @@ def test_a_reclaimed_segment_is_remembered(opened):
 def test_a_swap_turns_entries_into_history(opened):
     """What they were stays readable; offsets are answered by what replaced them."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.put_segments(TP, [an_entry(0, 10), an_entry(10, 20), an_entry(20, 30)])
     catalog.begin_swap(TP, {"job": "job-1"})
     assert opened.again().swaps == {TP: {"job": "job-1"}}
@@ -309,7 +309,7 @@ def test_what_swaps_replaced_is_not_remembered_without_end(opened, monkeypatch):
     """The last swap's entries and a bounded number of earlier ones, the newest."""
     monkeypatch.setattr("cordwood.meta.catalog.REPLACED_KEPT", 3)
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.put_segments(TP, [an_entry(0, 10)])
     for number in range(10):
         catalog.finish_swap(TP, f"job-{9 - number}", [0], [an_entry(0, 10, sha256=str(number))])
@@ -333,7 +333,7 @@ def a_bundle(start, end):
 def test_bundles_are_found_by_offset(opened):
     """Whatever becomes of segments; past the last of them nothing is archived."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     assert (catalog.bundles(TP).end, catalog.bundles(TP).find(0)) == (0, None)
     catalog.put_bundles(TP, [a_bundle(10, 20), a_bundle(20, 30)])
     found = [catalog.bundles(TP).find(offset) for offset in (9, 10, 19, 20, 30)]
@@ -347,7 +347,7 @@ def test_bundles_are_found_by_offset(opened):
 def test_bundles_go_with_their_topic(opened):
     """A topic created again under the name is another one: nothing of it is archived."""
     catalog = opened.catalog
-    catalog.create_topic(a_topic())
+    catalog.create_topics([a_topic()])
     catalog.put_bundles(TP, [a_bundle(0, 10)])
     catalog.begin_delete(TP.topic)
     assert catalog.bundles(TP).entries() == []
@@ -405,7 +405,7 @@ def test_a_failed_write_leaves_the_mirror_as_the_store_is(opened, monkeypatch):
     """What was not stored is not shown."""
     monkeypatch.setattr(opened.store, "txn", _raises(UnavailableError("away")))
     with pytest.raises(UnavailableError):
-        opened.catalog.create_topic(a_topic())
+        opened.catalog.create_topics([a_topic()])
     assert opened.catalog.topics == {}
 
 
@@ -419,16 +419,16 @@ def test_an_indefinite_write_makes_the_catalog_read_again(opened, monkeypatch):
 
     monkeypatch.setattr(opened.store, "txn", held_but_unheard)
     with pytest.raises(Indefinite):
-        opened.catalog.create_topic(a_topic())
+        opened.catalog.create_topics([a_topic()])
     assert "t" in opened.catalog.topics
 
 
 def test_a_change_behind_the_mirror_is_noticed(opened):
     """Another writer's change is not overwritten; the next try builds on it."""
     other = opened.again()
-    other.create_topic(a_topic(partitions=5))
+    other.create_topics([a_topic(partitions=5)])
     with pytest.raises(UnavailableError, match="try again"):
-        opened.catalog.create_topic(a_topic())
+        opened.catalog.create_topics([a_topic()])
     assert opened.catalog.topic("t").partitions == 5
 
 

@@ -74,12 +74,14 @@ class KafkaAdmin:
     ) -> CreateTopicsResponse:
         """Create topics, each whole or not at all, or only say whether they could be."""
         counts = Counter(topic.name for topic in request.topics)
-        created = [
-            await self._create(
-                topic, is_repeated=counts[topic.name] > 1, validate_only=request.validate_only
+        created = await asyncio.gather(
+            *(
+                self._create(
+                    topic, is_repeated=counts[topic.name] > 1, validate_only=request.validate_only
+                )
+                for topic in request.topics
             )
-            for topic in request.topics
-        ]
+        )
         return CreateTopicsResponse(topics=created)
 
     async def _create(

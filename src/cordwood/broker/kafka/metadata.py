@@ -6,6 +6,7 @@ operator set ``advertised.kafka``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
@@ -64,10 +65,10 @@ class KafkaMetadata:
         if request.topics is None or (version == 0 and not request.topics):
             topics = [self._describe(topic) for _, topic in sorted(self._topics.all().items())]
         else:
-            topics = [
-                await self._find(wanted, may_create=request.allow_auto_topic_creation)
-                for wanted in request.topics
-            ]
+            may_create = request.allow_auto_topic_creation
+            topics = await asyncio.gather(
+                *(self._find(wanted, may_create=may_create) for wanted in request.topics)
+            )
         return MetadataResponse(
             brokers=[MetadataBroker(NODE_ID, caller.host, caller.port)],
             cluster_id=self._cluster_id,

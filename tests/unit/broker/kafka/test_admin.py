@@ -95,6 +95,22 @@ async def test_a_name_in_use_or_named_twice_is_refused(tmp_path):
         assert set(desks.store.topics) == {"t", "u"}
 
 
+async def test_topics_of_one_request_are_made_together(tmp_path, monkeypatch):
+    """One step of the writer for all that can be made; a refused one does not hold them up."""
+    async with KafkaDesks(tmp_path) as desks:
+        steps = []
+        make = desks.store.create_topics
+        monkeypatch.setattr(
+            desks.store,
+            "create_topics",
+            lambda wanted: (steps.append(len(wanted)), make(wanted))[1],
+        )
+        replies = await create(desks, *map(topic, ["a", "b", "c"]), topic("d", replicas=3))
+        assert [reply.error_code for reply in replies[:3]] == [Code.NONE] * 3
+        assert replies[3].error_code == Code.INVALID_REPLICATION_FACTOR
+        assert steps == [3]
+
+
 async def test_a_manual_assignment_names_the_one_broker(tmp_path):
     """For consecutive partitions from 0, with -1 for both counts."""
     async with KafkaDesks(tmp_path) as desks:

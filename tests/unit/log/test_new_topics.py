@@ -1,0 +1,100 @@
+"""Topics made together: what they share, and that none harms another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from cordwood.errors import CordwoodError, DiskFull, InvalidConfig, InvalidTopic, TopicExists
+from cordwood.log.files import Files
+from cordwood.log.layout import parse_metadata
+from cordwood.log.store import LiveTopic, NewTopic
+from support.stores import append, open_store, values_in
+
+
+class CountedFiles(Files):
+    """Counts effects by name, and fills the disk on demand."""
+
+    is_full = False
+
+    def __init__(self):
+        self.seen = Counter()
+
+    def effect(self, name, path, act):
+        """Do it, and remember it."""
+        if self.is_full and name == "mkdir":
+            raise DiskFull("no space")
+        self.seen[name] += 1
+        return super().effect(name, path, act)
+
+
+@pytest.fixture
+def files():
+    return CountedFiles()
+
+
+@pytest.fixture
+def store(tmp_path, files):
+    opened = open_store(tmp_path / "data", files)
+    yield opened
+    opened.close()
+
+
+def test_many_topics_cost_no_more_syncs_than_one(store, files, monkeypatch):
+    """One step of the catalog and one sync of the directory, for one topic or for fifty."""
+    steps = []
+    put = store.catalog._put
+    monkeypatch.setattr(store.catalog, "_put", lambda rows: (steps.append(rows), put(rows)))
+    files.seen.clear()
+    made = store.create_topics([NewTopic(f"t{n}", 2, {}) for n in range(50)])
+    assert all(isinstance(topic, LiveTopic) for topic in made)
+    assert len([rows for rows in steps if rows]) == 1
+    assert (files.seen["sync_dir"], files.seen["sync_data"]) == (1, 0)
+    assert files.seen["mkdir"] == 100
+
+
+def test_each_topic_is_created_or_refused_on_its_own(store):
+    """Bad names, settings and repetitions are told in their places; the others are there."""
+    store.create_topic("old", 1)
+    wanted = [
+        NewTopic("a", 1, {}),
+        NewTopic("old", 1, {}),
+        NewTopic("no/name", 1, {}),
+        NewTopic("b", 1, {"no.such.setting": 1}),
+        NewTopic("a", 3, {}),
+        NewTopic("c", 2, {"segment.entries": 7}),
+    ]
+    outcomes = store.create_topics(wanted)
+    kinds = [LiveTopic, TopicExists, InvalidTopic, InvalidConfig, TopicExists, LiveTopic]
+    assert [type(outcome) for outcome in outcomes] == kinds
+    assert sorted(store.topics) == sorted(store.catalog.topics) == ["a", "c", "old"]
+    assert store.topics["a"].partition_count == 1
+    assert store.topics["c"].config.segment_entries == 7
+
+
+def test_a_full_disk_leaves_nothing_of_topics_made_together(store, files):
+    """None is recorded, no directory stays, and once there is space all can be made."""
+    files.is_full = True
+    with pytest.raises(DiskFull):
+        store.create_topics([NewTopic("a", 1, {}), NewTopic("b", 1, {})])
+    assert not store.topics
+    assert not store.catalog.topics
+    files.is_full = False
+    made = store.create_topics([NewTopic("a", 1, {}), NewTopic("b", 1, {})])
+    assert not [outcome for outcome in made if isinstance(outcome, CordwoodError)]
+
+
+def test_a_damaged_topic_id_is_written_again(store):
+    """It is not synced when it is made: after a power cut it may be anything."""
+    topic = store.create_topic("t", 1)
+    append(topic.partition(0), "a")
+    path = topic.partition(0).directory / "partition.metadata"
+    assert parse_metadata(path.read_bytes()) == UUID(topic.id)
+    store.close()
+    path.write_bytes(bytes(10))
+    again = open_store(store.data)
+    assert parse_metadata(path.read_bytes()) == UUID(topic.id)
+    assert values_in(again.topic("t").partition(0)) == {0: "a"}
+    again.close()
