@@ -46,11 +46,13 @@ def run(
     again anywhere.
     """
     import logging
+    from contextlib import nullcontext
 
+    from cordwood.cli.sparking import ungreeted
     from cordwood.pipeline.broker import Where
     from cordwood.pipeline.run import (
-        JAVA,
         SETTINGS,
+        STARTING,
         Context,
         follow_lifeline,
         parse_jobs,
@@ -67,8 +69,9 @@ def run(
     wanted = parse_jobs(jobs)
     if lifeline:
         follow_lifeline()
-    settings = {**SETTINGS, **({} if remote else JAVA), **parse_settings(conf or [])}
-    spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
+    settings = {**SETTINGS, **({} if remote else STARTING), **parse_settings(conf or [])}
+    with nullcontext() if lifeline else ungreeted():  # a supervisor keeps every word
+        spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
     run_pipeline(Context(spark, Where(broker)), wanted)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -75,6 +76,49 @@ def _hushed() -> Iterator[None]:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+
+
+@contextmanager
+def ungreeted() -> Iterator[None]:
+    """As ``_hushed``, but what Java says once it has started is passed on, for as long as it lives.
+
+    Java keeps the stderr it was started with: a pipe, read here until it ends.
+    """
+    reading, writing = os.pipe()
+    stderr = os.dup(2)
+    greeting, lock = bytearray(), threading.Lock()
+    is_started = False
+
+    def follow() -> None:
+        said = b"..."
+        while said:
+            select.select([reading], [], [])
+            with lock:
+                said = os.read(reading, 1 << 16)
+                if is_started:
+                    os.write(stderr, said)
+                else:
+                    greeting.extend(said)
+
+    def end_greeting() -> None:
+        nonlocal is_started
+        os.dup2(stderr, 2)
+        with lock:
+            while select.select([reading], [], [], 0)[0] and (said := os.read(reading, 1 << 16)):
+                greeting.extend(said)
+            is_started = True
+
+    sys.stderr.flush()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=follow, name="java-stderr", daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        end_greeting()
+        os.write(stderr, greeting[-4096:])
+        raise
+    end_greeting()
 
 
 @contextmanager

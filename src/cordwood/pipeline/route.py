@@ -40,6 +40,7 @@ from cordwood.model import TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED, SourceOptions, parse_options
+from cordwood.pipeline.session import is_remote
 from cordwood.pipeline.source import Split, TopicStreamReader
 from cordwood.pipeline.staging import Outbox, Yard
 
@@ -257,74 +258,43 @@ class Totals:
     delivery_ms: int = 0
 
 
-class Route:
-    """The running query."""
+class Delivery:
+    """Has the gate append what the tasks of a micro-batch staged, one batch after the other.
 
-    def __init__(self, spark: SparkSession, job: RouteJob, api: BrokerApi) -> None:
-        """Registers the reader and starts at its cursor."""
+    Picklable while it has delivered nothing: through Spark Connect it is called on the server.
+    """
+
+    def __init__(self, job: RouteJob, batch: int) -> None:
+        """``batch`` is the number of the first one."""
+        self.totals = Totals()
         self._job = job
-        self._api = api
-        stand_up(api, job)
-        last = api.last_batch(job.query)
-        self._batch = 0 if last is None else last + 1
-        self._totals = Totals()
-        self._delivering = ThreadPoolExecutor(1, thread_name_prefix="cordwood-deliver")
-        self._delivery: Future[None] | None = None  # the newest; those before it went well
-        self._checkpoint = make_scratch()
-        spark.dataSource.register(RouteSource)
-        self.query: StreamingQuery = (
-            spark.readStream.format(FORMAT)
-            .option("job", _encode_job(job))
-            .load()
-            .writeStream.queryName(job.query)
-            .foreachBatch(self._deliver)
-            .option("checkpointLocation", self._checkpoint.as_uri())
-            .start()
-        )
+        self._batch = batch
+        self._api: BrokerApi | None = None
 
-    def stop(self) -> None:
-        """End the query; a micro-batch under way is either delivered or was never there."""
-        try:
-            self.query.stop()
-        finally:
-            self._delivering.shutdown()
-            shutil.rmtree(self._checkpoint, ignore_errors=True)
-            self._api.close()
+    def __call__(self, staged: DataFrame, _: int) -> None:
+        """One micro-batch, from its tasks to its end."""
+        if rows := self.collect(staged):
+            self.hand_over(rows)
 
-    def failure(self) -> str | None:
-        """Why the query ended, if it did, or can go no further."""
-        delivery = self._delivery
-        error = delivery.exception() if delivery is not None and delivery.done() else None
-        if error is not None:
-            return f"{type(error).__name__}: {error}"
-        if self.query.isActive:
-            return None
-        return _cause(self.query.exception())
-
-    def report(self) -> dict[str, Any]:
-        """What this run has routed so far, and how long the parts of it took together."""
-        return asdict(self._totals)
-
-    def _deliver(self, staged: DataFrame, _: int) -> None:
-        """One micro-batch; raising ends the query, and the next start begins at the cursor."""
+    def collect(self, staged: DataFrame) -> list[tuple[Any, ...]]:
+        """Run the tasks; what each says of the range it routed."""
         started = time.monotonic()
         rows = sorted(tuple(row) for row in staged.collect())
-        self._totals.tasks_ms += int(1000 * (time.monotonic() - started))
-        if self._delivery is not None:
-            self._delivery.result()  # one after the other; the tasks ran while it was under way
-        if rows:
-            self._delivery = self._delivering.submit(self._hand_over, rows)
+        self.totals.tasks_ms += int(1000 * (time.monotonic() - started))
+        return rows
 
-    def _hand_over(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Have the gate append what tasks staged; on a thread of its own."""
+    def hand_over(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Records and cursors, in one step."""
         started = time.monotonic()
+        if self._api is None:
+            self._api = BrokerApi(self._job.where)
         parts = [Part(*part) for row in rows for part in json.loads(row[4])]
         job = rows[0][3]
         self._api.deliver(self._job.query, self._batch, job, parts, self._cursors(rows))
         self._batch += 1
-        self._totals.batches += 1
-        self._totals.routed_records += sum(end - start for _, start, end, *_ in rows)
-        self._totals.delivery_ms += int(1000 * (time.monotonic() - started))
+        self.totals.batches += 1
+        self.totals.routed_records += sum(end - start for _, start, end, *_ in rows)
+        self.totals.delivery_ms += int(1000 * (time.monotonic() - started))
 
     def _cursors(self, rows: Sequence[tuple[Any, ...]]) -> list[Cursor]:
         """From the first offset of the first range to the end of the last, by partition."""
@@ -337,6 +307,85 @@ class Route:
             Cursor(READER, self._job.topic, partition, start, end)
             for partition, (start, end) in spans.items()
         ]
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._api is not None:
+            self._api.close()
+
+
+class Overlap:
+    """Deliveries on a thread of their own, while the next micro-batch's tasks run."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        """Nothing is under way."""
+        self._delivery = delivery
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-deliver")
+        self._newest: Future[None] | None = None  # those before it went well
+
+    def __call__(self, staged: DataFrame, _: int) -> None:
+        """One micro-batch; raising ends the query, and the next start begins at the cursor."""
+        rows = self._delivery.collect(staged)
+        if self._newest is not None:
+            self._newest.result()
+        if rows:
+            self._newest = self._thread.submit(self._delivery.hand_over, rows)
+
+    def error(self) -> BaseException | None:
+        """What became of the newest, if that is known and bad."""
+        newest = self._newest
+        return newest.exception() if newest is not None and newest.done() else None
+
+    def close(self) -> None:
+        """When what is under way has ended."""
+        self._thread.shutdown()
+        self._delivery.close()
+
+
+class Route:
+    """The running query."""
+
+    def __init__(self, spark: SparkSession, job: RouteJob, api: BrokerApi) -> None:
+        """Registers the reader and starts at its cursor; ``api`` is closed with it."""
+        self._api = api
+        stand_up(api, job)
+        last = api.last_batch(job.query)
+        self._delivery = Delivery(job, 0 if last is None else last + 1)
+        self._overlap = Overlap(self._delivery)
+        self._is_remote = is_remote(spark)
+        self._checkpoint = make_scratch()
+        spark.dataSource.register(RouteSource)
+        self.query: StreamingQuery = (
+            spark.readStream.format(FORMAT)
+            .option("job", _encode_job(job))
+            .load()
+            .writeStream.queryName(job.query)
+            .foreachBatch(self._delivery if self._is_remote else self._overlap)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .start()
+        )
+
+    def stop(self) -> None:
+        """End the query; a micro-batch under way is either delivered or was never there."""
+        try:
+            self.query.stop()
+        finally:
+            self._overlap.close()
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            self._api.close()
+
+    def failure(self) -> str | None:
+        """Why the query ended, if it did, or can go no further."""
+        error = self._overlap.error()
+        if error is not None:
+            return f"{type(error).__name__}: {error}"
+        if self.query.isActive:
+            return None
+        return _cause(self.query.exception())
+
+    def report(self) -> dict[str, Any]:
+        """What this run has routed so far, and how long the parts of it took, if known here."""
+        return {} if self._is_remote else asdict(self._delivery.totals)
 
 
 def plan_route(api: BrokerApi, where: Where, *, records_max: int = RECORDS_MAX) -> RouteJob:

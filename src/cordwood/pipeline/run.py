@@ -42,11 +42,13 @@ STEADY_S: Final = 60.0  # a stream that ran this long starts its pauses anew
 SETTINGS: Final = {  # micro-batches are tiny plans, run thousands of times
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.python.daemon.module": "cordwood.pipeline.daemon",  # workers are born with their kernels
 }
-# Records do not pass through this Java: what its optimising compiler and many collector threads
-# would cost is more than they save (CPU per million routed records: 1.6 s with, 0.6 s without).
-JAVA: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+STARTING: Final = {  # what only who starts Spark can say; a Spark Connect server has been started
+    "spark.python.daemon.module": "cordwood.pipeline.daemon",  # workers are born with their kernels
+    # Records do not pass through this Java: what its optimising compiler and many collector threads
+    # would cost is more than they save (CPU per million routed records: 1.6 s with, 0.6 s without).
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,15 @@ Starting Spark is the only effect here; no topic is read.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
 
-from cordwood.errors import ConfigError
+from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline import priority
 from cordwood.pipeline.java import java_home
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EMBEDDED: Final = "local[*]"
+CONNECT_PORT: Final = 15002  # Spark's own
+REACH_S: Final = 10.0
 
 _QUERY: Final = {  # right wherever the query runs
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -64,6 +69,11 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is Spark Connect's: its driver is elsewhere, functions travel there."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def open_session(
     app: str = "cordwood",
     *,
@@ -81,6 +91,7 @@ def open_session(
         priority.yield_cores()  # before there is a Java to inherit it
     builder = SparkSession.builder.appName(app)
     if remote:
+        check_remote(remote)
         builder = builder.remote(remote)
     else:
         _set_environment()
@@ -88,6 +99,27 @@ def open_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def check_remote(remote: str) -> None:
+    """Refuse a server that is not there; Spark's client would try for ten minutes, in silence."""
+    if importlib.util.find_spec("grpc") is None:
+        raise ConfigError("Spark Connect needs grpcio: run `pip install cordwood[connect]`")
+    url = urlsplit(remote)
+    try:
+        port = url.port or CONNECT_PORT
+    except ValueError:
+        port = 0
+    if url.scheme != "sc" or not url.hostname or not port:
+        raise ConfigError(f"a Spark Connect server is named sc://host:port, not {remote}")
+    try:
+        socket.create_connection((url.hostname, port), REACH_S).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise UnavailableError(
+            f"no Spark Connect server answers at {url.hostname}:{port} ({why}); start one with "
+            "Spark's sbin/start-connect-server.sh, or name another"
+        ) from None
 
 
 def _import_spark() -> type[SparkSession]:

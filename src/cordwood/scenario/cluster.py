@@ -1,6 +1,7 @@
 """A real standalone Spark cluster: master, worker and executors as processes of their own.
 
-Everything binds to loopback. Both daemons are ended by their pids, executors with their worker.
+Or a Spark Connect server, for clients that have no Java. Everything binds to loopback. Daemons are
+ended by their pids, executors with their worker.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from cordwood.scenario.stage import Failed
 READY_S: Final = 120.0
 STOP_S: Final = 30.0
 JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short lives: start fast
+LOOPBACK: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+CONNECT_SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the class such a Java is started with
 WORKER: Final = b"-m\0cordwood.pipeline.daemon"  # Java's command line names the module too
 
@@ -46,12 +49,29 @@ class Cluster:
 @contextmanager
 def open_cluster(work: Path, *, cores: int = 2) -> Iterator[Cluster]:
     """A cluster that has found itself; logs and scratch files go to ``work``."""
-    with _daemon(work / "master.log", "master.Master") as master:
+    with _daemon(work / "master.log", "master.Master", *LOOPBACK) as master:
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")
         arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
-        with _daemon(work / "worker.log", "worker.Worker", *arguments) as worker:
+        with _daemon(work / "worker.log", "worker.Worker", *arguments, *LOOPBACK) as worker:
             worker.wait_for(r"Successfully registered with master ()")
             yield Cluster(url, worker.pid)
+
+
+@contextmanager
+def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
+    """The ``sc://`` address of a Spark Connect server; its log goes to ``work``."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": JAVA,
+        "spark.ui.enabled": "false",
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    server = ("--class", CONNECT_SERVER, "--master", master, *conf, "spark-internal")
+    with _daemon(work / "connect.log", "SparkSubmit", *server) as daemon:
+        yield "sc://" + daemon.wait_for(r"Spark Connect server started at: (\S+)")
 
 
 class _Daemon:
@@ -95,7 +115,7 @@ class _Daemon:
                 timeout=READY_S,
             )
         if not isinstance(found, re.Match):
-            raise Failed(f"Spark's cluster did not start: {self._said[-2000:]}")
+            raise Failed(f"Spark did not start: {self._said[-2000:]}")
         return str(found[1])
 
     def close(self) -> None:
@@ -113,7 +133,6 @@ def _daemon(log: Path, name: str, *arguments: str) -> Iterator[_Daemon]:
         str(home / "bin" / "spark-class"),
         f"org.apache.spark.deploy.{name}",
         *arguments,
-        *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
     ]
     environment = os.environ | {
         "JAVA_HOME": str(_java_home()),

@@ -38,10 +38,13 @@ ROUTES: Final = ("test", "jobs", "jobs", "random", "dead_letter")
 class Driver:
     """``cordwood pipeline run --jobs route`` as a child process."""
 
-    def __init__(self, stage: Stage, broker: str, *, master: str = "local[2,4]") -> None:
+    def __init__(
+        self, stage: Stage, broker: str, *, master: str = "local[2,4]", remote: str | None = None
+    ) -> None:
         """Starts it; ``wait_ready`` tells when it routes."""
-        flags = ("--broker", broker, "--master", master, "--jobs", "route", "--lifeline")
-        conf = ("--conf", "spark.ui.enabled=false", "--conf", EXECUTOR_JAVA)
+        spark = ("--remote", remote) if remote else ("--master", master)
+        flags = ("--broker", broker, *spark, "--jobs", "route", "--lifeline")
+        conf = () if remote else ("--conf", "spark.ui.enabled=false", "--conf", EXECUTOR_JAVA)
         self._log = stage.directory / "pipeline.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

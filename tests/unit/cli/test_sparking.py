@@ -9,6 +9,7 @@ import pytest
 
 from cordwood.cli import sparking
 from cordwood.errors import UnavailableError
+from cordwood.scenario.stage import wait_until
 
 
 class FakeSpark:
@@ -79,3 +80,46 @@ def test_an_error_while_java_lives_is_itself(spark):
     """A defect of ours is not blamed on Java."""
     with pytest.raises(ValueError, match="ours"), sparking.spark_session("t", None, None):
         raise ValueError("ours")
+
+
+JAVA = "echo WARNING: incubator >&2; echo up; read order; echo trouble >&2"
+
+
+@pytest.fixture
+def start_java():
+    """Something that greets, and speaks again when it is told to."""
+    started = []
+
+    def start():
+        java = subprocess.Popen(
+            ["sh", "-c", JAVA], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(java)
+        assert java.stdout.readline() == "up\n"
+        return java
+
+    yield start
+    for java in started:
+        java.communicate()
+
+
+def test_java_is_heard_once_it_has_greeted(start_java, capfd):
+    """Its greeting is nobody's business; its troubles are, for as long as it lives."""
+    with sparking.ungreeted():
+        java = start_java()
+    heard = []
+    java.communicate("speak\n")
+    wait_until(lambda: heard.append(capfd.readouterr().err) or any(heard), "it is heard", 10)
+    assert "".join(heard) == "trouble\n"
+
+
+def test_a_java_that_does_not_start_is_heard_from_the_beginning(start_java, capfd):
+    """What it said is why."""
+
+    def fail():
+        start_java()
+        raise ValueError("no Spark")
+
+    with pytest.raises(ValueError, match="no Spark"), sparking.ungreeted():
+        fail()
+    assert capfd.readouterr().err == "WARNING: incubator\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from cordwood.broker.pipeline import PipelineFacts, PipelineState
 from cordwood.net import pipeline
 from cordwood.net.pipeline import Supervisor
+from cordwood.net.service import new_event_loop
 from cordwood.scenario.processes import is_alive
 
 WAIT_S = 30
@@ -46,6 +48,25 @@ async def test_a_child_is_up_when_it_says_so_and_its_reports_are_kept(log):
     await supervisor.stop()
     assert facts.state is PipelineState.OFF
     assert not is_alive(pid)
+
+
+def test_a_child_is_a_group_of_its_own_in_our_session(log):
+    """Ctrl-C passes it by, and the kernel still weighs its idle work against ours."""
+    facts = PipelineFacts()
+    ids = "print(f'{{\"ids\": [{os.getpid()}, {os.getpgrp()}, {os.getsid(0)}]}}', flush=True);"
+    supervisor = Supervisor(facts, child("import os;" + ids + READS), log)
+
+    async def ask() -> list[int]:
+        supervisor.start()
+        await until(lambda: facts.jobs)
+        found = facts.jobs["ids"]
+        await supervisor.stop()
+        return found
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:  # the broker's
+        pid, group, session = runner.run(ask())
+    assert group == pid
+    assert session == os.getsid(0)
 
 
 async def test_a_child_that_dies_is_started_again(log, monkeypatch):

@@ -1,9 +1,11 @@
-"""Which settings a session is built with."""
+"""Which settings a session is built with, and which remote is refused before it is tried."""
+
+import socket
 
 import pytest
 
-from cordwood.errors import ConfigError
-from cordwood.pipeline.session import open_session, plan_settings
+from cordwood.errors import ConfigError, UnavailableError
+from cordwood.pipeline.session import check_remote, open_session, plan_settings
 
 
 def test_an_embedded_session_stays_on_this_machine_and_quiet():
@@ -32,3 +34,28 @@ def test_a_master_and_a_remote_exclude_each_other():
     """One of both would be ignored in silence."""
     with pytest.raises(ConfigError, match="not both"):
         open_session(master="local[1]", remote="sc://localhost")
+
+
+def test_a_remote_without_a_server_is_one_sentence_at_once():
+    """Spark's client would ask again and again, for minutes."""
+    pytest.importorskip("grpc")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        port = nobody.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} .*start-connect-server"):
+            check_remote(f"sc://127.0.0.1:{port}/;user_id=me")
+
+
+@pytest.mark.parametrize("remote", ["spark://h:7077", "h:15002", "sc://", "sc://h:many"])
+def test_a_remote_that_names_no_server_is_refused(remote):
+    """With the form it should have."""
+    pytest.importorskip("grpc")
+    with pytest.raises(ConfigError, match="sc://host:port"):
+        check_remote(remote)
+
+
+def test_spark_connect_without_its_client_says_what_to_install(monkeypatch):
+    """Not all who use Spark use Connect."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"cordwood\[connect\]"):
+        check_remote("sc://127.0.0.1:15002")
