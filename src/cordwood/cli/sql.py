@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +19,8 @@ from cordwood.errors import CordwoodError
 if TYPE_CHECKING:
     from cordwood.pipeline.sql import Topics
 
+CANCEL_S = 0.2
+DROPPED = "\x03"  # stands for a line that Ctrl-C ended
 HELP = """\
 .tables          topics of the broker
 .schema TOPIC    columns of a topic
@@ -24,7 +28,7 @@ HELP = """\
 .timer on|off    say how long each query takes
 .help            this
 .quit            leave (or Ctrl-D)
-A query ends with a semicolon. Ctrl-C cancels the one that runs."""
+A query ends with a semicolon. Ctrl-C cancels the one that runs, or forgets the one half typed."""
 
 
 def sql(
@@ -64,6 +68,7 @@ class Shell:
     def __init__(self, topics: Topics, spark: Any, mode: Mode) -> None:
         self._topics = topics
         self._spark = spark
+        self._is_cancelled = False
         self.mode = mode
         self.is_timed = False
 
@@ -76,7 +81,8 @@ class Shell:
 
         started = time.monotonic()
         frame = self._topics.query(text.rstrip().removesuffix(";"))
-        count = print_rows(frame.columns, stream_rows(frame), self.mode)
+        rows = itertools.takewhile(lambda _: not self._is_cancelled, stream_rows(frame))
+        count = print_rows(frame.columns, rows, self.mode)
         if self.is_timed:
             typer.echo(f"{count} rows in {time.monotonic() - started:.3f} s", err=True)
 
@@ -86,15 +92,26 @@ class Shell:
 
         typer.echo("Topics are views; .help lists commands.", err=True)
         for statement in statements(_ask()):
+            if statement in {".quit", ".exit"}:
+                return
             try:
-                if statement in {".quit", ".exit"}:
-                    return
-                self.run(statement)
-            except KeyboardInterrupt:
-                cancel_jobs(self._spark)
-                typer.echo("cancelled", err=True)
+                self._run_cancellably(statement)
             except CordwoodError as error:
                 typer.echo(f"{error}", err=True)
+
+    def _run_cancellably(self, statement: str) -> None:
+        """On a thread of its own: Ctrl-C ends what Java does, never a question half asked of it."""
+        self._is_cancelled = False
+        with ThreadPoolExecutor(1, "statement") as pool:
+            running = pool.submit(self.run, statement)
+            try:
+                running.result()
+            except KeyboardInterrupt:
+                self._is_cancelled = True
+                while not running.done():  # it may have been about to start another job
+                    cancel_jobs(self._spark)
+                    wait([running], CANCEL_S)
+                typer.echo("cancelled", err=True)
 
     def _command(self, name: str, *words: str) -> None:
         if name == ".tables":
@@ -113,12 +130,17 @@ class Shell:
             typer.echo(f"{' '.join([name, *words])} is no command; .help lists them", err=True)
 
 
-def statements(lines: Iterator[str] | Any) -> Iterator[str]:
-    """Queries that end with a semicolon, over as many lines as they take; dot commands by line."""
+def statements(lines: Iterable[str]) -> Iterator[str]:
+    """Queries that end with a semicolon, over as many lines as they take; dot commands by line.
+
+    ``DROPPED`` for a line forgets what was typed of a query so far.
+    """
     held: list[str] = []
     for line in lines:
         text = line.strip()
-        if not held and text.startswith("."):
+        if line == DROPPED:
+            held = []
+        elif not held and text.startswith("."):
             yield text
         elif text and not text.startswith("--"):
             held.append(text)
@@ -134,6 +156,8 @@ def _ask() -> Iterator[str]:
         try:
             yield input("cordwood> ")
         except EOFError:
+            typer.echo("", err=True)
             return
         except KeyboardInterrupt:
             typer.echo("", err=True)
+            yield DROPPED

@@ -1,4 +1,4 @@
-"""Replay, audit, table and SQL on Spark, against a real broker."""
+"""Replay, audit and table on Spark, against a real broker."""
 
 from __future__ import annotations
 
@@ -257,42 +257,6 @@ def test_a_delta_table_has_the_same_rows(bench, tmp_path):
     assert table.to_pyarrow_table().select(["key", "value"]).to_pylist() == [
         {"key": b"a", "value": b"2"}
     ]
-
-
-def test_topics_are_views_and_results_come_in_every_form(bench):
-    """Odd names are quoted; values are text where they are."""
-    bench.put("orders.eu", [(b"k%d" % i, json.dumps({"n": i}).encode(), ()) for i in range(3)])
-    bench.put("raw", [(b"k1", b"\xff\x00", ())])
-    total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
-    assert json.loads(bench.sql(total)) == {"n": 3.0}
-    joined = "select o.key_text, r.value from `orders.eu` o join raw r on o.key = r.key"
-    assert bench.sql(joined, Mode.CSV) == "key_text,value\nk1,0xff00\n"
-    few = "select offset, key from `orders.eu` where offset < 2 order by offset"
-    assert bench.sql(few, Mode.MARKDOWN) == (
-        "| offset | key |\n| --- | --- |\n| 0 | k0 |\n| 1 | k1 |\n"
-    )
-    assert [row["key"] for row in json.loads(bench.sql(few, Mode.JSON))] == ["k0", "k1"]
-    assert bench.sql(few, Mode.TABLE).splitlines()[1:] == [
-        "------  ---",
-        "0       k0",
-        "1       k1",
-    ]
-    with pytest.raises(InvalidOption, match="nowhere"):
-        bench.sql("select * from nowhere")
-
-
-def test_results_keep_their_shape_on_the_way_through_pages(bench):
-    """Columns of one name, maps, structs, nulls, and a type that Arrow has not."""
-    said = bench.sql("select 1 a, 2 a, null b", Mode.CSV)
-    assert said == "a,a,b\n1,2,\n"
-    shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
-    assert json.loads(bench.sql(shaped)) == {
-        "m": {"k": 1},
-        "s": {"x": "0xff"},
-        "n": None,
-        "d": "1.50",
-    }
-    assert "1" in bench.sql("select interval '1' day i")
 
 
 def test_jobs_see_nothing_of_a_transaction_that_was_aborted(bench, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.cli import grid
 from cordwood.cli.grid import Mode, print_rows
-from cordwood.cli.sql import statements
+from cordwood.cli.sql import DROPPED, statements
 
 
 def printed(rows, mode, names=("n", "text")):
@@ -75,3 +75,8 @@ def test_statements_end_with_a_semicolon():
     """Over lines; comments are left out, dot commands stand alone, the last may lack its end."""
     script = ["-- note\n", "select 1\n", "from t;\n", ".timer on\n", "select 2\n"]
     assert list(statements(script)) == ["select 1 from t;", ".timer on", "select 2"]
+
+
+def test_ctrl_c_forgets_what_was_typed_of_a_query():
+    """The next line begins a new one."""
+    assert list(statements(["select 1\n", DROPPED, "select 2;\n"])) == ["select 2;"]

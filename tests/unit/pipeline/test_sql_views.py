@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.pipeline.sql import find_columns, find_topics
+from cordwood.pipeline.statement import find_columns, find_topics
 
 TOPICS = ["orders", "orders.eu", "order", "o-1", "dead"]
 
@@ -34,7 +34,7 @@ def test_only_named_columns_are_decoded():
 
 @pytest.mark.parametrize(
     "query",
-    ["select * from t", "select t.* from t", "describe t", "select 1 from t natural join u"],
+    ["select * from t", "select t.* from t", "table t", "select 1 from t natural join u"],
 )
 def test_all_columns_are_decoded_when_it_cannot_be_told(query):
     """Better slow than wrong."""

@@ -1,0 +1,278 @@
+"""SQL over topics on Spark, against a real broker: what is read, told and refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+
+import pytest
+
+from cordwood.batch.records import encode_batch
+from cordwood.cli.grid import Mode, print_rows
+from cordwood.client.kafka import KafkaClient
+from cordwood.errors import InvalidOption, UnknownTopic
+from cordwood.model import Record, TopicPartition
+from cordwood.pipeline import sql
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.sql import Topics, stream_rows
+from cordwood.pipeline.statement import read_statement
+from cordwood.testing import Broker
+
+pytestmark = pytest.mark.spark
+
+START_MS = 1_700_000_000_000
+BATCHES, RECORDS = 20, 50  # of each of t's two partitions
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(durability="os") as running:
+        for partition in (0, 1):
+            for batch in range(BATCHES):
+                put(running, "t", range(batch * RECORDS, (batch + 1) * RECORDS), partition, 2)
+        put(running, "u", range(0, 1000, 100))
+        put(running, "orders.eu", range(3))
+        yield running
+
+
+def put(broker, topic, numbers, partition=0, partitions=1):
+    """Records that say their number, a second apart."""
+    rows = [
+        Record(at, START_MS + number * 1000, b"k%d" % (number % 7), b'{"n": %d}' % number)
+        for at, number in enumerate(numbers)
+    ]
+    with KafkaClient(broker.kafka) as client:
+        if topic not in {each.name for each in client.topics()}:
+            client.create_topic(topic, partitions, {"retention.ms": "-1"})
+        client.produce(TopicPartition(topic, partition), encode_batch(rows))
+
+
+@pytest.fixture
+def topics(spark, broker):
+    api = BrokerApi(Where(broker.kafka))
+    yield Topics(spark, api, Where(broker.kafka))
+    api.close()
+
+
+def said(topics, text, mode=Mode.NDJSON):
+    frame = topics.query(text)
+    out = io.StringIO()
+    print_rows(frame.columns, stream_rows(frame), mode, out)
+    return out.getvalue()
+
+
+def rows_of(frame):
+    return sorted(map(str, stream_rows(frame)))
+
+
+def rows_read(frame):
+    """How many rows the source handed to Spark, once the frame was computed."""
+    plan = frame._jdf.queryExecution().executedPlan()
+    leaves = plan.collectLeaves()
+    return sum(
+        leaves.apply(at).metrics().apply("numOutputRows").value() for at in range(leaves.size())
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(spark):
+    """The same records as tables that no source of ours has touched."""
+
+    def rows(topic, numbers, partition):
+        for at, number in enumerate(numbers):
+            when = dt.datetime.fromtimestamp(START_MS / 1000 + number, dt.UTC)
+            key, value = b"k%d" % (number % 7), b'{"n": %d}' % number
+            yield key, value, topic, partition, at, when, 0, None, key.decode(), value.decode()
+
+    schema = (
+        "key binary, value binary, topic string, partition int, offset bigint, "
+        "timestamp timestamp, timestampType int, headers array<struct<key:string,value:binary>>, "
+        "key_text string, value_text string"
+    )
+    every = {
+        "t": [*rows("t", range(BATCHES * RECORDS), 0), *rows("t", range(BATCHES * RECORDS), 1)],
+        "u": [*rows("u", range(0, 1000, 100), 0)],
+    }
+    frames = {name: spark.createDataFrame(found, schema) for name, found in every.items()}
+
+    def answer(text):
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        found = rows_of(spark.sql(text))
+        for name in frames:
+            spark.catalog.dropTempView(name)
+        return found
+
+    return answer
+
+
+WHEN = "timestamp '2023-11-14 22:29:00 UTC'"  # of number 940
+NARROWED = [
+    "select key, offset from t where offset >= 990",
+    "select * from t where offset between 5 and 7 and partition = 1",
+    "select offset from t where partition in (0, 7) and offset < 3",
+    f"select partition, offset, timestamp from t where timestamp >= {WHEN}",
+    "select count(*) n from t where topic = 't' and offset = 3",
+    "select count(*) n from t where topic = 'u'",
+    "select t.offset from t join u on t.value = u.value where t.offset > 600 and u.offset < 9",
+    "with c as (select * from t where offset > 900) select max(offset) m from c",
+    "select offset from (select * from t where partition = 0) where offset > 995",
+    "select offset from T where Offset >= 998 limit 3",
+    "from t |> where offset > 996 |> select offset",
+]
+WHOLE = [
+    "select a.offset, b.offset from t a join t b on a.value = b.value where a.offset > 990",
+    "select count(*) n from t a join t b on a.offset = b.offset + 900 where b.offset >= 50",
+    "select offset from t where offset > 995 union all select offset from t where offset < 5",
+    "with c as (select * from t) select a.offset from c a join c b on a.offset = b.offset + 990",
+    """with c as (select * from t where offset > 5), d as (select * from c)
+       select count(*) n from d where partition = 0 union all select count(*) from d""",
+    """with u as (select * from t where offset > 5)
+       select a.offset from u a join u b using (value) where b.offset > 990""",
+    "select offset from t where offset > (select max(offset) - 3 from t)",
+    "select offset from t where offset in (select offset from u where offset > 7)",
+    "select offset from t where offset > 990 and exists (select 1 from u where u.key = t.key)",
+    "select (select count(*) from t where offset < 10) few, (select count(*) from t) every",
+    "select offset from t where offset < 3 except select offset from t where partition = 1",
+]
+
+
+@pytest.mark.parametrize("text", NARROWED + WHOLE)
+def test_narrowing_what_is_read_changes_no_result(topics, expected, text):
+    """Whatever a statement makes of a topic."""
+    assert rows_of(topics.query(text)) == expected(text)
+
+
+@pytest.mark.parametrize("text", NARROWED)
+def test_a_topic_read_once_is_narrowed(spark, text):
+    """By the parser's word for it."""
+    found = read_statement(spark, text, ["t", "u"])
+    assert found.alone == found.topics != frozenset()
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_a_topic_that_may_be_read_twice_is_not_narrowed(spark, text):
+    """Spark would give both uses what the filter of one has left."""
+    assert "t" not in read_statement(spark, text, ["t", "u"]).alone
+
+
+def test_a_filter_on_offsets_reads_little(topics):
+    """Ten records of two thousand are asked for, and no more leave the source."""
+    frame = topics.query("select key, offset from t where offset >= 995")
+    assert len(frame.collect()) == rows_read(frame) == 10
+    frame = topics.query("select key from t where partition = 1 and offset < 20")
+    assert len(frame.collect()) == rows_read(frame) == 20
+
+
+def test_a_view_of_the_users_own_sees_the_whole_topic_as_it_is_now(topics, spark, broker):
+    """Whatever other statements asked of that topic meanwhile."""
+    put(broker, "grows", range(10))
+    said(topics, "create temporary view mine as select * from grows where offset > 1")
+    assert said(topics, "select offset from grows where offset = 9") == '{"offset": 9}\n'
+    assert json.loads(said(topics, "select count(key) n from mine")) == {"n": 8}
+    put(broker, "grows", range(10, 15))
+    assert json.loads(said(topics, "select count(key) n from mine")) == {"n": 13}
+    twice = "select count(*) n from mine a join mine b on a.offset = b.offset where a.offset > 5"
+    assert json.loads(said(topics, twice)) == {"n": 9}
+    spark.catalog.dropTempView("mine")
+
+
+def test_a_cached_topic_stays_as_it_is_until_it_is_uncached(topics, broker):
+    """As CACHE TABLE promises."""
+    put(broker, "kept", range(3))
+    said(topics, "cache table kept")
+    put(broker, "kept", range(3, 5))
+    assert json.loads(said(topics, "select count(*) n from kept")) == {"n": 3}
+    assert said(topics, "select offset from kept where offset > 1") == '{"offset": 2}\n'
+    said(topics, "uncache table kept")
+    assert json.loads(said(topics, "select count(*) n from kept")) == {"n": 5}
+
+
+def test_only_topics_a_statement_names_become_views(topics, spark):
+    """And only for as long as it is read: a thousand topics cost a prompt nothing."""
+    topics.query("select * from t where offset = 1")
+    assert [table.name for table in spark.catalog.listTables() if table.isTemporary] == []
+
+
+def test_an_unknown_topic_is_answered_with_the_nearest(topics):
+    """One sentence, and the exit code of what is not found."""
+    with pytest.raises(UnknownTopic, match=r"^there is no topic order\.eu; did you mean orders"):
+        topics.query("select * from `order.eu`")
+    with pytest.raises(UnknownTopic, match=r"^topic orders\.eu is written in backticks"):
+        topics.query("select * from orders.eu")
+    with pytest.raises(UnknownTopic, match=r"^there is no topic nowhere$"):
+        topics.query("describe nowhere")
+    assert UnknownTopic.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("selec 1", r"^Syntax error at or near 'selec' \(line 1, pos 0\)$"),
+        ("select (1", r"^Syntax error at or near end of input \(line 1, pos 9\)$"),
+        ("select nonsense from t", r"^A column.*`nonsense` cannot be resolved.* line 1 pos 7$"),
+    ],
+)
+def test_a_refused_statement_is_one_sentence_without_spark_s_codes(topics, text, reason):
+    """Where it went wrong stays."""
+    with pytest.raises(InvalidOption, match=reason):
+        topics.query(text)
+
+
+def test_rows_come_by_the_page_not_by_the_split(topics, monkeypatch):
+    """Spark hands over a task's rows when all of them are there, so tasks are short."""
+    monkeypatch.setattr(sql, "PAGE_BYTES", 4 << 10)
+    frame = topics.query("select * from t where offset >= 0")
+    assert frame.rdd.getNumPartitions() > 10
+    assert len(rows_of(frame)) == 2 * BATCHES * RECORDS
+    assert topics.query("select count(*) from t").rdd.getNumPartitions() == 1
+
+
+def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark, monkeypatch):
+    """A limit does not start a task for every split of the topic."""
+    monkeypatch.setattr(sql, "FEW_ROWS", 5)
+    tracker = spark.sparkContext.statusTracker()
+    counts = {}
+    for rows in (5, 6):
+        spark.sparkContext.setJobGroup(f"few-{rows}", "counted")
+        frame = topics.query(f"select offset from t limit {rows}")
+        assert len(rows_of(frame)) == rows
+        jobs = tracker.getJobIdsForGroup(f"few-{rows}")
+        stages = [stage for job in jobs for stage in tracker.getJobInfo(job).stageIds]
+        counts[rows] = [tracker.getStageInfo(stage).numTasks for stage in stages]
+    assert max(counts[5]) == 1
+    assert max(counts[6]) > 1
+
+
+def test_topics_are_views_and_results_come_in_every_form(topics):
+    """Odd names are quoted; values are text where they are."""
+    total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
+    assert json.loads(said(topics, total)) == {"n": 3.0}
+    few = "select offset, key from `orders.eu` where offset < 2 order by offset"
+    assert said(topics, few, Mode.MARKDOWN) == (
+        "| offset | key |\n| --- | --- |\n| 0 | k0 |\n| 1 | k1 |\n"
+    )
+    assert said(topics, few, Mode.CSV) == "offset,key\n0,k0\n1,k1\n"
+    assert [row["key"] for row in json.loads(said(topics, few, Mode.JSON))] == ["k0", "k1"]
+    assert said(topics, few, Mode.TABLE).splitlines()[1:] == [
+        "------  ---",
+        "0       k0",
+        "1       k1",
+    ]
+
+
+def test_results_keep_their_shape_on_the_way_through_pages(topics):
+    """Columns of one name, maps, structs, nulls, times, and a type that Arrow has not."""
+    assert said(topics, "select 1 a, 2 a, null b", Mode.CSV) == "a,a,b\n1,2,\n"
+    shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
+    assert json.loads(said(topics, shaped)) == {
+        "m": {"k": 1},
+        "s": {"x": "0xff"},
+        "n": None,
+        "d": "1.50",
+    }
+    assert "1" in said(topics, "select interval '1' day i")
+    when = "select timestamp from u where offset = 0"
+    assert said(topics, when) == said(topics, f"{when} limit 1")
+    assert "2023-11-14T22:13:20+00:00" in said(topics, when)
