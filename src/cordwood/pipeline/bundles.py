@@ -5,8 +5,8 @@
     bundle.json                                 what the bundle says of itself
 
 The ``.log`` is what a restore reads; the ``.txt`` is for people who have nothing but ``tar``. The
-same records give the same bytes, whenever and wherever they are written, so a run that is repeated
-makes the same bundle.
+same records give the same tar, whenever and wherever it is written, and with the same gzip the same
+bundle.
 
 Everything streams: a bundle needs disk for a temporary copy, and memory for a chunk.
 """
@@ -19,6 +19,7 @@ import io
 import json
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import IO, Any, Final, NamedTuple
@@ -46,9 +47,24 @@ ABOUT: Final = "bundle.json"
 LINES: Final = ".txt"
 READ_BYTES: Final = 4 << 20
 TAR_BYTES: Final = 1 << 20  # handed to gzip at once
-_GZIP_LEVEL: Final = 1  # 6 takes twice the time for 4 % less (docs/archive.md)
 _TIMES: Final = frozenset({"timestamp"})
 _WITH_LINES: Final = frozenset({"timestamp", "key", "value", "headers"})
+
+
+def _quickest_gzip() -> tuple[Any, Any, int]:
+    """A gzip file, what it raises at damage, and the level worth its time (docs/archive.md).
+
+    ISA-L takes a quarter of the time and comes with ``cordwood[spark]``; bundles can be read
+    without it.
+    """
+    try:
+        from isal import igzip, isal_zlib
+    except ImportError:
+        return gzip.GzipFile, zlib.error, 1
+    return igzip.IGzipFile, isal_zlib.error, 2
+
+
+GzipFile, GzipError, _GZIP_LEVEL = _quickest_gzip()
 
 
 class Facts(NamedTuple):
@@ -141,9 +157,9 @@ class _Seen:
 
 def _write_tar(target: Any, members: Mapping[str, IO[bytes]]) -> None:
     with (
-        gzip.GzipFile("", "wb", _GZIP_LEVEL, target, mtime=0) as packed,
-        tarfile.open(
-            fileobj=packed, mode="w|", bufsize=TAR_BYTES, format=tarfile.PAX_FORMAT
+        GzipFile("", "wb", _GZIP_LEVEL, target, mtime=0) as packed,
+        tarfile.TarFile(
+            mode="w", fileobj=packed, format=tarfile.PAX_FORMAT, copybufsize=TAR_BYTES
         ) as tar,
     ):
         for name, content in members.items():
@@ -232,14 +248,17 @@ def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[
     """The bundle's batches in runs of whole ones; raises ``CorruptionError``."""
     wanted = f"{tp}/{file_name(span.start, Kind.LOG)}"
     try:
-        with tarfile.open(fileobj=source, mode="r|gz", bufsize=TAR_BYTES) as tar:
+        with (
+            GzipFile(fileobj=source) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r|", bufsize=TAR_BYTES) as tar,
+        ):
             for member in tar:
                 if member.name == wanted:
                     content = tar.extractfile(member)
                     assert content is not None, "a file has content"
                     yield from _whole_batches(content, wanted)
                     return
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise CorruptionError(f"the bundle of {tp} from seq {span.start + 1}: {error}") from None
     raise CorruptionError(f"the bundle of {tp} has no {wanted}")
 
