@@ -226,9 +226,10 @@ class Served:
         assert isinstance(found, dict)
         return found
 
-    def connections(self, door: str) -> int:
-        """How many are open, the one that asks included."""
-        rows = self.metrics()["cordwood_connections"]
+    def connections(self, door: str, asking: Wire | None = None) -> int:
+        """How many are open, the one that asks included; a new one unless one is given."""
+        metrics = json.loads(asking.ask(b"METRICS")) if asking else self.metrics()
+        rows = metrics["cordwood_connections"]
         return next(int(row["value"]) for row in rows if row["door"] == door)
 
     def kill(self) -> None:
