@@ -238,8 +238,9 @@ class IngressDesk:
     def _submit(
         self, session: IngressSession, data: bytearray, count: int, last_n: int | None
     ) -> None:
-        if session.producer is not None:
-            session.producer = session.producer._replace(last_n=last_n)
+        producer = session.producer
+        if producer is not None:
+            session.producer = LineProducer(producer.producer_id, producer.epoch, last_n)
         elif not self.has_room():
             self._drop_oldest(count)
 
@@ -249,7 +250,7 @@ class IngressDesk:
         append = Append(session.partition, data, parse_headers(data), count, done)
         append.hold = True
         append.strict = False
-        append.droppable = session.producer is None
+        append.droppable = producer is None
         self._writer.submit(append)
         self.stats.records += count
         self.stats.bytes += len(data)

@@ -115,8 +115,8 @@ class Committer:
 
     def _sync(self, due: list[Partition]) -> dict[Partition, CordwoodError]:
         """What could not be synced, with its error."""
-        # The usual case is one file: no hand-over to another thread.
-        synced = map(_sync, due) if len(due) == 1 else self._pool.map(_sync, due)
+        # The usual case is one file at most: no hand-over to another thread.
+        synced = self._pool.map(_sync, due) if len(due) > 1 else map(_sync, due)
         broken: dict[Partition, CordwoodError] = {}
         for partition, outcome in zip(due, synced, strict=True):
             if isinstance(outcome, CordwoodError):

@@ -23,7 +23,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from cordwood.config import KIB, MIB
@@ -62,7 +61,7 @@ class Writer:
         *,
         enough_records: int = 8192,
         deliver: Callable[[Commit], None] = Commit.settle,
-        post: Callable[[Callable[[], None]], object] = lambda tell: tell(),
+        post: Callable[[Callable[[], None]], object],
         has_space: Callable[[], bool] = lambda: True,
         soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
     ) -> None:
@@ -179,7 +178,8 @@ class Writer:
             with self._wake:
                 self._unsynced = unsynced
                 self._is_working = unsynced is not None  # the thread, from here on
-                self._wake.notify()
+                if self._has_work():
+                    self._wake.notify()
         self._tell()
 
     def _take_small(self) -> dict[Partition, list[Append]]:
@@ -199,13 +199,10 @@ class Writer:
 
     def _tell(self) -> None:
         """Tell everybody what was committed, the oldest first; then look at what came meanwhile."""
-        with suppress(IndexError):
-            while True:
-                self._deliver(self._untold.popleft())
-        with self._wake:
-            is_due = bool(self._appends) and not self._is_turn_ending
-            self._is_turn_ending = self._is_turn_ending or is_due
-        if is_due:
+        while self._untold:
+            self._deliver(self._untold.popleft())
+        if self._appends and not self._is_turn_ending:
+            self._is_turn_ending = True
             self._soon(self._end_turn)
 
     # --- the thread -----------------------------------------------------------------------
@@ -236,6 +233,8 @@ class Writer:
                 if self.stats.disk_full and self._has_space():
                     self._set_full(False)
                 self._wake.wait(SPACE_RETRY_S if self.stats.disk_full else None)
+            if self._failure is not None:
+                raise self._failure
             if self._unsynced is not None:
                 unsynced, self._unsynced = self._unsynced, None
                 return Work(unsynced, {}, [])
@@ -247,8 +246,9 @@ class Writer:
         return work
 
     def _has_work(self) -> bool:
+        """Whether there is something for the thread."""
         if self._failure is not None:
-            raise self._failure
+            return True
         if self._is_working:
             return self._unsynced is not None
         is_large = self.waiting_bytes > SMALL_BYTES

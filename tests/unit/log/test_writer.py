@@ -57,7 +57,13 @@ class Desk:
         self.commits: list[Commit] = []
         self.settled = threading.Semaphore(0)
         self.outcomes: list[Outcome] = []
-        self.writer = Writer(durability, deliver=self._deliver, **writer)
+        self.turn = threading.RLock()  # one event loop: nobody's turn begins in another's
+        given = {"post": self._in_turn, "soon": self._in_turn} | writer
+        self.writer = Writer(durability, deliver=self._deliver, **given)
+
+    def _in_turn(self, act: Callable[[], None]) -> None:
+        with self.turn:
+            act()
 
     def _deliver(self, commit: Commit) -> None:
         self.commits.append(commit)

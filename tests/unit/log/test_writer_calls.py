@@ -9,7 +9,7 @@ from cordwood.log.writer import Writer
 
 def test_cancelled_call_does_not_end_the_writer():
     """A task that stops cancels what it waits for, waiting or under way; the thread serves on."""
-    writer = Writer(durability="os")
+    writer = Writer(durability="os", post=lambda tell: tell())
     writer.start()
     entered, leave = threading.Event(), threading.Event()
     under_way = writer.call(lambda: (entered.set(), leave.wait(10)))

@@ -167,6 +167,10 @@ class IngressConnection:
 
     def _receive_text(self, data: bytes | bytearray) -> None:
         """Hand out everything up to the last newline in one block; keep the rest."""
+        is_amid = self._tail or self._skipped or self._is_first
+        if not is_amid and data.endswith(b"\n") and len(data) <= self._bytes_max:
+            self._events.append(Lines(bytes(data)))  # as most packets are that hold few lines
+            return
         start = 0
         if self._skipped:
             start = self._skip_line(data)
