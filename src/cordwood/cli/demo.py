@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cordwood.demo.stage import Stage
 
 CHECK_FAILED = 5
+FULL_SHARE = "spark.cordwood.priority=normal"  # people wait for it, and the broker is in here
 TITLE = "The life of the log: bytes on disk, step by step"
 
 
@@ -40,7 +41,7 @@ def demo(
     started = time.monotonic()
     try:
         with (
-            spark_session("demo", None, None) as spark,
+            spark_session("demo", None, [FULL_SHARE]) as spark,
             Stage(directory, spark, watch=lambda what, total: progress(what, total=total)) as stage,
         ):
             if story in {"cdc", "both"}:
