@@ -58,19 +58,21 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def beside(done: plan.Run, names: list[str]) -> None:
-    """Benchmarks of our own that hold a peer's figure too: same rows, one round."""
-    for name in names:
-        rows, _ = ours.measure(name)
-        if rows is None:
-            done.failed.append(name)
-        for row in rows or ():
-            result = as_result(name, row)
-            done.results[name, result.case, result.contestant, ""] = result
+    """Benchmarks of our own that hold a peer's figure too: as often as the others, in turns."""
+    for number in range(done.scale.rounds):
+        for name in names:
+            rows, seconds = ours.measure(name)
+            print(f"{name}, round {number + 1}: {seconds:.0f} s", flush=True)
+            if rows is None:
+                done.failed.append(f"{name}, round {number + 1}")
+            for row in rows or ():
+                found = as_result(name, row)
+                done.results.setdefault(found.key, found).values.append(row.value)
 
 
 def as_result(name: str, row: Row) -> Result:
     better = LESS if row.unit in LESS_IS_BETTER else MORE
-    return Result(name, row.workload, row.variant, "", row.unit, better, row.note, [row.value])
+    return Result(name, row.workload, row.variant, "", row.unit, better, row.note)
 
 
 def document(done: plan.Run) -> dict[str, Any]:

@@ -105,6 +105,22 @@ def test_row_of_our_own_benchmark_takes_its_place_beside_the_rest():
     assert (found.key, found.better) == (("spark_scan", "scan", "parquet", ""), LESS)
 
 
+def test_our_own_benchmarks_run_as_often_as_the_rest(monkeypatch: pytest.MonkeyPatch):
+    """In turns, so that a neighbour's load hits all of them; every round's value is kept."""
+    asked: list[str] = []
+
+    def measure(name: str) -> tuple[list[Row], float]:
+        asked.append(name)
+        return [Row("scan", "cordwood", float(len(asked)), "s")], 1.0
+
+    monkeypatch.setattr(main.ours, "measure", measure)
+    done = plan.Run(1, QUICK._replace(rounds=2))
+    main.beside(done, ["route", "spark_scan"])
+    assert asked == ["route", "spark_scan"] * 2
+    assert done.results["route", "scan", "cordwood", ""].values == [1.0, 3.0]
+    assert done.results["spark_scan", "scan", "cordwood", ""].values == [2.0, 4.0]
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 @pytest.mark.parametrize(
     ("speech", "replies"),
