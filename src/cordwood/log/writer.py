@@ -178,7 +178,7 @@ class Writer:
             with self._wake:
                 self._unsynced = unsynced
                 self._is_working = unsynced is not None  # the thread, from here on
-                if self._has_work():
+                if self._has_work() or self.stats.disk_full:  # which it looks after
                     self._wake.notify()
         self._tell()
 

@@ -147,7 +147,8 @@ def test_held_appends_wait_for_space_in_order(tmp_path: Path):
     desk.partition.close()
 
 
-def test_space_is_looked_for_when_nothing_waits(tmp_path: Path):
+@pytest.mark.parametrize("stored", [0, 1], ids=["by the thread", "on the spot"])
+def test_space_is_looked_for_when_nothing_waits(tmp_path: Path, stored: int):
     """After a refusal with nothing held, the writer asks by itself until there is space."""
     has_space = threading.Event()
     asked = threading.Semaphore(0)
@@ -158,6 +159,9 @@ def test_space_is_looked_for_when_nothing_waits(tmp_path: Path):
 
     desk = Desk(tmp_path, has_space=ask)
     desk.writer.start()
+    for _ in range(stored):
+        desk.submit(b"first")
+    desk.wait(stored)
     desk.files.is_full = True
     desk.submit(b"refused")
     desk.wait(1)
