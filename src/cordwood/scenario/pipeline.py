@@ -27,6 +27,7 @@ from cordwood.scenario.stage import Child, Failed, Stage, read_all, wait_until
 
 ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
 START_S: Final = 180.0  # for Spark, on a machine with much else to do
+LOOK_S: Final = 0.1
 RECORDS: Final = 200_000
 KILLS: Final = 20
 DRIVER_KILLS: Final = 3  # each costs a start of Spark
@@ -156,7 +157,7 @@ def play_exactly_once(stage: Stage, records: int, kills: int, driver_kills: int)
         try:
             havoc.driver.wait_ready()
             _send_and_kill(havoc, shares, plan_victims(stage.random, kills, driver_kills))
-            wait_until(lambda: havoc.routed() == records, "everything is routed", START_S)
+            havoc.wait(lambda: havoc.routed() == records, "everything is routed")
         finally:
             havoc.driver.close()
     _check_routes(stage, havoc.addresses["control"], messages)
@@ -223,8 +224,13 @@ class Havoc:
 
     def wait_alive(self) -> None:
         """Until the router has moved since it was last asked: the next kill meets it at work."""
-        wait_until(lambda: self.routed() > self._seen, "the router moves again", START_S)
+        self.wait(lambda: self.routed() > self._seen, "the router moves again")
         self._seen = self.routed()
+
+    @staticmethod
+    def wait(holds: Callable[[], bool], what: str) -> None:
+        """Now and then is enough: asking takes cores that what is waited for needs."""
+        wait_until(holds, what, START_S, every_s=LOOK_S)
 
     def _kill_broker(self) -> None:
         self._broker.kill()
@@ -238,7 +244,7 @@ class Havoc:
         self.driver.kill()
         self.driver = self._start_driver()
         self.driver.wait_ready()
-        wait_until(lambda: not any(map(is_alive, executors)), "the executor follows", START_S)
+        self.wait(lambda: not any(map(is_alive, executors)), "the executor follows")
 
     def _kill_executor(self) -> None:
         self._kill_some(self._cluster.executors)
@@ -254,7 +260,7 @@ class Havoc:
             killed.extend(pid for pid in find() if _kill(pid))
             return bool(killed)
 
-        wait_until(kill, "there is somebody to kill", START_S)
+        self.wait(kill, "there is somebody to kill")
         self._stage.say("killed", pids=",".join(map(str, killed)))
 
 

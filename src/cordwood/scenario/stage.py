@@ -145,13 +145,15 @@ def read_all(control: str, topic: str, count: int) -> list[Line]:
     return lines
 
 
-def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(
+    holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, every_s: float = 0.01
+) -> None:
     """Ask again and again until it holds; raises ``Failed`` when it never does."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
             raise Failed(f"waited {timeout_s:.0f} s in vain until {what}")
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def _quoted(value: object) -> str:
