@@ -63,6 +63,15 @@ class Terminal:
             self.raw += os.read(self._ours, 65536)
         return _CONTROL.sub("", self.raw.decode(errors="replace"))
 
+    def see_off(self, child: subprocess.Popen[bytes]) -> str:
+        """Read all that a child writes until it has ended: one that is not read comes to a halt."""
+        deadline = time.monotonic() + 4 * READY_S
+        while child.poll() is None:
+            assert time.monotonic() < deadline, self.text()
+            self._has_more(100)
+            self.text()
+        return self.text()
+
     def wait_for(self, wanted: str) -> str:
         """Read until these words were written."""
         deadline = time.monotonic() + READY_S

@@ -107,15 +107,15 @@ def restore_archive(
         for number, (entry, aborted) in enumerate(_with_aborted(spark, shelf, entries))
     ]
     staged: list[Staged] = []
+    sizes = [entry.size_bytes for entry in entries]
     for start in range(0, len(tasks), WAVE):
+        if watch is not None:
+            watch(sum(sizes[:start]), sum(sizes))
         wave = run_tasks(spark, restore_task, tasks[start : start + WAVE])
         for number, each in enumerate(wave, start):
             if tasks[number].is_staged:
                 api.deliver(query, number, each.job, each.parts, [])
         staged += wave
-        if watch is not None:
-            done_bytes = sum(entry.size_bytes for entry in entries[: len(staged)])
-            watch(done_bytes, sum(entry.size_bytes for entry in entries))
     moved = _move_cursors(api, to, entries, staged, cursors)
     return Restored(to, sum(each.records for each in staged), moved)
 
