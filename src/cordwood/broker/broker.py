@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,9 +74,7 @@ class Broker:
         self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
         self.produce = ProduceDesk(self.writer, clock)
         self.readers = ReaderDesk(store, clock, self._meta_thread)
-        self.ingress = IngressDesk(
-            config, clock, self.topics, self.produce, self.writer, soon=self._soon
-        )
+        self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
         self.monitor = Monitor(config, store, self.topics, clock, self._background)
         self.commands = CommandDesk(
             config=config,
@@ -123,7 +120,6 @@ class Broker:
         )
         self.kafka = KafkaDesk(self.writer, handlers)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn_ends: deque[Callable[[], None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -143,22 +139,7 @@ class Broker:
     def _soon(self, act: Callable[[], None]) -> None:
         """On the loop, where every append is submitted: after the sockets that are ready now."""
         assert self._loop is not None
-        self._turn_ends.append(act)
-        if len(self._turn_ends) == 1:
-            self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        """Gathered lines are encoded, then committed: one end of a turn is enough for both."""
-        assert self._loop is not None
-        try:
-            while self._turn_ends:
-                self._turn_ends[0]()  # what it adds itself is done right here
-                self._turn_ends.popleft()
-        except BaseException:
-            self._turn_ends.popleft()
-            if self._turn_ends:  # a mistake of ours does not take the others with it
-                self._loop.call_soon(self._end_turn)
-            raise
+        self._loop.call_soon(act)
 
     def _post(self, tell: Callable[[], None]) -> None:
         """On the writer thread: one hop to the loop for a whole commit."""
@@ -197,6 +178,7 @@ class Broker:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self.gate.stop()
+        self.ingress.flush()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.writer.close)
         await asyncio.sleep(0)  # let the last commit's answers out

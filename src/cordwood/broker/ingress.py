@@ -6,8 +6,8 @@ and an ``n`` that was stored before is dropped. One connection at a time holds a
 takes it over, after everything the first had under way has ended, so that no line can slip in
 twice between them.
 
-What many sessions sent in one turn of the event loop is gathered and encoded together: a call of
-the kernel costs as much as fifty lines do in it.
+What many sessions send until the writer is free is gathered and encoded together: a call of the
+kernel costs as much as fifty lines do in it.
 
 Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
 writer, and their bytes are below a bound. At the limit ``block`` stops reading sockets until a
@@ -71,7 +71,7 @@ class IngressSession:
     name: str | None = None
     producer: LineProducer | None = None
     under_way: int = 0
-    is_gathered: bool = False  # a block of its lines waits for the end of the turn
+    is_gathered: bool = False  # a block of its lines waits to be encoded
     failed: bool = False
     is_gone: bool = False  # its connection is
     acked_n: int | None = None  # to be told with the next commit
@@ -89,16 +89,12 @@ class IngressDesk:
         topics: TopicDesk,
         produce: ProduceDesk,
         writer: Writer,
-        *,
-        soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``soon`` calls what it is given at the end of the event loop's turn."""
         self._config = config
         self._clock = clock
         self._topics = topics
         self._produce = produce
         self._writer = writer
-        self._soon = soon
         self._gathered: list[tuple[IngressSession, bytes | memoryview]] = []
         self._gathered_bytes = 0
         self._named: dict[str, IngressSession] = {}
@@ -180,17 +176,18 @@ class IngressDesk:
         if session.failed:
             return
         if session.is_gathered:
-            self._encode_gathered()  # what the next n of a producer may be, the last block tells
+            self.flush()  # what the next n of a producer may be, the last block tells
         session.is_gathered = True
         self._begin(session)
         self._gathered.append((session, block))
         self._gathered_bytes += len(block)
         if self._gathered_bytes >= GATHER_BYTES_MAX:
-            self._encode_gathered()
+            self.flush()
         elif len(self._gathered) == 1:
-            self._soon(self._encode_gathered)
+            self._writer.offer(self.flush)
 
-    def _encode_gathered(self) -> None:
+    def flush(self) -> None:
+        """Encode and submit what has gathered."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not gathered:
             return
@@ -304,7 +301,7 @@ class IngressDesk:
     def reject(self, session: IngressSession, line: bytes, reason: str) -> None:
         """Bytes that are no record go to the dead letters, with why and whence."""
         if session.is_gathered:
-            self._encode_gathered()  # bad lines among what came before them go first
+            self.flush()  # bad lines among what came before them go first
         self._reject_all(session, [(line, reason)])
 
     def _reject_all(self, session: IngressSession, lines: list[tuple[bytes, str]]) -> None:

@@ -82,6 +82,7 @@ class Writer:
         self._has_space = has_space
         self._soon = soon
         self._is_turn_ending = False  # ``_end_turn`` is to come
+        self._offers: list[Callable[[], None]] = []
         self._appends: deque[Append] = deque()
         self._calls: deque[Call] = deque()
         self._untold: deque[Commit] = deque()
@@ -112,9 +113,15 @@ class Writer:
             self._appends.append(append)
             self.waiting_records += append.records
             self.waiting_bytes += len(append.data)
-            is_first, self._is_turn_ending = not self._is_turn_ending, True
-        if is_first:
-            self._soon(self._end_turn)
+        self._look_soon()
+
+    def offer(self, submit: Callable[[], None]) -> None:
+        """Call ``submit`` as soon as nobody writes: at the end of this turn, or after the sync.
+
+        For who can gather more meanwhile than it would submit now.
+        """
+        self._offers.append(submit)
+        self._look_soon()
 
     def evict(self, records: int) -> list[Append]:
         """Take the oldest droppable appends out of the queue until ``records`` are gone.
@@ -159,8 +166,14 @@ class Writer:
 
     def _end_turn(self) -> None:
         """Write what is small here; its sync, and what is not small, are the thread's."""
-        with self._wake:
+        try:
+            if not self._is_working:
+                offers, self._offers = self._offers, []
+                for submit in offers:
+                    submit()
+        finally:
             self._is_turn_ending = False
+        with self._wake:
             appends = self._take_small()
         if not appends:
             return
@@ -201,7 +214,11 @@ class Writer:
         """Tell everybody what was committed, the oldest first; then look at what came meanwhile."""
         while self._untold:
             self._deliver(self._untold.popleft())
-        if self._appends and not self._is_turn_ending:
+        if self._appends or self._offers:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._is_turn_ending:
             self._is_turn_ending = True
             self._soon(self._end_turn)
 
@@ -214,7 +231,7 @@ class Writer:
             with self._wake:
                 self._is_working = False
                 is_over = self._closing and not (self._appends or self._calls)
-                is_due = self._untold or self._appends
+                is_due = self._untold or self._appends or self._offers
             if is_due:
                 self._post(self._tell)
 

@@ -270,3 +270,40 @@ def test_a_mistake_on_the_spot_ends_the_thread_too(tmp_path: Path, monkeypatch):
         desk.submit(b"second")
     assert died.wait(30)
     desk.stop()
+
+
+def test_an_offer_is_taken_at_once_when_nobody_writes(tmp_path: Path):
+    """What it submits is committed in the same turn."""
+    desk = settled_desk(tmp_path)
+    desk.writer.offer(lambda: desk.submit(b"second"))
+    assert [outcome.base_offset for outcome in desk.outcomes] == [0, 1]
+    desk.stop()
+
+
+def test_an_offer_waits_for_a_sync_and_is_one_commit_after_it(tmp_path: Path):
+    """Whatever gathers meanwhile is submitted together, and not a moment before it can be used."""
+    desk = settled_desk(tmp_path, "fsync")
+    desk.files.may_sync.clear()
+    desk.submit(b"second")
+    gathered = [b"third"]
+    desk.writer.offer(lambda: [desk.submit(value) for value in gathered])
+    gathered.append(b"fourth")
+    assert desk.writer.waiting_records == 0
+    desk.files.may_sync.set()
+    desk.wait(3)
+    assert [len(commit.outcomes) for commit in desk.commits] == [1, 1, 2]
+    desk.stop()
+
+
+def test_an_offer_made_during_a_call_is_taken_after_it(tmp_path: Path):
+    """No commit follows that would bring it to mind."""
+    desk = settled_desk(tmp_path)
+    entered, leave = threading.Event(), threading.Event()
+    desk.writer.call(lambda: (entered.set(), leave.wait(30)))
+    assert entered.wait(30)
+    desk.writer.offer(lambda: desk.submit(b"second"))
+    assert len(desk.outcomes) == 1
+    leave.set()
+    desk.wait(1)
+    assert desk.outcomes[-1].base_offset == 1
+    desk.stop()
