@@ -6,21 +6,27 @@ What is printed is what the page says, but for times, ids and the width of colum
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+import typer
 
-from support.doc_session import Session, Step, settled, shell_blocks_of, steps_of
+from cordwood.cli.app import app
+from support.doc_session import Session, Step, blocks_of, prose_of, settled, steps_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVE = Step("cordwood serve --data data --no-pipeline &")
+SPARK = [pytest.mark.spark, pytest.mark.slow]
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [
-    page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pytest.param(page, marks=SPARK if "<!-- spark -->" in page.read_text() else ())
+    for page in ALL_PAGES
     if "```console\n" in page.read_text() or page.parent.name == "tutorials"
 ]
 TOOLS = ("kcat", "nc", "curl")
+TYPED = ("cordwood", "make", "pip", "python", *TOOLS)
 
 
 def name_of(path: Path) -> str:
@@ -32,7 +38,8 @@ def name_of(path: Path) -> str:
 def test_page_prints_what_it_says(page: Path, tmp_path: Path):
     """Typed in order into one shell, from an empty directory.
 
-    A page with ``<!-- serve -->`` takes for granted that a broker runs.
+    A page with ``<!-- serve -->`` takes for granted that a broker runs, one with ``<!-- spark -->``
+    that Spark is installed.
     """
     steps = list(steps_of(page.read_text()))
     for tool in TOOLS:
@@ -61,11 +68,35 @@ def test_page_has_commands_that_are_played(page: Path):
 def test_what_is_not_played_is_set_up(page: Path):
     """Unplayed blocks hold make targets that exist, and pip."""
     targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for block in shell_blocks_of(page.read_text()):
-        for line in block.splitlines():
+    for file, kind, body in blocks_of(page.read_text()):
+        for line in body.splitlines() if kind == "sh" and not file else []:
             command = line.partition("#")[0].split()
             known = command[:1] == ["make"] and set(command[1:]) <= set(targets)
             assert known or command[:2] == ["pip", "install"], line
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
+def test_no_command_stands_in_a_block_that_nobody_plays(page: Path):
+    """What can be typed is in a console block, or is set-up."""
+    for _, kind, body in blocks_of(page.read_text()):
+        if kind not in {"console", "sh"}:
+            typed = re.findall(rf"^(?:\$ )?(?:{'|'.join(TYPED)}) .*", body, re.MULTILINE)
+            assert typed == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
+def test_commands_named_in_the_text_exist_with_their_flags(page: Path):
+    """A page that teaches a flag nobody reads is found out at the worst time."""
+    root = typer.main.get_command(app)
+    for span in re.findall(r"`(cordwood [a-z][^`]*)`", prose_of(page.read_text())):
+        _, name, *words = shlex.split(" ".join(span.split()).replace("…", ""))
+        command = root.get_command(None, name)
+        assert command, span
+        if words and hasattr(command, "commands") and words[0] in command.commands:
+            command = command.commands[words[0]]
+        known = {"-h", "--help"}
+        known |= {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+        assert {word for word in words if re.match("--?[a-z]", word)} <= known, span
 
 
 def test_console_block_is_read_as_typed_and_printed_lines():

@@ -322,7 +322,7 @@ def load_broker_config(
 ) -> BrokerConfig:
     """Default < file < environment < flags; the first thing wrong stops with ``ConfigError``."""
     table = rows(BrokerConfig)
-    said: dict[str, object] = dict(_read_file(path)) if path else {}
+    said: dict[str, object] = dict(read_file(path)) if path else {}
     for name in table:
         variable = environment_name(name)
         if variable in environ:
@@ -346,7 +346,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _read_file(path: str) -> dict[str, object]:
+def read_file(path: str) -> dict[str, object]:
+    """A file's settings by their dotted names, as they stand there."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

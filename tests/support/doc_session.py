@@ -7,9 +7,9 @@ A page is read for three kinds of blocks:
 * any block after ``<!-- file: NAME -->`` is saved under that name beside the data;
 * ``sh``: not played here; only the page's set-up may stand in one.
 
-Pages use the default ports. Here every door gets a free one instead: in what is typed the default
-is replaced by it, in what is printed it by the default. ``cordwood serve … &`` is played until
-READY.
+Pages use the default ports, and 9093 for TLS. Here every door gets a free one instead: in what is
+typed the default is replaced by it, in what is printed it by the default. ``cordwood serve … &`` is
+played until READY.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 PORTS = {"kafka": "9092", "ingress": "5673", "control": "5675", "http": "8080"}
+TLS_PORTS = {"kafka_tls": "9093"}
 PATIENCE_S = 120.0
-_BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _VARYING = [
     (re.compile(r"\b1\d{12}\b"), "<ms>"),
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<uuid>"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "<sha256>"),
-    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z?"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d{3})?(Z|\+00:00)?"), "<time>"),
     (re.compile(r"\b127\.0\.0\.1:[3-6]\d{4}\b"), "<peer>"),
     (re.compile(r"[ \t]+"), " "),
 ]
@@ -54,9 +55,14 @@ def steps_of(page: str) -> Iterator[Step]:
             yield from _typed(body)
 
 
-def shell_blocks_of(page: str) -> list[str]:
-    """The blocks that are not played."""
-    return [body for file, kind, body in _BLOCK.findall(page) if kind == "sh" and not file]
+def blocks_of(page: str) -> list[tuple[str, str, str]]:
+    """Every fenced block: the file it is saved as, its kind, its text."""
+    return _BLOCK.findall(page)
+
+
+def prose_of(page: str) -> str:
+    """The page without its blocks."""
+    return _BLOCK.sub("", page)
 
 
 def settled(text: str) -> str:
@@ -95,6 +101,7 @@ class Session:
             **{f"CORDWOOD_{door.upper()}": "127.0.0.1:0" for door in PORTS},
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "CORDWOOD_PIPELINE": "off",
+            "CORDWOOD_SPARK_CONF": "spark.cordwood.priority=normal",  # whatever else runs here
         }
 
     def play(self, step: Step) -> str:
@@ -135,6 +142,8 @@ class Session:
 
     def _serve(self, command: str) -> str:
         self.close()
+        for port in TLS_PORTS.values():
+            command = re.sub(rf"\b{port}\b", "0", command)
         self._broker = subprocess.Popen(
             ["bash", "-c", f"exec {command} 2>&1"],
             cwd=self._directory,
@@ -148,7 +157,8 @@ class Session:
             lines.append(line)
             if line.startswith("READY "):
                 bound = json.loads(line.removeprefix("READY "))
-                self._real = {PORTS[door]: bound[door].rpartition(":")[2] for door in PORTS}
+                ports = (PORTS | TLS_PORTS).items()
+                self._real = {p: bound[d].rpartition(":")[2] for d, p in ports if d in bound}
                 self._environ["CORDWOOD_BROKER"] = bound["kafka"]
                 break
         else:

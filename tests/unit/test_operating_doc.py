@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
-import typer
-
-from cordwood.cli.app import app
 from cordwood.config import BrokerConfig, TopicConfig, load_broker_config, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,24 +19,6 @@ def test_settings_file_on_the_page_loads(tmp_path: Path):
     path.write_text(text)
     config = load_broker_config({}, {}, str(path))
     assert (config.ingress, config.ingress_buffer) == ("127.0.0.1:5673", 8192)
-
-
-def test_flags_of_every_command_on_the_page_exist():
-    """A page that teaches a flag nobody reads is found out at the worst time."""
-    root = typer.main.get_command(app)
-    blocks = "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)).replace("\\\n", " ")
-    typed = [line for line in blocks.splitlines() if line.startswith("cordwood ")]
-    typed += [" ".join(words.split()) for words in re.findall(r"`(cordwood [^`]+)`", PAGE)]
-    assert len(typed) > 10
-    for line in typed:
-        _, name, *words = shlex.split(line)
-        command = root.get_command(None, name)
-        assert command, line
-        for child in words[:1] if hasattr(command, "commands") else []:
-            assert child in command.commands, line
-            command = command.commands[child]
-        known = {flag for option in command.params for flag in option.opts}
-        assert {word for word in words if word.startswith("--")} <= known, line
 
 
 def test_every_alert_is_explained():

@@ -13,6 +13,7 @@ from cordwood.config import (
     environment_name,
     format_value,
     load_broker_config,
+    read_file,
     rows,
 )
 
@@ -36,14 +37,12 @@ def show_config(
 ) -> None:
     """Every broker setting as `cordwood serve` would take it here, and its source."""
     loaded = load_broker_config({}, os.environ, config)
-    without = load_broker_config({}, {}, config)
+    in_file = read_file(config) if config else {}
     shown = []
     for name, (field, _, row) in rows(BrokerConfig).items():
-        value = getattr(loaded, field)
-        source = "default"
+        source = "file" if name in in_file else "default"
         if environment_name(name) in os.environ:
             source = "environment"
-        elif getattr(without, field) != row.default:
-            source = "file"
-        shown.append({"setting": name, "value": format_value(row, value), "source": source})
+        value = format_value(row, getattr(loaded, field))
+        shown.append({"setting": name, "value": value, "source": source})
     show(shown, form)

@@ -35,7 +35,12 @@ MasterOption = Annotated[
     ),
 ]
 ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", help="A Spark setting, name=value; repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        help="A Spark setting, name=value; repeat for more.",
+        envvar="CORDWOOD_SPARK_CONF",
+    ),
 ]
 
 
