@@ -40,6 +40,7 @@ class Written(NamedTuple):
 
     outcomes: list[tuple[Append, Outcome]]
     touched: list[Partition]
+    due: list[Partition]  # those of them that are to be synced
     full: list[tuple[Append, DiskFull]]  # what found no space: nothing of it is there
 
 
@@ -81,30 +82,28 @@ class Committer:
         """Give the threads back."""
         self._pool.shutdown()
 
-    def is_synced(self, partition: Partition) -> bool:
-        """Whether an append to it is acknowledged only when it is on the device."""
-        mode = partition.config.flush_mode
-        return (self.durability if mode == "broker" else mode) == "fsync"
-
     def write(self, appends: Mapping[Partition, list[Append]]) -> Written:
         """Write all; nobody sees it yet."""
-        written = Written([], [], [])
+        outcomes, touched, due, full = written = Written([], [], [], [])
         for partition, mine in appends.items():
             is_touched = False
             for append, outcome in zip(mine, partition.append_all(mine), strict=True):
-                if isinstance(outcome, DiskFull):
-                    written.full.append((append, outcome))
+                if isinstance(outcome, Appended):
+                    is_touched = True
+                elif isinstance(outcome, DiskFull):
+                    full.append((append, outcome))
                     continue
-                is_touched = is_touched or isinstance(outcome, Appended)
-                written.outcomes.append((append, outcome))
+                outcomes.append((append, outcome))
             if is_touched:
-                written.touched.append(partition)
+                touched.append(partition)
+                if self._is_synced(partition):
+                    due.append(partition)
         return written
 
     def finish(self, written: Written) -> Commit:
         """Make each topic's part as durable as it asks, and let readers see it."""
         outcomes, published = written.outcomes, written.touched
-        broken = self._sync([each for each in published if self.is_synced(each)])
+        broken = self._sync(written.due) if written.due else None
         if broken:
             outcomes = [(append, broken.get(append.partition, was)) for append, was in outcomes]
             published = [partition for partition in published if partition not in broken]
@@ -113,9 +112,14 @@ class Committer:
         self._count(outcomes)
         return Commit(outcomes, published)
 
+    def _is_synced(self, partition: Partition) -> bool:
+        """Whether an append to it is acknowledged only when it is on the device."""
+        mode = partition.config.flush_mode
+        return (self.durability if mode == "broker" else mode) == "fsync"
+
     def _sync(self, due: list[Partition]) -> dict[Partition, CordwoodError]:
         """What could not be synced, with its error."""
-        # The usual case is one file at most: no hand-over to another thread.
+        # The usual case is one file: no hand-over to another thread.
         synced = self._pool.map(_sync, due) if len(due) > 1 else map(_sync, due)
         broken: dict[Partition, CordwoodError] = {}
         for partition, outcome in zip(due, synced, strict=True):
@@ -131,11 +135,14 @@ class Committer:
         self.stats.sync_buckets[sum(seconds > bound for bound in SYNC_BUCKETS)] += 1
 
     def _count(self, outcomes: list[tuple[Append, Outcome]]) -> None:
-        self.stats.commits += 1
+        records = size_bytes = 0
         for append, outcome in outcomes:
             if isinstance(outcome, Appended):
-                self.stats.records += append.records
-                self.stats.bytes += len(append.data)
+                records += append.records
+                size_bytes += len(append.data)
+        self.stats.commits += 1
+        self.stats.records += records
+        self.stats.bytes += size_bytes
 
 
 def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:

@@ -284,7 +284,7 @@ class Partition:
         if self._active.size_bytes == 0 or not is_term_known:
             return False  # how much fits an empty segment is for its first append to say
         size_bytes = sum([len(batches.data) for batches in appends])
-        span = sum([offset_span(batches.headers) for batches in appends])
+        span = offset_span([header for batches in appends for header in batches.headers])
         now_ms = self._clock.now_ms()
         return plan_roll(self._active, size_bytes, span, self.config, now_ms) is None
 

@@ -157,7 +157,10 @@ class Group:
 
 def offset_span(headers: Iterable[BatchHeader]) -> int:
     """How many offsets these batches take."""
-    return sum(header.last_offset_delta + 1 for header in headers)
+    span = 0
+    for header in headers:  # a generator would cost more than what it sums, of one
+        span += header.last_offset_delta + 1
+    return span
 
 
 def assign(

@@ -180,7 +180,7 @@ class Writer:
         unsynced: Written | None = None
         try:
             written = self._write(appends)
-            if any(map(self._committer.is_synced, written.touched)):
+            if written.due:
                 unsynced = written
             else:
                 self._finish(written)
@@ -296,14 +296,9 @@ class Writer:
     def _write(self, appends: dict[Partition, list[Append]]) -> Written:
         """Write what there is space for; of the rest, what may wait does."""
         written = self._committer.write(appends)
-        held: list[Append] = []
-        for append, error in written.full:
-            if append.hold and not self._closing:
-                held.append(append)
-            else:
-                written.outcomes.append((append, error))
-        self._set_full(bool(written.full))
-        self._put_back(held)
+        if written.full or self.stats.disk_full:
+            self._set_full(bool(written.full))
+            self._put_back(written)
         return written
 
     def _finish(self, written: Written) -> None:
@@ -312,10 +307,14 @@ class Writer:
         is_large = self.stats.bytes - before >= LOADED_BYTES
         self._loaded = is_large and self._committer.durability == "fsync"
 
-    def _put_back(self, held: list[Append]) -> None:
+    def _put_back(self, written: Written) -> None:
+        held: list[Append] = []
+        for append, error in written.full:
+            if append.hold and not self._closing:
+                held.append(append)
+            else:
+                written.outcomes.append((append, error))
         self._retry_held_at = time.monotonic() + HOLD_RETRY_S if held else 0.0
-        if not held:
-            return
         with self._wake:
             self._appends.extendleft(reversed(held))
             self.waiting_records += sum(append.records for append in held)
