@@ -5,17 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
 
-from cordwood.errors import RequestError, UnavailableError
+from cordwood.client.effects import parse_address
+from cordwood.errors import CordwoodError, RequestError, UnavailableError
 from cordwood.wire.line.replies import parse_error
+
+ANSWER_S = 60.0  # for one answer; a delivery is appended and synced before it comes
 
 
 class HttpClient:
     """Asks one broker; each request has a connection of its own."""
 
-    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = ANSWER_S) -> None:
         self._address = address
         self._timeout_s = timeout_s
 
@@ -38,27 +42,45 @@ class HttpClient:
     def _ask(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None
     ) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self._address, timeout=self._timeout_s)
-        target = f"{path}?{urlencode(params)}" if params else path
-        try:
-            connection.request(method, target, body=body)
-            response = connection.getresponse()
-            text = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise UnavailableError(
-                f"no broker answers HTTP at {self._address} ({error}); is it running, and is its "
-                "http door on?"
-            ) from None
-        finally:
-            connection.close()
-        return self._answer(response.status, text)
+        with closing(connect(self._address, self._timeout_s)) as connection:
+            return exchange(connection, method, path, params, body)
 
-    def _answer(self, status: int, text: bytes) -> dict[str, Any]:
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            raise RequestError(f"{self._address} answered {status} and no JSON") from None
-        if status >= 400:
-            told = f"ERR {answer.get('error', status)} {answer.get('message', '')}"
-            raise parse_error(told.encode())
-        return dict(answer)
+
+def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    """A connection that is opened when first used."""
+    return http.client.HTTPConnection(*parse_address(address), timeout=timeout_s)
+
+
+def exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    params: Mapping[str, str],
+    body: bytes | None,
+) -> dict[str, Any]:
+    """One request and its answer; raises the broker's error, or ``UnavailableError``."""
+    where = f"{connection.host}:{connection.port}"
+    try:
+        connection.request(method, f"{path}?{urlencode(params)}" if params else path, body)
+        response = connection.getresponse()
+        text = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise UnavailableError(
+            f"no broker answers HTTP at {where} ({error!r}); is it running, with its http door on?"
+        ) from None
+    try:
+        answer = json.loads(text) if text else {}
+    except ValueError:
+        raise RequestError(f"{where} answered {response.status} and no JSON") from None
+    if response.status >= 400:
+        raise _refusal(response.status, answer)
+    return dict(answer)
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> CordwoodError:
+    """The broker's error as the class it was there."""
+    message = answer.get("message", f"the broker answered with status {status}")
+    error = parse_error(f"ERR {answer.get('error', '-')} {message}".encode())
+    if type(error) is not CordwoodError:
+        return error
+    return UnavailableError(message) if status >= 500 else RequestError(message)

@@ -7,12 +7,11 @@ come back as our own errors.
 
 from __future__ import annotations
 
-import itertools
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from cordwood.client.effects import parse_address
+from cordwood.client.kafka_wire import KafkaConnection, Reply
 from cordwood.config import MIB
 from cordwood.decide.codes import Code
 from cordwood.errors import (
@@ -24,7 +23,6 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.commits import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -90,9 +88,6 @@ from cordwood.wire.kafka.messages.topics import (
     DeleteTopicsResponse,
     GrowTopic,
 )
-from cordwood.wire.kafka.schema import api_of
-
-Reply = TypeVar("Reply")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -116,9 +111,9 @@ class KafkaClient:
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
         self._address = parse_address(bootstrap)
-        self._timeout_s = timeout_s
-        self._socket: socket.socket | None = None
-        self._correlations = itertools.count(1)
+        self._connection = KafkaConnection(
+            self._address, client_id="cordwood", timeout_s=timeout_s, versions=_VERSIONS
+        )
 
     # --- topics ---------------------------------------------------------------------------
 
@@ -291,48 +286,28 @@ class KafkaClient:
 
     def ask(self, request: tuple[Any, ...], reply: type[Reply]) -> Reply:
         """Send one request and read its reply; raises ``UnavailableError`` when nobody answers."""
-        correlation, version = self._send(request)
         try:
-            frame = _read_frame(self._connect())
+            return self._connection.ask(request, reply)
         except OSError as error:
             raise self._lost(error) from None
-        answered, message = parse_response(api_of(type(request)).key, version, frame)
-        if answered != correlation:
-            raise ProtocolError(f"reply {answered} came to request {correlation}")
-        assert isinstance(message, reply)
-        return message
 
-    def _send(self, request: tuple[Any, ...]) -> tuple[int, int]:
-        """Write one request; its correlation id and version."""
-        version = _VERSIONS.get(type(request), api_of(type(request)).last_version)
-        correlation = next(self._correlations)
-        frame = b"".join(encode_request(request, version, correlation, "cordwood"))
+    def _send(self, request: tuple[Any, ...]) -> None:
+        """Send what nobody answers."""
         try:
-            self._connect().sendall(frame)
+            self._connection.send(request)
         except OSError as error:
             raise self._lost(error) from None
-        return correlation, version
 
     def _lost(self, error: OSError) -> UnavailableError:
-        """What to raise when nobody answers; the next request connects anew."""
-        self.close()
         host, port = self._address
         return UnavailableError(
             f"no broker answers at {host}:{port} ({error.strerror or error}); start one with "
             "`cordwood serve`, or name another with --broker HOST:PORT"
         )
 
-    def _connect(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=self._timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._socket
-
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
     def __enter__(self) -> Self:
         """Nothing is opened before it is needed."""
@@ -341,21 +316,6 @@ class KafkaClient:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-
-
-def _read_frame(connection: socket.socket) -> bytes:
-    size = int.from_bytes(_read_exactly(connection, 4), "big")
-    return _read_exactly(connection, size)
-
-
-def _read_exactly(connection: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = connection.recv(min(count - len(parts), 1 * MIB))
-        if not part:
-            raise ConnectionResetError("the connection ended")
-        parts += part
-    return bytes(parts)
 
 
 def _check(code: int, what: str, said: str | None = None) -> None:

@@ -15,15 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import urlencode
 
-from cordwood import errors
-from cordwood.client.effects import parse_address
+from cordwood.client.http import ANSWER_S, connect, exchange
 from cordwood.client.kafka import KafkaClient
-from cordwood.errors import CordwoodError, RequestError, UnavailableError
+from cordwood.errors import RequestError, UnavailableError
 
 TIMEOUT_S: Final = 60.0  # how long a broker may be away before a job gives up
-_ANSWER_S: Final = 60.0  # for one answer; a delivery is appended and synced before it comes
 _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -61,7 +58,7 @@ class BrokerApi:
     """One connection to the HTTP door, opened when first needed; one per thread."""
 
     def __init__(
-        self, where: Where, *, timeout_s: float = TIMEOUT_S, answer_s: float = _ANSWER_S
+        self, where: Where, *, timeout_s: float = TIMEOUT_S, answer_s: float = ANSWER_S
     ) -> None:
         """``timeout_s`` bounds how long an absent broker is waited for, ``answer_s`` one answer."""
         self._answer_s = answer_s
@@ -189,11 +186,10 @@ class BrokerApi:
     ) -> dict[str, Any]:
         """The answer, however often it takes while the broker is away."""
         deadline = time.monotonic() + self._timeout_s
-        target = f"{path}?{urlencode(params)}" if params else path
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         for pause_s in _pauses():
             try:
-                return self._ask_once(method, target, data)
+                return exchange(self._connect(), method, path, params, data)
             except UnavailableError:
                 self.close()
                 if time.monotonic() + pause_s > deadline:
@@ -201,29 +197,18 @@ class BrokerApi:
                 time.sleep(pause_s)
         raise AssertionError("pauses never end")
 
-    def _ask_once(self, method: str, target: str, data: bytes | None) -> dict[str, Any]:
-        try:
-            if self._connection is None:
-                host, port = parse_address(self._where.http or find_http(self._where.servers or ""))
-                self._connection = http.client.HTTPConnection(host, port, timeout=self._answer_s)
-            self._connection.request(method, target, data)
-            response = self._connection.getresponse()
-            said = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise UnavailableError(
-                f"the broker at {self._where} does not answer: {error!r}; is it running?"
-            ) from None
-        answer = json.loads(said) if said else {}
-        if response.status >= 400:
-            raise _refusal(response.status, answer)
-        return cast("dict[str, Any]", answer)
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            address = self._where.http or find_http(self._where.servers or "")
+            self._connection = connect(address, self._answer_s)
+        return self._connection
 
 
 def find_http(servers: str) -> str:
     """The HTTP door of the first Kafka server that answers."""
     for server in (each.strip() for each in servers.split(",")):
         try:
-            with KafkaClient(server, timeout_s=_ANSWER_S) as client:
+            with KafkaClient(server, timeout_s=ANSWER_S) as client:
                 found = client.addresses()
         except UnavailableError:
             continue
@@ -242,16 +227,3 @@ def _pauses() -> Iterator[float]:
     yield from _PAUSE_S
     while True:
         yield _PAUSE_S[-1]
-
-
-def _refusal(status: int, answer: dict[str, Any]) -> CordwoodError:
-    """The broker's error as the class it was there."""
-    message = str(answer.get("message", f"the broker answered with status {status}"))
-    known = {
-        kind.name: kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, CordwoodError)
-    }
-    if answer.get("error") in known:
-        return known[answer["error"]](message)
-    return UnavailableError(message) if status >= 500 else RequestError(message)

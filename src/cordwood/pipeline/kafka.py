@@ -1,6 +1,6 @@
 """Topics over the Kafka wire: what a query reads when segment files cannot be reached from it.
 
-A small blocking client over our own codec: where partitions are led, what they hold, their batches
+Blocking, over our own codec: where partitions are led, what they hold, their batches
 as stored, and the cursor a query commits. Every request may be repeated, so a broken connection is
 opened again and the request sent again, as often as ``fetchOffset.numRetries`` says.
 
@@ -10,12 +10,12 @@ Knows no record: whoever decodes the batches does.
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from cordwood.client.effects import parse_address
+from cordwood.client.kafka_wire import KafkaConnection, Reply
 from cordwood.config import MIB
 from cordwood.errors import DataLoss, OffsetOutOfRange, UnavailableError, UnknownTopic
 from cordwood.model import TopicPartition
@@ -24,7 +24,6 @@ from cordwood.pipeline.options import SourceOptions
 from cordwood.pipeline.segments import Chunk, Start, whole_batches
 from cordwood.pipeline.splits import Piece
 from cordwood.pipeline.transactions import end_with_markers
-from cordwood.wire.kafka.frames import encode_request, parse_response
 from cordwood.wire.kafka.messages.commits import (
     OffsetCommitPartition,
     OffsetCommitRequest,
@@ -46,9 +45,7 @@ from cordwood.wire.kafka.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from cordwood.wire.kafka.schema import api_of
 
-Reply = TypeVar("Reply")
 Address = tuple[str, int]
 
 CLIENT_ID: Final = "cordwood-spark"
@@ -76,9 +73,8 @@ class KafkaLog:
         assert options.servers is not None, "options ask for a path or a broker"
         self._bootstrap = [parse_address(server.strip()) for server in options.servers.split(",")]
         self._options = options
-        self._sockets: dict[Address, socket.socket] = {}
+        self._connections: dict[Address, KafkaConnection] = {}
         self._leaders: dict[TopicPartition, Address] = {}
-        self._correlations = itertools.count(1)
 
     # --- what is there -----------------------------------------------------------------------
 
@@ -190,8 +186,8 @@ class KafkaLog:
 
     def close(self) -> None:
         """Close every connection."""
-        while self._sockets:
-            self._sockets.popitem()[1].close()
+        while self._connections:
+            self._connections.popitem()[1].close()
 
     # --- within ------------------------------------------------------------------------------
 
@@ -269,53 +265,24 @@ class KafkaLog:
         return self._ask(self._bootstrap[-1], request, reply_type)
 
     def _ask(self, address: Address, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
-        """One request and its answer; a connection that breaks is forgotten."""
-        version = _VERSIONS[type(request)]
-        correlation_id = next(self._correlations)
+        """One request and its answer."""
         try:
-            connection = self._connect(address)
-            connection.sendall(
-                b"".join(encode_request(request, version, correlation_id, CLIENT_ID))
-            )
-            length = int.from_bytes(_receive(connection, 4), "big")
-            frame = _receive(connection, length)
+            return self._connection(address).ask(request, reply_type)
         except OSError as error:
-            self._forget(address)
-            where = f"{address[0]}:{address[1]}"
             raise UnavailableError(
-                f"the broker at {where} does not answer: {error}; is it running, and is "
-                "kafka.bootstrap.servers right?"
+                f"the broker at {address[0]}:{address[1]} does not answer: {error}; is it running, "
+                "and is kafka.bootstrap.servers right?"
             ) from None
-        answered, reply = parse_response(api_of(type(request)).key, version, frame)
-        if answered != correlation_id:
-            self._forget(address)
-            raise UnavailableError(f"the broker at {address[0]}:{address[1]} answers out of order")
-        assert isinstance(reply, reply_type)
-        return reply
 
-    def _connect(self, address: Address) -> socket.socket:
-        if address not in self._sockets:
-            timeout_s = self._options.poll_timeout_ms / 1000
-            self._sockets[address] = socket.create_connection(address, timeout=timeout_s)
-            self._sockets[address].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._sockets[address]
-
-    def _forget(self, address: Address) -> None:
-        broken = self._sockets.pop(address, None)
-        if broken is not None:
-            broken.close()
-
-
-def _receive(connection: socket.socket, length: int) -> memoryview:
-    """Exactly so many bytes."""
-    frame = memoryview(bytearray(length))
-    filled = 0
-    while filled < length:
-        count = connection.recv_into(frame[filled:])
-        if count == 0:
-            raise ConnectionError("it closed the connection")
-        filled += count
-    return frame
+    def _connection(self, address: Address) -> KafkaConnection:
+        if address not in self._connections:
+            self._connections[address] = KafkaConnection(
+                address,
+                client_id=CLIENT_ID,
+                timeout_s=self._options.poll_timeout_ms / 1000,
+                versions=_VERSIONS,
+            )
+        return self._connections[address]
 
 
 def _offsets_request(times: Mapping[TopicPartition, int], committed: bool) -> ListOffsetsRequest:

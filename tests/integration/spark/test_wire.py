@@ -124,8 +124,8 @@ def test_a_broker_that_comes_back_is_asked_again(tmp_path):
         fill(running, "none")
         log = KafkaLog(options(running, **{"fetchOffset.numRetries": "3"}))
         before = log.bounds([TP])
-        for connection in log._sockets.values():
-            connection.close()
+        for connection in log._connections.values():
+            connection._socket.close()
         assert log.bounds([TP]) == before
         log.close()
 
