@@ -177,12 +177,15 @@ def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, R
     from cordwood.batch.records import decode_committed
     from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
 
-    if topic is None:
+    wanted = topic
+    if wanted is None:
         from cordwood.cli.connect import http_client
 
-        topic = http_client(broker).get("/api/status")["dead_letter_topic"]
+        wanted = http_client(broker).get("/api/status")["dead_letter_topic"]
     with KafkaClient(broker) as client:
-        for tp in client.partitions(topic):
+        if topic is None and wanted not in {each.name for each in client.topics()}:
+            return  # it is made for the first letter: so far all is well
+        for tp in client.partitions(wanted):
             offset, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
             while offset < end:
                 part = client.fetch({tp: offset}, max_wait_ms=0, committed=True)[tp]

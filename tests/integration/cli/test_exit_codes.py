@@ -144,6 +144,12 @@ def test_what_is_not_there_is_exit_code_three_and_the_next_step(cordwood, broker
     assert next_step in said
 
 
+@pytest.mark.parametrize("line", ["dlq ls --format json", "dlq sample --format json"])
+def test_no_dead_letter_so_far_is_good_news(cordwood, broker, line):
+    """The topic of dead letters is made for the first of them; till then there are none."""
+    assert cordwood(line, broker.kafka) == (0, "")
+
+
 def test_a_group_that_was_only_asked_for_is_not_made(cordwood, broker):
     """A seek that finds nothing to move leaves nothing behind."""
     cordwood("group seek phantom --to start", broker.kafka)
