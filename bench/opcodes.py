@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -33,6 +34,7 @@ from cordwood.testing import Broker
 
 REPEATS = 25
 BATCH = 1_000
+CROWD = 64
 WARM_UPS = 5
 _OURS = str(Path(cordwood.__file__).parent)
 
@@ -99,6 +101,7 @@ def exchanges(broker: Broker, stack: ExitStack) -> Iterator[tuple[str, Callable[
     ):
         connection = stack.enter_context(connect(address(broker.address(door))))
         yield name, publisher(connection, speech, messages)
+    yield f"publish one line from each of {CROWD} clients", crowd(broker, stack)
     yield "fetch 1 MiB", fetcher(stack.enter_context(connect(address(broker.kafka))))
 
 
@@ -114,6 +117,37 @@ def publisher(connection: socket.socket, speech_name: str, messages: int) -> Cal
         acked = 0
         while acked < messages:
             acked += speech.acked(connection.recv(1 << 16))
+
+    return exchange
+
+
+def crowd(broker: Broker, stack: ExitStack) -> Callable[[], None]:
+    """They send while the loop is held: one turn finds all of their lines, in every run."""
+    door = address(broker.address("ingress"))
+    clients = []
+    for number in range(CROWD):
+        clients.append((stack.enter_context(connect(door)), SPEECHES["line"](CROWD + number)))
+        clients[-1][1].open(clients[-1][0])
+    pool = stack.enter_context(ThreadPoolExecutor(1))
+    sent = 0
+
+    def exchange() -> None:
+        nonlocal sent
+        held, released = threading.Event(), threading.Event()
+
+        async def hold() -> None:
+            held.set()
+            released.wait()
+
+        pool.submit(broker.run, hold)
+        held.wait()
+        for connection, speech in clients:
+            connection.sendall(speech.messages(sent, 1))
+        released.set()
+        for connection, speech in clients:
+            while not speech.acked(connection.recv(1 << 16)):
+                pass
+        sent += 1
 
     return exchange
 

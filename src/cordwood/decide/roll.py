@@ -8,7 +8,7 @@ cuts an empty segment.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cordwood.config import TopicConfig
 from cordwood.model import NO_TIMESTAMP
@@ -73,6 +73,27 @@ def plan_roll(
     if now_ms - born_ms(active, now_ms) >= roll_ms(config):
         return RollReason.AGE
     return None
+
+
+class Room(NamedTuple):
+    """What fits into a segment."""
+
+    size_bytes: int
+    records: int
+
+
+def plan_room(active: Active, config: TopicConfig) -> Room:
+    """What fits before ``plan_roll`` has a reason other than age; nothing is said of an empty one.
+
+    For who has many small appends at hand, and asks once.
+    """
+    if active.size_bytes == 0:
+        return Room(0, 0)
+    offsets = OFFSETS_PER_SEGMENT_MAX - (active.end_offset - active.base_offset)
+    return Room(
+        config.segment_bytes - active.size_bytes,
+        min(config.segment_entries - active.records, offsets),
+    )
 
 
 def roll_ms(config: TopicConfig) -> int:

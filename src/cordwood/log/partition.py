@@ -38,7 +38,7 @@ from cordwood.batch.header import BatchHeader
 from cordwood.batch.records import Marker
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
-from cordwood.decide.roll import RollReason, plan_roll
+from cordwood.decide.roll import RollReason, plan_roll, plan_room
 from cordwood.errors import CordwoodError, DiskFull, OffsetOutOfRange
 from cordwood.log import sidecars
 from cordwood.log.descriptors import Descriptors
@@ -265,7 +265,7 @@ class Partition:
         outcomes: list[Outcome] = []
         group = Group()
         for member, batches in enumerate(appends):
-            if group.members and not group.may_take(batches, self._active, self.config, now_ms):
+            if group.members and not group.may_take(batches):
                 self._write(group, outcomes, now_ms)
                 group = Group()
             if outcomes and isinstance(outcomes[-1], DiskFull):
@@ -285,8 +285,7 @@ class Partition:
             return False  # how much fits an empty segment is for its first append to say
         size_bytes = sum([len(batches.data) for batches in appends])
         span = offset_span([header for batches in appends for header in batches.headers])
-        now_ms = self._clock.now_ms()
-        return plan_roll(self._active, size_bytes, span, self.config, now_ms) is None
+        return plan_roll(self._active, size_bytes, span, self.config, self._clock.now_ms()) is None
 
     def append(
         self, data: bytearray | memoryview, headers: list[BatchHeader], *, strict: bool = True
@@ -312,6 +311,7 @@ class Partition:
             if reason is not None:
                 self.roll(reason)
             self._begin_epoch()
+            group.room = plan_room(self._active, self.config)
         base_offset = self.next_offset + group.span
         is_stamped = self.config.message_timestamp_type == "LogAppendTime"
         append_ms = now_ms if is_stamped else NO_TIMESTAMP

@@ -122,6 +122,9 @@ class Producers:
 
         Raises ``StaleProducer``, ``OutOfOrderSequence`` or ``InvalidTransaction``; changes nothing.
         """
+        if not strict:
+            self._check_gappy(headers)
+            return None
         duplicates: list[Sent] = []
         pending: dict[int, tuple[int, int]] = {}  # what the batches before left: epoch, sequence
         for header in headers:
@@ -134,12 +137,12 @@ class Producers:
             _check_epoch(header, epoch)
             if header.is_control:
                 continue
-            known = _find(producer, header) if strict else None
+            known = _find(producer, header)
             if known is not None:
                 duplicates.append(known)
                 continue
             self._check_transaction(header)
-            if strict and epoch != NO_PRODUCER:
+            if epoch != NO_PRODUCER:
                 _check_sequence(header, epoch, last)
             pending[header.producer_id] = header.producer_epoch, header.last_sequence
         if not duplicates:
@@ -149,6 +152,15 @@ class Producers:
         return Duplicate(
             duplicates[0].base_offset, duplicates[-1].last_offset, duplicates[-1].timestamp_ms
         )
+
+    def _check_gappy(self, headers: Sequence[BatchHeader]) -> None:
+        """Any sequence will do: who sends these has dropped what is stored."""
+        for header in headers:
+            producer = self._by_id.get(header.producer_id)
+            if producer is not None:
+                _check_epoch(header, producer.epoch)
+                if not header.is_control:
+                    self._check_transaction(header)
 
     def _check_transaction(self, header: BatchHeader) -> None:
         begun = self._open.get(header.producer_id)

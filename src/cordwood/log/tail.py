@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
 from cordwood.batch.records import Marker, parse_marker
-from cordwood.config import KIB, TopicConfig
-from cordwood.decide.roll import plan_roll
+from cordwood.config import KIB
+from cordwood.decide.roll import Room
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.segment import Segment
@@ -124,20 +124,21 @@ class Group:
         self.size_bytes = 0
         self.span = 0  # offsets
         self.members: list[int] = []  # which of the appends, by their place
+        self.room = Room(0, 0)  # of the segment, when it was empty
         self._chunks: list[bytearray | memoryview] = []
         self._producers: set[int] = set()
 
-    def may_take(self, batches: Batches, active: Segment, config: TopicConfig, now_ms: int) -> bool:
+    def may_take(self, batches: Batches) -> bool:
         """Whether these may be written together with those that are in it already."""
-        size_bytes = self.size_bytes + len(batches.data)
-        if active.size_bytes == 0 or size_bytes > GROUP_BYTES_MAX:
-            return False  # how much fits an empty segment is for its first append to say
+        room_bytes, room_records = self.room
+        if self.size_bytes + len(batches.data) > min(room_bytes, GROUP_BYTES_MAX):
+            return False
         span = self.span
         for header in batches.headers:
             if header.producer_id in self._producers:
                 return False
             span += header.last_offset_delta + 1
-        return plan_roll(active, size_bytes, span, config, now_ms) is None
+        return span <= room_records
 
     def add(self, member: int, data: bytearray | memoryview, stored: list[Stored]) -> None:
         """Let them join."""
