@@ -23,7 +23,8 @@ reads theirs. Start reading at ``partition``; the rest, from the disk upwards:
 ``marks``        the high watermark for those who read the files from another process
 ``swap``         staged segments → live, resumable at each rename (``manifest`` is its text)
 ``store``        topics → partitions: open, create, delete, lock
-``writer``       one thread that appends for everybody and syncs once for all of them
+``commit``       appends of many, written and synced together
+``writer``       who commits, and when: one at a time, for everybody
 
 The life of a batch: ``append`` patches its offset and writes it behind the active segment; ``sync``
 puts it on the device; ``publish`` moves the high watermark, and only now can anybody read it. A cut
