@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.batch.header import parse_headers
@@ -46,7 +47,7 @@ from cordwood.pipeline.options import SourceOptions, parse_options
 from cordwood.pipeline.shelf import Shelf, parquet_name, shelf_name
 from cordwood.pipeline.splits import plan_splits
 from cordwood.pipeline.staging import Yard
-from cordwood.pipeline.tasks import Watch, run_tasks
+from cordwood.pipeline.tasks import Watch, naming, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +117,11 @@ def create_archive(
         options = source_options(api, where, request.topic)
         due = _plan_due(api, options, state, request)
         tasks = _plan_tasks(spark, options, shelf, due, request)
-        written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch))
+        try:
+            written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch))
+        except BaseException:
+            shelf.drop_incoming(bundle_name(task.tp.partition, task.span) for task in tasks)
+            raise
         cursors = {each.tp.partition: each.cursors for each in due}
         new = _chain(entries, tasks, written, state["id"], cursors)
         if new:
@@ -329,7 +334,7 @@ def write_task(task: BundleTask) -> Written:
     shelf = Shelf(depot, task.home)
     name = bundle_name(task.tp.partition, task.span)
     with tempfile.TemporaryFile() as file:
-        with open_log(task.options) as log:
+        with naming(Path(tempfile.gettempdir())), open_log(task.options) as log:
             chunks = log.chunks(Range(task.tp, *task.span), None)
             facts = write_bundle(file, task.tp, task.span, chunks, lines=task.lines)
         file.seek(0)

@@ -21,7 +21,7 @@ from cordwood.decide.compaction import encode_state
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.cleaner import TASK_BYTES, Outcome, Pass, Progress, RunTasks
-from cordwood.pipeline.tasks import Watch, run_tasks
+from cordwood.pipeline.tasks import Watch, run_tasks, unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,10 +87,11 @@ def run_due(
             logger.info("compaction.stale partition=%s-%d: %s", *_tp(order), error)
             api.post("/api/compaction", {"action": "release", **where})
             outcomes.append(_failed(order, error))
-        except CordwoodError as error:
-            logger.exception("compaction.failed partition=%s-%d", *_tp(order))
-            api.post("/api/compaction", {"action": "fail", **where, "error": str(error)})
-            outcomes.append(_failed(order, error))
+        except (CordwoodError, OSError) as error:
+            told = unavailable(error) if isinstance(error, OSError) else error
+            logger.warning("compaction.failed partition=%s-%d: %s", *_tp(order), told)
+            api.post("/api/compaction", {"action": "fail", **where, "error": str(told)})
+            outcomes.append(_failed(order, told))
         except (KeyboardInterrupt, SystemExit):
             _let_go(api, orders[number:])
             raise

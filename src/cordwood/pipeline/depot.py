@@ -1,7 +1,7 @@
 """Where an archive lies: a directory (a tape's LTFS mount is one) or an object store, by URL.
 
-Five things are asked of a depot: read a file, write one whole, move it, say whether it is there,
-and list names. A written file is durable, and never seen half written under its name.
+Six things are asked of a depot: read a file, write one whole, move it, remove it, say whether it is
+there, and list names. A written file is durable, and never seen half written under its name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, Self, cast
 
 from cordwood.errors import ConfigError, UnavailableError
+from cordwood.pipeline.tasks import naming
 
 _COPY_BYTES: Final = 1 << 20
 _PART: Final = ".part"  # a file being written; no name of ours ends so
@@ -35,6 +36,10 @@ class Depot(Protocol):
 
     def move(self, old: str, new: str) -> None:
         """Give a file another name."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take a file away, if it is there."""
         ...
 
     def exists(self, name: str) -> bool:
@@ -73,10 +78,14 @@ class DirectoryDepot:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(target.name + _PART)
-        with part.open("wb") as file:
-            shutil.copyfileobj(source, file, _COPY_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with naming(part), part.open("wb") as file:
+                shutil.copyfileobj(source, file, _COPY_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # a full disk is not filled further by what cannot be finished
+            part.unlink(missing_ok=True)
+            raise
         part.replace(target)
         _sync(target.parent)
 
@@ -87,6 +96,10 @@ class DirectoryDepot:
         (self._root / old).replace(target)
         _sync(target.parent)
         _sync((self._root / old).parent)
+
+    def remove(self, name: str) -> None:
+        """Unlink it."""
+        (self._root / name).unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
         """Whether it is there."""
@@ -148,6 +161,11 @@ class ObjectDepot:
     def move(self, old: str, new: str) -> None:
         """A copy and a deletion, where the store has no rename."""
         self._api.rename(self._store, old, new)
+
+    def remove(self, name: str) -> None:
+        """Delete it; a store says nothing of an object that was not there."""
+        with suppress(FileNotFoundError):
+            self._api.delete(self._store, name)
 
     def exists(self, name: str) -> bool:
         """Whether it is there."""

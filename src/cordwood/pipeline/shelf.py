@@ -95,6 +95,12 @@ class Shelf:
             if self.depot.exists(self.incoming(name)):
                 self.depot.move(self.incoming(name), f"{self.home}/{name}")
 
+    def drop_incoming(self, bundles: Iterable[str]) -> None:
+        """Forget bundles on their way in: a run that failed holds no disk."""
+        for bundle in bundles:
+            for name in (bundle, parquet_name(bundle)):
+                self.depot.remove(self.incoming(name))
+
     # --- verification -----------------------------------------------------------------------
 
     def verify(

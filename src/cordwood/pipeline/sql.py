@@ -21,6 +21,7 @@ from cordwood.errors import CordwoodError, InvalidOption, UnknownTopic
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.frames import COLUMNS, HEADERS
 from cordwood.pipeline.options import COMMITTED
+from cordwood.pipeline.reasons import plain_reason
 from cordwood.pipeline.staging import Yard
 from cordwood.pipeline.statement import TEXTS, Statement, read_statement
 
@@ -31,7 +32,6 @@ PAGE_BYTES: Final = 8 * MIB  # of a topic: rows of a task come when all of it ha
 FEW_ROWS: Final = 1000
 _UNPACKED: Final = re.compile(r"\b(variant|interval|void)\b")  # Arrow has no such type, or two
 _BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "View", "DataSourceV2Relation"}
-_NOISE: Final = re.compile(r"^\[[A-Z0-9_.]+\] |\.? SQLSTATE: \w+;?")  # Spark's codes
 
 
 class Topics:
@@ -212,13 +212,3 @@ def _refusal(error: Any, topics: Sequence[str]) -> CordwoodError:
     if name in topics:
         return UnknownTopic(f"topic {name} is written in backticks: `{name}`")
     return UnknownTopic(f"there is no topic {name}{nearest(name, topics)}")
-
-
-def plain_reason(error: Exception) -> str:
-    """Spark's reason without its codes and traceback."""
-    text = str(error).split("\n== SQL")[0].split("JVM stacktrace")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("cordwood.errors.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    return _NOISE.sub("", lines[0]).rstrip(";") if lines else type(error).__name__

@@ -24,12 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cordwood.errors import ConfigError
+from cordwood.errors import ConfigError, UnavailableError
 from cordwood.model import TopicPartition
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED
+from cordwood.pipeline.reasons import plain_reason
 from cordwood.pipeline.tasks import followed
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class ParquetShop:
         versions.mkdir(parents=True, exist_ok=True)
         numbers = sorted(int(path.name) for path in versions.iterdir() if path.name.isdecimal())
         target = versions / f"{(numbers[-1] if numbers else 0) + 1:06d}"
-        rows.write.mode("overwrite").parquet(target.as_uri())
+        _write_parquet(rows, target)
         (target / STATE).write_text(_encode_state(state))
         link = self._out / f".{CURRENT}"
         link.unlink(missing_ok=True)
@@ -288,7 +289,7 @@ class DeltaShop:
 
         staged = self._out / f".staged-{os.getpid()}"
         try:
-            rows.write.mode("overwrite").parquet(staged.as_uri())
+            _write_parquet(rows, staged)
             with closing(ds.dataset(staged, format="parquet").scanner().to_reader()) as reader:
                 self._api.write_deltalake(str(self._out), reader, mode="overwrite")
         finally:
@@ -296,6 +297,20 @@ class DeltaShop:
         part = self._out / f"{STATE}.part"
         part.write_text(_encode_state(state))
         part.replace(self._out / STATE)
+
+
+def _write_parquet(rows: DataFrame, target: Path) -> None:
+    """All of it, or nothing and a sentence: most often the disk is full."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        rows.write.mode("overwrite").parquet(target.as_uri())
+    except (Py4JError, PySparkException) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise UnavailableError(
+            f"{target}: {plain_reason(error)}; mend that and run this again"
+        ) from None
 
 
 def _encode_state(state: State) -> str:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cordwood.errors import CordwoodError, UnavailableError
@@ -93,6 +94,21 @@ def _outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodErr
         return work(task)
     except CordwoodError as error:
         return error
-    except OSError as error:  # a full disk, a place that cannot be written: no traceback helps
-        where = error.filename or "a file"
-        return UnavailableError(f"{where}: {error.strerror or error}; mend that and run this again")
+    except OSError as error:
+        return unavailable(error)
+
+
+def unavailable(error: OSError) -> UnavailableError:
+    """A full disk, a place that cannot be written: one sentence, as no traceback helps."""
+    where = f"{error.filename}: " if error.filename else ""
+    return UnavailableError(f"{where}{error.strerror or error}; mend that and run this again")
+
+
+@contextmanager
+def naming(place: Path) -> Iterator[None]:
+    """Errors of the system that name no file, as those of a write, name this place."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(place)
+        raise

@@ -39,6 +39,9 @@ def test_files_move_and_are_listed_by_prefix(depot):
     assert (depot.exists("t/2"), depot.exists("t/1")) == (False, True)
     with pytest.raises(FileNotFoundError):
         depot.open("t/2")
+    for _ in range(2):
+        depot.remove("t/1")
+    assert depot.names("t") == ["t/incoming/2"]
 
 
 def test_one_run_at_a_time(depot):
@@ -69,6 +72,9 @@ def test_an_object_store_does_what_a_directory_does(tmp_path):
     assert depot.names("t") == ["t/1"]
     with depot.open("t/1") as file:
         assert file.read() == b"bundle"
+    for _ in range(2):
+        depot.remove("t/1")
+    assert depot.names("t") == []
     assert not depot.exists("t/2")
     with pytest.raises(FileNotFoundError):
         depot.open("t/2")

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from cordwood.errors import StaleManifest, UnavailableError
-from cordwood.pipeline.tasks import _outcome
+from cordwood.pipeline.tasks import _outcome, naming
 
 
 def test_an_error_of_ours_comes_back_as_itself():
@@ -28,6 +28,15 @@ def test_a_full_disk_is_one_sentence_with_the_place():
     outcome = _outcome(work, 1)
     assert isinstance(outcome, UnavailableError)
     assert "/tape/bundle.part: No space left on device" in str(outcome)
+
+
+def test_a_write_that_names_no_file_is_told_with_its_place(tmp_path):
+    """The system names a file it opens, and none it writes to; a place once named stays."""
+    full = errno.ENOSPC, "No space left on device"
+    for names in ((), ("/tape/inner",)):
+        with pytest.raises(OSError, match="No space") as caught, naming(tmp_path):
+            raise OSError(*full, *names)
+        assert caught.value.filename == (names[0] if names else str(tmp_path))
 
 
 def test_a_mistake_of_our_own_stays_one():
