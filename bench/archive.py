@@ -1,0 +1,71 @@
+"""Archive and restore on Spark: records per second, CPU and peak memory.
+
+The log is that of ``compaction``: a real one with values of 100 bytes, behind a broker of its own.
+``CORDWOOD_BENCH_ARCHIVE`` sets how many records it has. Writing includes reading every bundle back;
+restoring includes the checks before it and the broker's appends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from bench.compaction import STEP, Watch, embedded_spark, fill
+from bench.rows import Row
+from cordwood.scenario.stage import Child
+
+RECORDS = int(os.environ.get("CORDWOOD_BENCH_ARCHIVE", "3000000"))
+BUNDLE_BYTES = 32 << 20  # enough bundles for two cores
+
+
+def run() -> Iterator[Row]:
+    with embedded_spark() as spark:
+        measure(spark, STEP, lines=True)  # workers load what they need
+        yield from measure(spark, RECORDS, lines=True)
+        yield from measure(spark, RECORDS, lines=False)
+
+
+def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
+    """Both ways of one topic."""
+    from cordwood.pipeline.archive import Request, create_archive
+    from cordwood.pipeline.broker import BrokerApi, Where
+    from cordwood.pipeline.depot import open_depot
+    from cordwood.pipeline.restore import restore_archive
+    from cordwood.pipeline.shelf import list_shelves
+
+    work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
+    variant = "with lines" if lines else "without lines"
+    request = Request(topic="bench", bundle_bytes=BUNDLE_BYTES, lines=lines)
+    try:
+        fill(work / "data", records)
+        depot = open_depot(str(work / "archive"))
+        broker = Child(work / "data", {"durability": "os"})
+        where = Where(broker.addresses["kafka"])
+        try:
+            with closing(BrokerApi(where)) as api:
+                create = lambda: create_archive(spark, api, where, depot, request)  # noqa: E731
+                rows = [timed("archive", variant, broker, create, records)]
+                size_bytes = sum(entry.size_bytes for entry in list_shelves(depot)[0].entries())
+                shelf = list_shelves(depot)[0]
+                restore = lambda: restore_archive(  # noqa: E731
+                    spark, api, where, shelf, to="back", at_ms=None
+                )
+                rows.append(timed("restore", variant, broker, restore, records))
+        finally:
+            broker.stop()
+    finally:
+        shutil.rmtree(work)
+    return [row._replace(note=f"bundles {size_bytes >> 20} MiB, {row.note}") for row in rows]
+
+
+def timed(workload: str, variant: str, broker: Child, job: Callable[[], Any], records: int) -> Row:
+    """One job, as a row."""
+    with Watch(broker) as watch:
+        job()
+    note = f"{watch.seconds:.1f} s, {watch.cpu_seconds:.1f} CPU s; peak MiB {watch.peaks()}"
+    return Row(workload, variant, records / watch.seconds, "records/s", note)
