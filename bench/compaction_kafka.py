@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.compaction import compact, embedded_spark, fill
 from bench.peers import provide
-from bench.peers.contestants import Kafka, Level
+from bench.peers.contestants import Kafka, Level, Server
 from bench.peers.provide import Missing
 from bench.rows import Row
 from cordwood.batch.columns import decode_columns
@@ -78,7 +78,7 @@ class CleaningKafka(Kafka):
 
     def java(self, *arguments: str) -> list[str]:
         """With a log to read: it says nothing where nobody configured one."""
-        settings = self.room / "log4j.properties"
+        settings = self.room.path / "log4j.properties"
         settings.write_text(
             "log4j.rootLogger=WARN, out\n"
             "log4j.logger.kafka.log.LogCleaner=INFO\n"
@@ -115,40 +115,37 @@ class CleaningKafka(Kafka):
             rf"cleaned log {partition} .*?\n.*?log processed in ([\d.,]+) seconds", re.DOTALL
         )
         deadline = time.monotonic() + CLEANED_S
-        while not (found := said.search((self.room / "said").read_text(errors="replace"))):
-            if time.monotonic() > deadline or self.processes[-1].poll() is not None:
-                raise Missing(f"it did not clean {partition}: {self.said()}")
+        while not (found := said.search((self.room.path / "said").read_text(errors="replace"))):
+            if time.monotonic() > deadline or self.room.processes[-1].poll() is not None:
+                raise Missing(f"it did not clean {partition}: {self.room.said()}")
             time.sleep(0.1)
         return float(found[1].replace(",", ""))
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": "{}:{}".format(*self.addresses["kafka"])})
+        return AdminClient({"bootstrap.servers": "{}:{}".format(*self.room.addresses["kafka"])})
 
     def shut_down(self) -> None:
         """As an operator does, so that what is copied in is loaded as it is."""
-        for process in self.processes:
+        for process in self.room.processes:
             process.terminate()
             process.wait()
-        self.processes.clear()
+        self.room.processes.clear()
 
 
 def clean_with_kafka(work: Path) -> tuple[float, Longs]:
     """Seconds of the pass over the log, and the offsets it left."""
-    kafka = CleaningKafka(Level.CACHED)
-    try:
+    with Server(CleaningKafka, Level.CACHED) as server:
+        kafka, directory = server.contestant, server.room.path / "data"
         kafka.create(["warm", "bench"])
         kafka.shut_down()
-        directory = kafka.room / "data"
         for name, topic in (("warm", "warm"), ("data", "bench")):
             take_over(work / name / "bench-0", directory / f"{topic}-0")
-        kafka.start()
+        server.start()
         kafka.clean("warm")
         seconds = kafka.clean("bench")
         return seconds, offsets_in(directory / "bench-0")
-    finally:
-        kafka.stop()
 
 
 def take_over(source: Path, target: Path) -> None:

@@ -12,13 +12,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.peers import rdkafka
 from bench.rows import Row
 from cordwood.scenario.stage import Child
 
@@ -62,17 +63,18 @@ def throughput(broker: Child, durability: str, size: int, acks: str, codec: str)
     count = SIZES[size]
     topic = f"{durability}-{size}-{acks}-{codec}"
     what = f"{size} B, {codec}, {durability}"
-    seconds, cpu = timed(broker, lambda: produce(broker, topic, size, count, acks, codec))
+    address = broker.addresses["kafka"]
+    seconds, cpu = timed(broker, rdkafka.produce, address, topic, size, count, acks, codec)
     yield from rates(f"produce {what}", f"acks={acks}", size, count, seconds, cpu)
     if acks == "all":
-        seconds, cpu = timed(broker, lambda: fetch(broker, topic, count))
+        seconds, cpu = timed(broker, rdkafka.fetch, address, topic, count)
         yield from rates(f"fetch {what}", "one consumer", size, count, seconds, cpu)
 
 
-def timed(broker: Child, work) -> tuple[float, float]:
-    cpu, started = cpu_seconds(broker), time.perf_counter()
-    work()
-    return time.perf_counter() - started, cpu_seconds(broker) - cpu
+def timed(broker: Child, work: Callable[..., rdkafka.Moved], *given) -> tuple[float, float]:
+    """Seconds it took, and of the broker's CPU."""
+    cpu = cpu_seconds(broker)
+    return work(*given).seconds, cpu_seconds(broker) - cpu
 
 
 def rates(
@@ -81,47 +83,6 @@ def rates(
     note = f"broker {cpu * 1e6 / count:.2f} CPU-s per million"
     yield Row(workload, variant, count / seconds, "records/s", note)
     yield Row(workload, variant, count * size / seconds / MIB, "MiB/s")
-
-
-def produce(broker: Child, topic: str, size: int, count: int, acks: str, codec: str) -> None:
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": broker.addresses["kafka"],
-            "acks": acks,
-            "compression.type": codec,
-            "linger.ms": 5,
-            "batch.size": 256 * 1024,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 256 * 1024,
-        }
-    )
-    values = [os.urandom(size // 2) + b"x" * (size - size // 2) for _ in range(64)]
-    for number in range(count):
-        try:
-            producer.produce(topic, values[number & 63])
-        except BufferError:  # the client's queue is full: let it drain
-            producer.flush(PATIENCE_S)
-            producer.produce(topic, values[number & 63])
-    assert producer.flush(PATIENCE_S) == 0, "not all were acknowledged"
-
-
-def fetch(broker: Child, topic: str, count: int) -> None:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": broker.addresses["kafka"],
-            "group.id": "bench",
-            "fetch.message.max.bytes": 4 * MIB,
-            "queued.max.messages.kbytes": 64 * 1024,
-            "check.crcs": False,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    found = 0
-    while found < count:
-        messages = consumer.consume(min(100_000, count - found), timeout=PATIENCE_S)
-        assert messages, "not all were read"
-        found += len(messages)
-    consumer.close()
 
 
 def latency(broker: Child, durability: str) -> Iterator[Row]:

@@ -13,10 +13,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from bench.peers import provide, rdkafka, talk
 from bench.peers.provide import Missing
@@ -44,64 +44,17 @@ def free_port() -> int:
         return port
 
 
-class Server:
-    """One running server in a directory of its own. Subclasses start it and know its manners."""
+class Room:
+    """A directory and the processes that work in it: measured together, and gone together."""
 
-    name: ClassVar[str]
-    settings: ClassVar[dict[Level, str]]
-    speeches: ClassVar[tuple[str, ...]] = ()  # what it understands: names of bench.peers.speech
-
-    def __init__(self, level: Level) -> None:
-        self.level = level
-        self.room = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
         self.addresses: dict[str, Address] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.started_s = 0.0
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    @classmethod
-    def version(cls) -> str:
-        """Of what is installed; raises Missing with the reason when it cannot be had."""
-        raise NotImplementedError
-
-    def launch(self) -> None:
-        """Start the processes; called again after a kill."""
-        raise NotImplementedError
-
-    def is_ready(self) -> bool:
-        """Whether it answers."""
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Launch, and wait until it answers."""
-        began = time.perf_counter()
-        self.launch()
-        deadline = began + START_S
-        while not self.is_ready():
-            if any(process.poll() is not None for process in self.processes):
-                raise Missing(f"{self.name} stopped as it started: {self.said()}")
-            if time.perf_counter() > deadline:
-                raise Missing(f"{self.name} did not answer within {START_S:.0f} s: {self.said()}")
-            time.sleep(0.005)
-        self.started_s = time.perf_counter() - began
-
-    def prepare(self) -> None:
-        """Make the topic or stream that messages go to."""
-
-    def settle(self) -> None:
-        """Wait until what it loads in the background is there."""
-
-    def stored(self) -> int:
-        """How many messages it holds; the truth a client's count is compared with."""
-        raise NotImplementedError
 
     def run(self, *command: str, **options: object) -> subprocess.Popen[bytes]:
-        """A process of this server; what it says goes to a file in its room."""
-        with (self.room / "said").open("ab") as said:
+        """A process of this room; what it says goes to a file there."""
+        with (self.path / "said").open("ab") as said:
             process = subprocess.Popen(
                 command, **{"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said} | options
             )  # type: ignore[call-overload]
@@ -109,68 +62,137 @@ class Server:
         return process
 
     def said(self) -> str:
-        """The last line it wrote."""
-        path = self.room / "said"
+        """The last line that was written."""
+        path = self.path / "said"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         return lines[-1] if lines else "it said nothing"
 
     def kill(self) -> None:
-        """As a crash does; the files stay, and ``start`` may follow."""
+        """As a crash does; the files stay."""
         for process in self.processes:
             process.kill()
-        self._reap()
-
-    def stop(self) -> None:
-        """The end: no process and no file is left."""
-        self.kill()
-        shutil.rmtree(self.room, ignore_errors=True)
-
-    def _reap(self) -> None:
         for process in self.processes:
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         self.processes.clear()
+
+    def clear(self) -> None:
+        """No process and no file is left."""
+        self.kill()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def cpu_seconds(self) -> float:
+        """Of all its processes so far, user and system."""
+        stats = (_stat(process.pid) for process in self.processes)
+        return sum(sum(map(int, stat[11:13])) for stat in stats) / _TICKS
+
+    def rss_mib(self) -> float:
+        texts = (Path(f"/proc/{process.pid}/statm").read_text() for process in self.processes)
+        return sum(int(text.split()[1]) for text in texts) * _PAGE / 2**20
+
+    def forget_cache(self) -> None:
+        """Its files leave the page cache, as if they had not been read for a long time."""
+        os.sync()
+        for path in self.path.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Contestant(Protocol):
+    """How one kind of server is had, started, asked how much it holds. It works in a room."""
+
+    name: ClassVar[str]
+    settings: ClassVar[dict[Level, str]]
+    speeches: ClassVar[tuple[str, ...]]  # what it understands: names of bench.peers.speech
+    settle_s: ClassVar[float]  # until what it loads in the background is there
+
+    def __init__(self, level: Level, room: Room) -> None: ...
+
+    @classmethod
+    def version(cls) -> str:
+        """Of what is installed; raises Missing with the reason when it cannot be had."""
+
+    def launch(self) -> None:
+        """Start the processes; called again after a kill."""
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+
+    def prepare(self) -> None:
+        """Make the topic or stream that messages go to."""
+
+    def stored(self) -> int:
+        """How many messages it holds; the truth a client's count is compared with."""
+
+
+class Server:
+    """A contestant that runs, in a room of its own."""
+
+    def __init__(self, kind: type[Contestant], level: Level) -> None:
+        self.level = level
+        self.room = Room()
+        self.contestant = kind(level, self.room)
+        self.name, self.speeches = kind.name, kind.speeches
+        self.addresses = self.room.addresses
+        self.started_s = 0.0
+        try:
+            self.start()
+        except BaseException:
+            self.room.clear()
+            raise
+
+    def start(self) -> None:
+        """Launch, and wait until it answers."""
+        began = time.perf_counter()
+        self.contestant.launch()
+        deadline = began + START_S
+        while not self.contestant.is_ready():
+            if any(process.poll() is not None for process in self.room.processes):
+                raise Missing(f"{self.name} stopped as it started: {self.room.said()}")
+            if time.perf_counter() > deadline:
+                said = self.room.said()
+                raise Missing(f"{self.name} did not answer within {START_S:.0f} s: {said}")
+            time.sleep(0.005)
+        self.started_s = time.perf_counter() - began
+
+    def prepare(self) -> None:
+        """Make what messages go to."""
+        self.contestant.prepare()
+
+    def settle(self) -> None:
+        """Wait until what it loads in the background is there."""
+        time.sleep(self.contestant.settle_s)
+
+    def stored(self) -> int:
+        """How many messages it holds."""
+        return self.contestant.stored()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def pids(self) -> list[int]:
-        return [process.pid for process in self.processes]
-
-    def cpu_seconds(self) -> float:
-        """Of all its processes so far, user and system."""
-        return sum(sum(map(int, _stat(pid)[11:13])) for pid in self.pids()) / _TICKS
-
-    def rss_mib(self) -> float:
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids())
-        return pages * _PAGE / 2**20
-
-    def forget_cache(self) -> None:
-        """Its files leave the page cache, as if they had not been read for a long time."""
-        os.sync()
-        for path in self.files():
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def files(self) -> Iterator[Path]:
-        return (path for path in self.room.rglob("*") if path.is_file())
+        self.room.clear()
 
 
 def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-class Cordwood(Server):
+@dataclass
+class Cordwood:
     """Ours, as ``cordwood serve`` runs it."""
 
-    name = "cordwood"
+    name: ClassVar = "cordwood"
     settings: ClassVar = {
         Level.SYNCED: "durability=fsync (the default): fdatasync before the ack, group commit",
         Level.CACHED: "durability=os",
     }
-    speeches = ("line", "kafka")
+    speeches: ClassVar = ("line", "kafka")
+    settle_s: ClassVar = KERNELS_S
+    level: Level
+    room: Room
 
     @classmethod
     def version(cls) -> str:
@@ -180,41 +202,36 @@ class Cordwood(Server):
 
     def launch(self) -> None:
         durability = "fsync" if self.level is Level.SYNCED else "os"
-        child = Child(self.room / "data", {"durability": durability})
-        self.processes.append(child._process)
+        child = Child(self.room.path / "data", {"durability": durability})
+        self.room.processes.append(child._process)
         for door, text in child.addresses.items():
             host, port = text.rsplit(":", 1)
-            self.addresses[door] = (host, int(port))
-        self.addresses["line"] = self.addresses["ingress"]
+            self.room.addresses[door] = (host, int(port))
+        self.room.addresses["line"] = self.room.addresses["ingress"]
 
     def is_ready(self) -> bool:
         return True  # Child waits for READY
 
     def prepare(self) -> None:
-        rdkafka.create("{}:{}".format(*self.addresses["kafka"]), [TOPIC])
-
-    def settle(self) -> None:
-        time.sleep(KERNELS_S)
+        rdkafka.create("{}:{}".format(*self.room.addresses["kafka"]), [TOPIC])
 
     def stored(self) -> int:
-        return int(talk.line(self.addresses["control"], "GET_ACK").removeprefix("ACK "))
-
-    def _reap(self) -> None:
-        for process in self.processes:
-            assert process.stdout is not None
-            process.stdout.close()
-        super()._reap()
+        return int(talk.line(self.room.addresses["control"], "GET_ACK").removeprefix("ACK "))
 
 
-class Redis(Server):
+@dataclass
+class Redis:
     """Redis Streams with the append-only file."""
 
-    name = "Redis"
+    name: ClassVar = "Redis"
     settings: ClassVar = {
         Level.SYNCED: "appendonly yes, appendfsync always",
         Level.CACHED: "appendonly yes, appendfsync everysec",
     }
-    speeches = ("redis",)
+    speeches: ClassVar = ("redis",)
+    settle_s: ClassVar = 0.0
+    level: Level
+    room: Room
 
     @classmethod
     def version(cls) -> str:
@@ -223,29 +240,36 @@ class Redis(Server):
 
     def launch(self) -> None:
         port = free_port()
-        self.addresses["redis"] = ("127.0.0.1", port)
-        self.run(
+        self.room.addresses["redis"] = ("127.0.0.1", port)
+        self.room.run(
             provide.command("redis-server"),
-            *f"--port {port} --bind 127.0.0.1 --dir {self.room} --appendonly yes".split(),
+            *f"--port {port} --bind 127.0.0.1 --dir {self.room.path} --appendonly yes".split(),
             *("--appendfsync", "always" if self.level is Level.SYNCED else "everysec"),
             *("--save", "", "--auto-aof-rewrite-percentage", "0"),  # no rewrite under a benchmark
         )
 
     def is_ready(self) -> bool:
-        return answers(self.addresses["redis"], b"PING\r\n", b"+PONG")
+        return answers(self.room.addresses["redis"], b"PING\r\n", b"+PONG")
+
+    def prepare(self) -> None:
+        """A stream is made by what is first added to it."""
 
     def stored(self) -> int:
-        return talk.redis_number(self.addresses["redis"], "XLEN", TOPIC)
+        return talk.redis_number(self.room.addresses["redis"], "XLEN", TOPIC)
 
 
-class Nats(Server):
+@dataclass
+class Nats:
     """NATS with JetStream in files. 2.9 has no way to sync before it acknowledges."""
 
-    name = "NATS JetStream"
+    name: ClassVar = "NATS JetStream"
     settings: ClassVar = {
         Level.CACHED: "file storage, acked, no sync before the ack (2.9 cannot)",
     }
-    speeches = ("nats",)
+    speeches: ClassVar = ("nats",)
+    settle_s: ClassVar = 0.0
+    level: Level
+    room: Room
 
     @classmethod
     def version(cls) -> str:
@@ -253,36 +277,40 @@ class Nats(Server):
 
     def launch(self) -> None:
         port = free_port()
-        self.addresses["nats"] = ("127.0.0.1", port)
-        self.run(
+        self.room.addresses["nats"] = ("127.0.0.1", port)
+        self.room.run(
             provide.command("nats-server"),
-            *f"--jetstream --addr 127.0.0.1 --port {port} --store_dir {self.room / 'js'}".split(),
+            *f"--jetstream --addr 127.0.0.1 --port {port} --store_dir {self.room.path}/js".split(),
         )
 
     def is_ready(self) -> bool:
-        return answers(self.addresses["nats"], b"", b"INFO")
+        return answers(self.room.addresses["nats"], b"", b"INFO")
 
     def prepare(self) -> None:
         limits = dict.fromkeys(("max_msgs", "max_bytes", "max_consumers"), -1)
         stream = {"name": "BENCH", "subjects": [TOPIC], "storage": "file", "num_replicas": 1}
-        talk.nats_api(self.addresses["nats"], "STREAM.CREATE.BENCH", **stream, **limits)
+        talk.nats_api(self.room.addresses["nats"], "STREAM.CREATE.BENCH", **stream, **limits)
 
     def stored(self) -> int:
-        found = talk.nats_api(self.addresses["nats"], "STREAM.INFO.BENCH")
+        found = talk.nats_api(self.room.addresses["nats"], "STREAM.INFO.BENCH")
         return int(found["state"]["messages"])
 
 
-class Kmq(Server):
+@dataclass
+class Kmq:
     """The design of the KMQ broker, the least of it: socat takes lines, gawk numbers them.
 
     It is given more than the original has: one gawk instead of three, no ring buffers between
     them, and stdio's buffer is not flushed before the connection ends.
     """
 
-    name = "socat + gawk"
+    name: ClassVar = "socat + gawk"
     settings: ClassVar = {Level.CACHED: "no ack; in gawk's buffer first, then the page cache"}
-    speeches = ("raw lines",)
-    PROGRAM = '{ print ++seq "|" systime() "|" $0 > log_path }'
+    speeches: ClassVar = ("raw lines",)
+    settle_s: ClassVar = 0.0
+    level: Level
+    room: Room
+    PROGRAM: ClassVar = '{ print ++seq "|" systime() "|" $0 > log_path }'
 
     @classmethod
     def version(cls) -> str:
@@ -291,30 +319,35 @@ class Kmq(Server):
 
     def launch(self) -> None:
         port = free_port()
-        self.addresses["raw lines"] = ("127.0.0.1", port)
+        self.room.addresses["raw lines"] = ("127.0.0.1", port)
         listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr"
-        socat = self.run("socat", "-u", "-b", "65536", listen, "STDOUT", stdout=subprocess.PIPE)
-        self.run(
+        socat = self.room.run(
+            "socat", "-u", "-b", "65536", listen, "STDOUT", stdout=subprocess.PIPE
+        )
+        self.room.run(
             *("gawk", "-v", f"log_path={self.log_path}", self.PROGRAM),
             stdin=socat.stdout,
             env={**os.environ, "LC_ALL": "C"},
         )
         assert socat.stdout is not None
         socat.stdout.close()
-        self._port = port
 
     @property
     def log_path(self) -> Path:
-        return self.room / "append.log"
+        return self.room.path / "append.log"
 
     def is_ready(self) -> bool:
         # A connection would be the only one it takes, so the kernel is asked instead.
-        wanted = f":{self._port:04X} 00000000:0000 0A"
+        port = self.room.addresses["raw lines"][1]
+        wanted = f":{port:04X} 00000000:0000 0A"
         return wanted in Path("/proc/net/tcp").read_text()
+
+    def prepare(self) -> None:
+        """It has one log, and no topics."""
 
     def finish(self) -> None:
         """Wait until it has written what it was given; it ends with its only connection."""
-        for process in self.processes:
+        for process in self.room.processes:
             process.wait(START_S)
 
     def stored(self) -> int:
@@ -322,15 +355,19 @@ class Kmq(Server):
             return sum(block.count(b"\n") for block in iter(lambda: log.read(1 << 20), b""))
 
 
-class Kafka(Server):
+@dataclass
+class Kafka:
     """Apache Kafka, one node in KRaft mode, with the heap and flags its own scripts give it."""
 
-    name = "Apache Kafka"
+    name: ClassVar = "Apache Kafka"
     settings: ClassVar = {
         Level.SYNCED: "log.flush.interval.messages=1",
         Level.CACHED: "its default: flushing is left to the kernel",
     }
-    speeches = ("kafka",)
+    speeches: ClassVar = ("kafka",)
+    settle_s: ClassVar = 0.0
+    level: Level
+    room: Room
     JVM: ClassVar = [
         "-Xmx1G",
         "-Xms1G",
@@ -351,14 +388,14 @@ class Kafka(Server):
         return [provide.java(), "-cp", f"{provide.kafka_jars()}/*", *arguments]
 
     def launch(self) -> None:
-        properties = self.room / "server.properties"
+        properties = self.room.path / "server.properties"
         if not properties.exists():
             ports = free_port(), free_port()
             properties.write_text(self.properties(*ports))
-            self.addresses["kafka"] = ("127.0.0.1", ports[0])
+            self.room.addresses["kafka"] = ("127.0.0.1", ports[0])
             storage = ("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg")
             provide.output(*self.java("-Xmx256m", *storage, "-c", str(properties)))
-        self.run(*self.java(*self.JVM, "kafka.Kafka", str(properties)))
+        self.room.run(*self.java(*self.JVM, "kafka.Kafka", str(properties)))
 
     def properties(self, port: int, controller_port: int) -> str:
         rows = {
@@ -369,7 +406,7 @@ class Kafka(Server):
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.room / "data"),
+            "log.dirs": str(self.room.path / "data"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -383,13 +420,13 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         # ApiVersions v0, correlation id 1, no client id.
         ask = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x01\xff\xff"
-        return answers(self.addresses["kafka"], ask, b"\0\0")
+        return answers(self.room.addresses["kafka"], ask, b"\0\0")
 
     def prepare(self) -> None:
-        rdkafka.create("{}:{}".format(*self.addresses["kafka"]), [TOPIC])
+        rdkafka.create("{}:{}".format(*self.room.addresses["kafka"]), [TOPIC])
 
     def stored(self) -> int:
-        return rdkafka.stored("{}:{}".format(*self.addresses["kafka"]), TOPIC)
+        return rdkafka.stored("{}:{}".format(*self.room.addresses["kafka"]), TOPIC)
 
 
 def answers(address: Address, question: bytes, beginning: bytes) -> bool:
@@ -402,5 +439,4 @@ def answers(address: Address, question: bytes, beginning: bytes) -> bool:
         return False
 
 
-CONTESTANTS: tuple[type[Server], ...] = (Cordwood, Redis, Nats, Kmq, Kafka)
-Start = Callable[[Level], Server]
+CONTESTANTS: tuple[type[Contestant], ...] = (Cordwood, Redis, Nats, Kmq, Kafka)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.peers.client import Client
-from bench.peers.contestants import Level, Server
+from bench.peers.contestants import Contestant, Level, Server
 from bench.peers.results import LESS, MORE
 
 
@@ -61,7 +61,7 @@ class Visit:
 
 
 Workload = Callable[[Visit], Iterator[Measure]]
-OwnWorkload = Callable[[type[Server], Level, Client, Scale], Iterator[Measure]]
+OwnWorkload = Callable[[type[Contestant], Level, Client, Scale], Iterator[Measure]]
 
 
 def percentiles(case: str, taken: list[float], door: str, note: str = "") -> Iterator[Measure]:

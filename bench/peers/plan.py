@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bench.peers import client, rdkafka
 from bench.peers.client import Client
-from bench.peers.contestants import CONTESTANTS, Level, Server
+from bench.peers.contestants import CONTESTANTS, Contestant, Level, Server
 from bench.peers.measure import Measure, Scale, Visit
 from bench.peers.provide import Missing
 from bench.peers.results import OURS, Result
@@ -74,7 +74,7 @@ def run(names: Sequence[str], scale: Scale, seed: int) -> Run:
     return done
 
 
-def available(done: Run) -> list[type[Server]]:
+def available(done: Run) -> list[type[Contestant]]:
     """Those that can be had; the others are named with the reason."""
     kinds = []
     for kind in CONTESTANTS:
@@ -93,7 +93,7 @@ def available(done: Run) -> list[type[Server]]:
 
 
 def visited(
-    done: Run, kind: type[Server], level: Level, names: Sequence[str], asking: Client
+    done: Run, kind: type[Contestant], level: Level, names: Sequence[str], asking: Client
 ) -> None:
     for name in names:
         if name in OWN:
@@ -103,7 +103,7 @@ def visited(
     if not running:
         return
     try:
-        with kind(level) as server:
+        with Server(kind, level) as server:
             visit = Visit(server, asking, done.scale)
             warm(visit)
             for name in running:

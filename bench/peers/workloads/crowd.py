@@ -18,10 +18,10 @@ def clients(visit: Visit) -> Iterator[Measure]:
         for door in visit.server.speeches:
             if door == "raw lines":
                 continue
-            cpu = visit.server.cpu_seconds()
+            cpu = visit.server.room.cpu_seconds()
             address, seconds = visit.server.addresses[door], visit.scale.seconds
             done = visit.client.ask(client.closed_loop, address, door, count, seconds)
-            spent = visit.server.cpu_seconds() - cpu
+            spent = visit.server.room.cpu_seconds() - cpu
             note = "client-bound" if done.cpu_seconds > 0.9 * done.seconds else ""
             case = f"{count} clients"
             yield Measure(case, done.count / done.seconds, "messages/s", door=door, note=note)
@@ -36,10 +36,10 @@ def topics(visit: Visit) -> Iterator[Measure]:
     began = time.perf_counter()
     rdkafka.create(visit.bootstrap, names)
     yield Measure(f"create {len(names):,} topics", time.perf_counter() - began, "s", LESS, "kafka")
-    cpu = visit.server.cpu_seconds()
+    cpu = visit.server.room.cpu_seconds()
     count = visit.scale.records // 30
     done = visit.client.ask(rdkafka.produce_many, visit.bootstrap, names, count)
-    spent = visit.server.cpu_seconds() - cpu
+    spent = visit.server.room.cpu_seconds() - cpu
     case = f"produce 100 B to {len(names):,} topics in turn"
     yield Measure(case, done.count / done.seconds, "records/s", door="kafka")
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterator
 
 from bench.peers.client import Client
-from bench.peers.contestants import Level, Server
+from bench.peers.contestants import Contestant, Level, Server
 from bench.peers.measure import LESS, Measure, Scale
 
 SETTLE_S = 2.0
 
 
-def measure(kind: type[Server], level: Level, _: Client, scale: Scale) -> Iterator[Measure]:
+def measure(kind: type[Contestant], level: Level, _: Client, scale: Scale) -> Iterator[Measure]:
     if level is not Level.CACHED:  # durability costs nothing where nothing is written
         return
-    with kind(level) as server:
+    with Server(kind, level) as server:
         yield Measure("from start to the first answer", server.started_s, "s", LESS)
         time.sleep(SETTLE_S)
-        cpu, seconds = server.cpu_seconds(), 2 * scale.seconds
+        cpu, seconds = server.room.cpu_seconds(), 2 * scale.seconds
         time.sleep(seconds)
-        percent = (server.cpu_seconds() - cpu) / seconds * 100
+        percent = (server.room.cpu_seconds() - cpu) / seconds * 100
         yield Measure("idle: CPU", percent, "% of a core", LESS)
-        yield Measure("idle: memory", server.rss_mib(), "MiB", LESS)
+        yield Measure("idle: memory", server.room.rss_mib(), "MiB", LESS)

@@ -40,7 +40,7 @@ def named(visit: Visit, size: int, acks: str, codec: str) -> str:
 def produced(visit: Visit, size: int, count: int, acks: str, codec: str) -> Iterator[Measure]:
     topic = named(visit, size, acks, codec)
     rdkafka.create(visit.bootstrap, [topic])
-    cpu = visit.server.cpu_seconds()
+    cpu = visit.server.room.cpu_seconds()
     done = visit.client.ask(rdkafka.produce, visit.bootstrap, topic, size, count, acks, codec)
     assert rdkafka.stored(visit.bootstrap, topic) == count, f"{topic} is not whole"
     case = f"produce {size} B, acks={acks}, {codec}"
@@ -52,8 +52,8 @@ def fetched(visit: Visit, size: int, count: int, codec: str) -> Iterator[Measure
     topic = named(visit, size, "all", codec)
     for warmth in ("hot", "cold"):
         if warmth == "cold":
-            visit.server.forget_cache()
-        cpu = visit.server.cpu_seconds()
+            visit.server.room.forget_cache()
+        cpu = visit.server.room.cpu_seconds()
         done = visit.client.ask(rdkafka.fetch, visit.bootstrap, topic, count)
         yield from rates(visit, f"fetch {size} B, {warmth}", done, cpu)
 
@@ -62,22 +62,22 @@ def prepared(visit: Visit) -> Iterator[Measure]:
     """Batches of 1,000 records, 20 requests under way; then all of it fetched, 1 MiB at a time."""
     server = visit.server
     address = server.addresses["kafka"]
-    before, cpu = rdkafka.stored(visit.bootstrap, TOPIC), server.cpu_seconds()
+    before, cpu = rdkafka.stored(visit.bootstrap, TOPIC), server.room.cpu_seconds()
     done = visit.client.ask(client.pump, address, "kafka batched", visit.scale.seconds)
     yield from rates(visit, "prepared produce, 100 B, batches of 1,000", done, cpu)
     end = rdkafka.stored(visit.bootstrap, TOPIC)
     assert end == before + done.count + 1000, "the first request opens the talk"
-    cpu = server.cpu_seconds()
+    cpu = server.room.cpu_seconds()
     done = visit.client.ask(raw_fetch.fetch, address, TOPIC, visit.scale.seconds)
     yield from rates(visit, "prepared fetch, 1 MiB a request", done, cpu)
     kcat, count = provide.command("kcat"), min(end, DRAINED)
-    cpu = server.cpu_seconds()
+    cpu = server.room.cpu_seconds()
     done = visit.client.ask(rdkafka.drain, kcat, visit.bootstrap, TOPIC, count)
     yield from rates(visit, "fetch 100 B, hot, by kcat", done, cpu)
 
 
 def rates(visit: Visit, case: str, done, cpu_before: float) -> Iterator[Measure]:
-    spent = visit.server.cpu_seconds() - cpu_before
+    spent = visit.server.room.cpu_seconds() - cpu_before
     client_bound = "client-bound" if done.cpu_seconds > 0.9 * done.seconds else ""
     yield Measure(case, done.count / done.seconds, "records/s", door="kafka", note=client_bound)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

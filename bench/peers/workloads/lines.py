@@ -23,8 +23,8 @@ def measure(visit: Visit) -> Iterator[Measure]:
     for door in ("line", "redis", "nats"):
         if door in server.speeches:
             yield from counted(visit, ACKED, client.pump, door)
-    if isinstance(server, Kmq):
-        yield from gawk(visit, server)
+    if isinstance(server.contestant, Kmq):
+        yield from gawk(visit, server.contestant)
     elif "line" in server.speeches:
         yield from counted(visit, STREAMED, client.stream, "line", speech="raw lines")
 
@@ -32,20 +32,20 @@ def measure(visit: Visit) -> Iterator[Measure]:
 def counted(visit: Visit, case: str, work, door: str, speech: str = "") -> Iterator[Measure]:
     """Do it, and compare the client's count with what the server then holds."""
     server = visit.server
-    before, cpu = server.stored(), server.cpu_seconds()
+    before, cpu = server.stored(), server.room.cpu_seconds()
     done = visit.client.ask(work, server.addresses[door], speech or door, visit.scale.seconds)
     check(server, before + done.count)
-    spent = server.cpu_seconds() - cpu
+    spent = server.room.cpu_seconds() - cpu
     yield Measure(case, done.count / done.seconds, "messages/s", door=door)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, door)
 
 
-def gawk(visit: Visit, server: Kmq) -> Iterator[Measure]:
-    address = server.addresses["raw lines"]
+def gawk(visit: Visit, kmq: Kmq) -> Iterator[Measure]:
+    address = visit.server.addresses["raw lines"]
     done = visit.client.ask(client.stream, address, "raw lines", visit.scale.seconds)
     began = time.perf_counter()
-    server.finish()
-    check(server, done.count)
+    kmq.finish()
+    check(visit.server, done.count)
     seconds = done.seconds + time.perf_counter() - began
     yield Measure(STREAMED, done.count / seconds, "messages/s", door="line")
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.peers import client, rdkafka, readers
 from bench.peers.client import Client
-from bench.peers.contestants import Level, Server
+from bench.peers.contestants import Contestant, Level, Server
 from bench.peers.measure import LESS, Measure, Scale
 from bench.peers.results import OURS
 from bench.peers.speech import TOPIC
@@ -20,12 +20,14 @@ from bench.peers.speech import TOPIC
 PROBES = 11
 
 
-def measure(kind: type[Server], level: Level, asking: Client, scale: Scale) -> Iterator[Measure]:
+def measure(
+    kind: type[Contestant], level: Level, asking: Client, scale: Scale
+) -> Iterator[Measure]:
     if level is not Level.CACHED:
         return
     for door in kind.speeches:
         if door != "raw lines":
-            with kind(level) as server:
+            with Server(kind, level) as server:
                 server.prepare()
                 yield from grown(server, door, asking, scale)
 
@@ -48,7 +50,7 @@ def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[M
 
 
 def recovered(server: Server, door: str, held: int) -> Iterator[Measure]:
-    server.kill()
+    server.room.kill()
     server.start()
     yield Measure(f"ready after kill -9, {held:,} messages", server.started_s, "s", LESS, door)
     if door != "kafka":
