@@ -79,6 +79,8 @@ def test_batches_are_bounded_by_rows_and_bytes():
     batches = list(arrow_batches(columns, "t", 0, ["offset"], rows_max=4, bytes_max=100))
     assert [batch.num_rows for batch in batches] == [4, 1, 1, 4, 2]
     assert pa.Table.from_batches(batches).column("offset").to_pylist() == list(range(12))
+    few = list(arrow_batches(columns, "t", 0, ["offset"], bytes_max=100))
+    assert [batch.num_rows for batch in few] == [5, 1, 6], "by bytes alone, too"
 
 
 def test_arrow_rows_become_records_again():

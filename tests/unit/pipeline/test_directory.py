@@ -144,6 +144,20 @@ def test_pieces_cover_the_range_and_follow_segments(data, log, split_bytes):
     assert (len(pieces) > 3) == (split_bytes < 10_000)
 
 
+@pytest.mark.parametrize("split_bytes", [1, 200])
+def test_pieces_of_a_part_of_a_segment_stay_within_it(data, log, split_bytes):
+    """Neither past the range's end, nor counted larger together than the file they are of."""
+    (first, *_) = sorted(data.glob("t-0/*.log"))
+    pieces = DataDirectory(str(data)).pieces(Range(TP, 3, 12), split_bytes)
+    assert len(pieces) > 1
+    assert [piece.start for piece in pieces] == [3, *(piece.end for piece in pieces[:-1])]
+    assert all(piece.start < piece.end <= 12 for piece in pieces)
+    assert sum(piece.size_bytes for piece in pieces) < first.stat().st_size
+    assert all(piece.size_bytes >= split_bytes for piece in pieces[:-1])
+    whole = DataDirectory(str(data)).pieces(Range(TP, 0, 20), split_bytes)
+    assert sum(piece.size_bytes for piece in whole) == first.stat().st_size
+
+
 def test_a_stream_is_told_where_it_stood(data, log):
     """The high watermark's position is published with it, so nobody looks for it."""
     directory = DataDirectory(str(data))
