@@ -138,7 +138,7 @@ class ObjectDepot:
             from obstore.store import from_url
         except ImportError:
             raise ConfigError(
-                f"{place} is an object store, which needs obstore: run `pip install cordwood[s3]`"
+                f'{place} is an object store, which needs obstore: run `pip install "cordwood[s3]"`'
             ) from None
         self._api: Any = obstore
         self.place = place.rstrip("/")

@@ -50,7 +50,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     passed_over = f"; passed over {', '.join(seen)}" if seen else ""
     raise ConfigError(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{passed_over}: run "
-        "`pip install cordwood[jdk]`, or install openjdk-17-jre-headless, or set JAVA_HOME"
+        '`pip install "cordwood[jdk]"`, or install openjdk-17-jre-headless, or set JAVA_HOME'
     )
 
 

@@ -126,7 +126,7 @@ def _import_spark() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigError("Spark is not installed: run `pip install cordwood[spark]`") from None
+        raise ConfigError('Spark is not installed: run `pip install "cordwood[spark]"`') from None
     return cast("type[SparkSession]", SparkSession)
 
 

@@ -263,7 +263,7 @@ class DeltaShop:
             import deltalake
         except ImportError:
             raise ConfigError(
-                "the format delta needs deltalake: run `pip install cordwood[delta]`"
+                'the format delta needs deltalake: run `pip install "cordwood[delta]"`'
             ) from None
         self._api: Any = deltalake
         self._out = out
