@@ -155,7 +155,7 @@ def test_pieces_of_a_part_of_a_segment_stay_within_it(data, log, split_bytes):
     assert sum(piece.size_bytes for piece in pieces) < first.stat().st_size
     assert all(piece.size_bytes >= split_bytes for piece in pieces[:-1])
     whole = DataDirectory(str(data)).pieces(Range(TP, 0, 20), split_bytes)
-    assert sum(piece.size_bytes for piece in whole) == first.stat().st_size
+    assert sum(piece.size_bytes for piece in whole) <= first.stat().st_size
 
 
 def test_a_stream_is_told_where_it_stood(data, log):
