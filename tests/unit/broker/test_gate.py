@@ -310,6 +310,25 @@ def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
     assert staged_files.find_leftovers(tmp_path / "none", 0) == []
 
 
+def make_old(job):
+    """As if nothing in a job's directory had changed for long."""
+    for path in [*job.iterdir(), job]:
+        os.utime(path, (1, 1))
+
+
+def test_what_a_delivery_was_promised_is_not_swept(broker, monkeypatch):
+    """However long it has to wait for the partition."""
+    stage(broker, "promised", x="1", y="2", z="3")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(job="promised"))
+    stage(broker, "dead", x="4")
+    for job in ("promised", "dead"):
+        make_old(broker.data / "staging" / job)
+    assert broker.run(gate_of(broker).sweep) == ["dead"]
+    assert staged(broker) == ["promised"]
+
+
 def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
     """What a killed write staged goes; what a delivery was promised is delivered first."""
     stage(broker, "promised", x="1", y="2", z="3")
@@ -320,9 +339,7 @@ def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
     stage(broker, "alive", x="5")
     shutil.copytree(broker.data, tmp_path / "after")
     for job in ("promised", "dead"):
-        for path in [*(tmp_path / "after" / "staging" / job).iterdir()]:
-            os.utime(path, (1, 1))
-        os.utime(path.parent, (1, 1))
+        make_old(tmp_path / "after" / "staging" / job)
     with Broker(tmp_path / "after", durability="os") as again:
         wait_until(lambda: "dead" not in staged(again), "the dead job is swept")
         assert staged(again) == ["alive"]
