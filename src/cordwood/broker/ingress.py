@@ -97,6 +97,7 @@ class IngressDesk:
         self._writer = writer
         self._gathered: list[tuple[IngressSession, bytes | memoryview]] = []
         self._gathered_bytes = 0
+        self._gathered_lines = 0
         self._named: dict[str, IngressSession] = {}
         self._waiting: list[IngressSession] = []
         self._to_ack: list[IngressSession] = []
@@ -127,7 +128,7 @@ class IngressDesk:
     def has_room(self) -> bool:
         """Whether another block of lines may be taken from a socket."""
         return (
-            self._writer.waiting_records < self._config.ingress_buffer
+            self._writer.waiting_records + self._gathered_lines < self._config.ingress_buffer
             and self._writer.waiting_bytes < BUFFER_BYTES_MAX
         )
 
@@ -181,14 +182,18 @@ class IngressDesk:
         self._begin(session)
         self._gathered.append((session, block))
         self._gathered_bytes += len(block)
-        if self._gathered_bytes >= GATHER_BYTES_MAX:
+        is_little = self._gathered_bytes < GATHER_BYTES_MAX
+        if is_little:
+            self._gathered_lines += bytes(block).count(b"\n")
+        if not is_little or not self.has_room():
             self.flush()
         elif len(self._gathered) == 1:
             self._writer.offer(self.flush)
 
     def flush(self) -> None:
         """Encode and submit what has gathered."""
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        gathered, self._gathered = self._gathered, []
+        self._gathered_bytes = self._gathered_lines = 0
         if not gathered:
             return
         encoded = encode_blocks(

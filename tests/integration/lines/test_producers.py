@@ -231,7 +231,10 @@ def test_names_are_free_again_after_their_connections():
         with files.stalled():
             for wire in wires:
                 wire.send(numbered(1, 2))
-            until(lambda: desk.stats.records == 20, "the lines are under way")
+            until(
+                lambda: sum(session.under_way for session in desk._named.values()) == 20,
+                "the lines are under way",
+            )
             for wire in wires:
                 wire.reset()
             door = broker.service.server.doors["ingress"]
