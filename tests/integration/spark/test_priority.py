@@ -37,9 +37,16 @@ def policy(_):
 
 def test_a_jobs_tasks_yield_and_the_workers_they_run_in_do_not(spark):
     """The router's tasks run in the same workers, and must not starve on a busy machine."""
-    plain = spark.sparkContext.range(2, numSlices=2)
+
+    def ask(batches):
+        import pyarrow as pa
+
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"policy": [policy(each) for each in batch]})
+
     assert run_tasks(spark, policy, [0, 1]) == [os.SCHED_IDLE] * 2
-    assert plain.map(policy).collect() == [os.SCHED_OTHER] * 2
+    rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "policy long").collect()
+    assert [row.policy for row in rows] == [os.SCHED_OTHER] * 2
 
 
 def test_a_session_that_says_normal_keeps_its_rank(spark):
