@@ -68,9 +68,20 @@ def audit(
     if form is Format.TABLE:
         _print(report, has_books=found is not None)
     else:
-        typer.echo(json.dumps(report, indent=1))
+        _show(report, form)
     if not whole:
         raise typer.Exit(PROBLEMS)
+
+
+def _show(report: dict[str, Any], form: Format) -> None:
+    """For programs: json has it all, ndjson a line for each finding, csv the partitions."""
+    if form is Format.JSON:
+        typer.echo(json.dumps(report, indent=1))
+    elif form is Format.NDJSON:
+        kinds = ("partitions", "books", "samples")
+        show([{"of": kind, **row} for kind in kinds for row in report[kind]], form)
+    else:
+        show(report["partitions"], form)
 
 
 def _print(report: dict[str, Any], *, has_books: bool) -> None:

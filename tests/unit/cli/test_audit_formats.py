@@ -1,0 +1,25 @@
+"""What ``cordwood audit`` prints for programs."""
+
+import json
+
+from cordwood.cli.audit import _show
+from cordwood.cli.output import Format
+
+REPORT = {
+    "ok": False,
+    "partitions": [{"topic": "t", "partition": 0, "missing": 1, "ok": False}],
+    "books": [{"window": "2026-11-16", "missing": 0, "ok": True}],
+    "samples": [{"verdict": "missing", "partition": 0, "offset": 7}],
+}
+
+
+def test_each_format_is_what_its_name_says(capsys):
+    """JSON is the whole report, NDJSON a line for each entry, CSV a header and the partitions."""
+    _show(REPORT, Format.JSON)
+    assert json.loads(capsys.readouterr().out) == REPORT
+    _show(REPORT, Format.NDJSON)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.pop("of") for line in lines] == ["partitions", "books", "samples"]
+    assert lines == [*REPORT["partitions"], *REPORT["books"], *REPORT["samples"]]
+    _show(REPORT, Format.CSV)
+    assert capsys.readouterr().out == "topic,partition,missing,ok\nt,0,1,False\n"
