@@ -37,7 +37,8 @@ _QUERY: Final = {  # right wherever the query runs
 }
 _MACHINE: Final = {  # right on this machine only
     "spark.driver.extraJavaOptions": (  # Arrow checks every value's bounds: a fifth of a scan
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false "
+        "-XX:+ExitOnOutOfMemoryError"  # else a thread that hands over results dies, and all wait
     ),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -276,3 +276,9 @@ def test_results_keep_their_shape_on_the_way_through_pages(topics):
     when = "select timestamp from u where offset = 0"
     assert said(topics, when) == said(topics, f"{when} limit 1")
     assert "2023-11-14T22:13:20+00:00" in said(topics, when)
+
+
+def test_a_java_that_runs_out_of_memory_ends(spark):
+    """Else a query whose result is too large would wait for ever; the end is told."""
+    machine = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    assert "-XX:+ExitOnOutOfMemoryError" in list(machine.getInputArguments())
