@@ -257,7 +257,10 @@ class Segment:
         """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
         resumed = self._resumed.get(offset)
         if resumed is not None:
-            return resumed if resumed < limit else None
+            if resumed >= limit:
+                return None
+            if int.from_bytes(os.pread(fd, 8, resumed), "big") >= offset:
+                return resumed  # otherwise an offset on the way was misread: a walk finds it
         try:
             entry = self._checked_index().floor(offset)
             return self._walk(fd, entry, offset, limit)
