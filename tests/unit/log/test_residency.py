@@ -7,10 +7,11 @@ import os
 import pytest
 
 from cordwood.decide.roll import RollReason
+from cordwood.errors import CorruptionError
 from cordwood.log import residency
 from cordwood.log.residency import STRIDE_BYTES, is_resident
 from support.caches import drop_cached
-from support.logs import append, open_partition
+from support.logs import append, open_partition, read_all
 
 SIZE_BYTES = 8 * STRIDE_BYTES
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -68,6 +69,16 @@ def test_a_reader_goes_on_where_it_stopped_without_the_index(sealed):
     second = sealed.read(first.next_offset, 1000)
     assert second.first_offset == first.next_offset
     assert not sealed._window.segments[0].is_index_wrong, "nobody asked the index"
+
+
+def test_a_misread_offset_does_not_send_a_reader_in_circles(sealed):
+    """Offsets lie outside the checksum: the place kept for the next read is looked at."""
+    path = sealed.directory / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[7] ^= 1  # the first batch claims offset 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptionError, match="position"):
+        read_all(sealed, 1)
 
 
 def test_only_a_known_place_in_a_sealed_segment_is_resident(sealed):
