@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -279,7 +280,8 @@ def explain(plan: CompactionPlan, facts: CompactionFacts) -> str:
     if plan.next_due_ms is None:
         when = "time alone will not make it due"
     else:
-        when = f"may be due in {max(0, plan.next_due_ms - facts.now_ms)} ms"
+        left_s = -(-max(0, plan.next_due_ms - facts.now_ms) // 1000)
+        when = f"may be due in {timedelta(seconds=left_s)}"
     return f"not due: {words}; {state}{held}; {when}"
 
 

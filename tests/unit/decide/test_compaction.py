@@ -238,6 +238,7 @@ def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
         (facts(0), "ratio 1.000 is above"),
         (facts(0, 0, clean_end=10), "ratio 0.500 is not above"),
         (facts(), "active segment, which is never compacted"),
+        (facts(), "may be due in 7 days"),
         (facts(0, last_stable=0), "open transaction"),
         (facts(0, settings={"min.compaction.lag.ms": "9"}), "min.compaction.lag.ms 9"),
         (facts(0, config=TopicConfig()), "cleanup.policy has no compact"),
