@@ -29,6 +29,8 @@ TOOLS: dict[str, str] = dict(
 MISSING = "missing tool: "
 SPARKS_SOCKETS = "ignore:unclosed <socket.socket:ResourceWarning"
 os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
+# Jobs yield to everybody else, so beside a busy neighbour they would end when it does.
+os.environ.setdefault("CORDWOOD_SPARK_CONF", "spark.cordwood.priority=normal")
 
 # Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
 # change. `make check` tries fewer than `make test`. A deadline would measure the neighbours' load.

@@ -101,7 +101,6 @@ class Session:
             **{f"CORDWOOD_{door.upper()}": "127.0.0.1:0" for door in PORTS},
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "CORDWOOD_PIPELINE": "off",
-            "CORDWOOD_SPARK_CONF": "spark.cordwood.priority=normal",  # whatever else runs here
         }
 
     def play(self, step: Step) -> str:
