@@ -21,7 +21,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench.kafka import produce
+from bench.peers import rdkafka
 from bench.rows import Row
 from cordwood.scenario.stage import Child, Stage
 
@@ -34,7 +34,7 @@ SCANNED = "history"
 def run() -> Iterator[Row]:
     with Stage("bench-beside", out=io.StringIO()) as stage:
         broker = stage.serve(durability="fsync")
-        produce(broker, SCANNED, 100, RECORDS, "all", "none")
+        rdkafka.produce(broker.addresses["kafka"], SCANNED, 100, RECORDS, "all", "none")
         yield from report("no scan", acks(broker))
         for name, polite in (("scan", False), ("scan, polite", True)):
             with scanning(stage.directory / "data", polite) as scans:

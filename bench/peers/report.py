@@ -88,7 +88,8 @@ def target_line(verdict: Verdict) -> list[str]:
     if verdict.value is None:
         return [verdict.target.what, verdict.bound, "", "not measured in this run"]
     said = f"{human(verdict.value)}{TIMES if verdict.target.other else ''}"
-    return [verdict.target.what, verdict.bound, said, "met" if verdict.is_met else "**missed**"]
+    short = "the client's limit" if verdict.is_client_bound else "**missed**"
+    return [verdict.target.what, verdict.bound, said, "met" if verdict.is_met else short]
 
 
 def losses(results: Results) -> list[tuple[float, Result, Result]]:

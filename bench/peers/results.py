@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 OURS = "cordwood"
 MORE, LESS = "more", "less"  # which is better
+CLIENT_BOUND = "client-bound"  # a note: the client was busy nine tenths of the time or more
 TITLES = {
     "lines": "Line ingest, 100 B messages, sustained",
     "kafka": "Kafka produce and fetch",

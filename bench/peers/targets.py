@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.peers.results import Key, Results
+from bench.peers.results import CLIENT_BOUND, Key, Results
 from bench.run import human
 
 LINES, KAFKA = "cordwood (lines)", "cordwood (Kafka)"
@@ -27,6 +27,7 @@ class Verdict(NamedTuple):
 
     target: Target
     value: float | None
+    is_client_bound: bool = False  # on both sides: their ratio is about 1, whatever the servers do
 
     @property
     def is_met(self) -> bool:
@@ -44,15 +45,18 @@ class Verdict(NamedTuple):
 
 def verdicts(results: Results) -> list[Verdict]:
     """Every target, in the order they are written here."""
-    return [Verdict(target, _value(target, results)) for target in TARGETS]
+    return [_verdict(target, results) for target in TARGETS]
 
 
-def _value(target: Target, results: Results) -> float | None:
+def _verdict(target: Target, results: Results) -> Verdict:
     ours = results.get(target.ours)
     other = results.get(target.other) if target.other else None
     if ours is None or (target.other and other is None):
-        return None
-    return ours.median / other.median if other else ours.median
+        return Verdict(target, None)
+    if other is None:
+        return Verdict(target, ours.median)
+    is_bound = CLIENT_BOUND in ours.note and CLIENT_BOUND in other.note
+    return Verdict(target, ours.median / other.median, is_bound)
 
 
 _ACKED = ("lines", "acknowledged, 20,000 under way")
@@ -95,6 +99,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_kafka("librdkafka produce 100 B", "produce 100 B, acks=all, none"),
     *_kafka("librdkafka produce 1 KiB", "produce 1024 B, acks=all, none"),
+    *_kafka("prepared fetch 100 B, hot", "prepared fetch, 1 MiB a request"),
     *_kafka("librdkafka (kcat) fetch 100 B, hot", "fetch 100 B, hot, by kcat"),
     *_kafka("librdkafka fetch 1 KiB, hot", "fetch 1024 B, hot"),
     *(

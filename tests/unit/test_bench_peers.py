@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from bench import opcodes, publish
 from bench.peers import client, main, plan, report, targets
 from bench.peers.contestants import CONTESTANTS, Level, Redis
 from bench.peers.measure import QUICK
-from bench.peers.provide import Missing
-from bench.peers.results import LESS, MORE, Result, by_key
+from bench.peers.provide import ROOT, Missing
+from bench.peers.results import CLIENT_BOUND, LESS, MORE, Result, by_key
 from bench.peers.speech import Lines, Nats, message
 from bench.peers.speech import Redis as RedisSpeech
 from bench.rows import Row
@@ -53,12 +55,37 @@ def test_every_loss_is_listed_the_worst_first():
     assert lost == [("NATS JetStream", 0.25), ("Redis", 0.5)]
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.joinpath("bench").glob("*.py")), ids=lambda p: p.stem)
+def test_every_benchmark_can_be_imported(path):
+    """What only runs in a quiet hour must not have been broken since the last one."""
+    if path.stem != "__main__":
+        importlib.import_module(f"bench.{path.stem}")
+
+
 def test_target_is_met_missed_or_not_measured():
     """A target that was not looked at is not said to be met."""
     target = targets.Target("t", ("w", "c", "ours", "l"), ("w", "c", "peer", "l"), low=2)
     assert targets.Verdict(target, 2.0).is_met
     assert not targets.Verdict(target, 1.9).is_met
     assert report.target_line(targets.Verdict(target, None))[-1] == "not measured in this run"
+    assert report.target_line(targets.Verdict(target, 1.9))[-1] == "**missed**"
+
+
+def test_a_target_between_two_rows_of_the_clients_limit_is_neither_met_nor_missed():
+    """Their ratio is about 1 whatever the servers do; one such row alone excuses nothing."""
+    target = targets.TARGETS[6]
+    assert target.other is not None
+
+    def said(*notes):
+        rows = zip((target.ours, target.other), notes, (9.0, 10.0), strict=True)
+        results = {
+            key: Result(*key, "records/s", "more", note, [value]) for key, note, value in rows
+        }
+        (verdict,) = [each for each in targets.verdicts(results) if each.target is target]
+        return report.target_line(verdict)[-1]
+
+    assert said(CLIENT_BOUND, CLIENT_BOUND) == "the client's limit"
+    assert said(CLIENT_BOUND, "") == said("", CLIENT_BOUND) == "**missed**"
 
 
 def test_missing_peer_is_named_with_the_reason(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from bench.peers import client, provide, raw_fetch, rdkafka
 from bench.peers.contestants import Level
 from bench.peers.measure import LESS, Measure, Visit
+from bench.peers.results import CLIENT_BOUND
 from bench.peers.speech import TOPIC
 
 SIZES = {100: 1.0, 1024: 0.4}  # bytes of a record → share of the scale's records
@@ -78,6 +79,6 @@ def prepared(visit: Visit) -> Iterator[Measure]:
 
 def rates(visit: Visit, case: str, done, cpu_before: float) -> Iterator[Measure]:
     spent = visit.server.room.cpu_seconds() - cpu_before
-    client_bound = "client-bound" if done.cpu_seconds > 0.9 * done.seconds else ""
-    yield Measure(case, done.count / done.seconds, "records/s", door="kafka", note=client_bound)
+    note = CLIENT_BOUND if done.cpu_seconds > 0.9 * done.seconds else ""
+    yield Measure(case, done.count / done.seconds, "records/s", door="kafka", note=note)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")
