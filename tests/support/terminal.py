@@ -80,6 +80,19 @@ class Terminal:
             self._has_more(1000)
         return seen
 
+    def press_until(self, key: str, wanted: str) -> str:
+        """Press a key, again where it was not heard, as a person would.
+
+        Python's readline misses a signal that comes between its prompt and its wait for a key.
+        """
+        deadline = time.monotonic() + READY_S
+        self.type(key)
+        while wanted not in (seen := self.text()):
+            assert time.monotonic() < deadline, f"{wanted!r} is not in {seen!r}"
+            if not self._has_more(1000):
+                self.type(key)
+        return seen
+
     def _has_more(self, wait_ms: int) -> bool:
         """By poll: a long run of tests has descriptors above what select can take."""
         poll = select.poll()

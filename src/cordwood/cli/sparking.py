@@ -90,28 +90,39 @@ def ungreeted() -> Iterator[None]:
     Java keeps the stderr it was started with: a pipe, read here until it ends.
     """
     reading, writing = os.pipe()
+    os.set_blocking(reading, False)
     stderr = os.dup(2)
-    greeting, lock = bytearray(), threading.Lock()
-    is_started = False
+    greeting, lock, started = bytearray(), threading.Lock(), threading.Event()
 
-    def follow() -> None:
-        said = b"..."
-        while said:
-            select.select([reading], [], [])
-            with lock:
-                said = os.read(reading, 1 << 16)
-                if is_started:
+    def hear() -> bool:
+        """Take what was said so far; false when nobody is left to say more."""
+        try:
+            while said := os.read(reading, 1 << 16):
+                if started.is_set():
                     os.write(stderr, said)
                 else:
                     greeting.extend(said)
+        except BlockingIOError:
+            return True
+        return False
+
+    def follow() -> None:
+        waiting = select.poll()  # not select: it takes no descriptor above 1023
+        waiting.register(reading, select.POLLIN)
+        is_open = True
+        while is_open:
+            waiting.poll()
+            with lock:
+                is_open = hear()
+        started.wait()
+        os.close(reading)
+        os.close(stderr)
 
     def end_greeting() -> None:
-        nonlocal is_started
         os.dup2(stderr, 2)
         with lock:
-            while select.select([reading], [], [], 0)[0] and (said := os.read(reading, 1 << 16)):
-                greeting.extend(said)
-            is_started = True
+            hear()
+            started.set()
 
     sys.stderr.flush()
     os.dup2(writing, 2)
@@ -121,7 +132,7 @@ def ungreeted() -> Iterator[None]:
         yield
     except BaseException:
         end_greeting()
-        os.write(stderr, greeting[-4096:])
+        os.write(2, greeting[-4096:])
         raise
     end_greeting()
 

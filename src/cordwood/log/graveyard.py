@@ -43,6 +43,10 @@ class Graveyard:
                     self._files.rename(path, paths[-1])
         self._graves.append(_Grave(now_ms, tuple(paths), buried))
 
+    def segments(self) -> list[Segment]:
+        """Who lies here; readers may still be in their files."""
+        return [segment for grave in self._graves for segment in grave.segments]
+
     def purge(self, now_ms: int, delay_ms: int) -> int:
         """Remove what has lain for ``delay_ms``; how many files."""
         due = [grave for grave in self._graves if now_ms - grave.since_ms >= delay_ms]

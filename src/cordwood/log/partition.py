@@ -463,7 +463,7 @@ class Partition:
 
     def _release(self) -> None:
         self._tail.close()
-        for segment in self._window.segments:
+        for segment in (*self._window.segments, *self._graveyard.segments()):
             segment.forget()
 
     # --- reclaim, truncate, replace: writer thread ------------------------------------------

@@ -38,8 +38,7 @@ def test_ctrl_c_ends_a_statement_or_a_line_and_ctrl_d_the_prompt():
 
         terminal.type("select 'half typed\n")
         terminal.wait_for("typed\r\ncordwood> ")
-        terminal.type(CTRL_C)
-        terminal.wait_for("typed\r\ncordwood> \r\ncordwood> ")
+        terminal.press_until(CTRL_C, "typed\r\ncordwood> \r\ncordwood> ")
         terminal.type("select 'a new', 'line';\n")
         assert "error" not in terminal.wait_for("a new,line\r\ncordwood> ").lower()
         terminal.type(CTRL_D)

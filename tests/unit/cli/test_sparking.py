@@ -1,5 +1,7 @@
 """A command's Spark session ends as the command does, whatever ends it."""
 
+import os
+import resource
 import signal
 import subprocess
 import threading
@@ -103,6 +105,19 @@ def start_java():
         java.communicate()
 
 
+@pytest.fixture
+def many_descriptors():
+    """As in a process with a thousand files open: the next number is one that select refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    yield
+    for fd in taken:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_java_is_heard_once_it_has_greeted(start_java, capfd):
     """Its greeting is nobody's business; its troubles are, for as long as it lives."""
     with sparking.ungreeted():
