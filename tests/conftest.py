@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import shutil
 import signal
 from collections import Counter
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from support import children
+from support import children, logs
 
 TOOLS: dict[str, str] = dict(
     line.split()
@@ -27,10 +28,15 @@ TOOLS: dict[str, str] = dict(
     if line and not line.startswith("#")
 )
 MISSING = "missing tool: "
+DESCRIPTORS_MAX = 300  # at the end of a run
 SPARKS_SOCKETS = "ignore:unclosed <socket.socket:ResourceWarning"
 os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
 # Jobs yield to everybody else, so beside a busy neighbour they would end when it does.
 os.environ.setdefault("CORDWOOD_SPARK_CONF", "spark.cordwood.priority=normal")
+
+# A shell's usual limit is 1,024; tests of a crowd hold both ends of hundreds of connections.
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
 
 # Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
 # change. `make check` tries fewer than `make test`. A deadline would measure the neighbours' load.
@@ -65,7 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """What Spark's tests left is collected before a test that must leave nothing."""
+    """Close its logs; collect what Spark's left before a test that must leave nothing."""
+    logs.leave_none_open()
     if item.get_closest_marker("spark") and not (nextitem and nextitem.get_closest_marker("spark")):
         gc.collect()
 
@@ -92,6 +99,11 @@ def pytest_terminal_summary(
         terminalreporter.section("NOT PROVED: TOOLS ARE MISSING", red=True, bold=True)
         for tool, count in sorted(missing.items()):
             terminalreporter.line(f"{tool}: {count} tests skipped", red=True)
+    still_open = len(os.listdir("/proc/self/fd"))
+    if still_open > DESCRIPTORS_MAX:
+        terminalreporter.line(
+            f"{still_open} descriptors are open at the end: a test leaks", red=True
+        )
     seed = config.getoption("randomly_seed", None)
     if terminalreporter.getreports("failed") and isinstance(seed, int):
         terminalreporter.line(f"repeat this order with: pytest --randomly-seed={seed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
+from cordwood.errors import CordwoodError
 from cordwood.log.files import Files
 from cordwood.log.partition import Appended, Partition
 from cordwood.model import Record, TopicPartition
@@ -16,6 +18,7 @@ from support.crash import QuickFiles
 
 TP = TopicPartition("t", 0)
 NOW_MS = 1_700_000_000_000
+_opened: list[Partition] = []
 
 
 def open_partition(
@@ -26,8 +29,8 @@ def open_partition(
     clock: ManualClock | None = None,
     **more: Any,
 ) -> Partition:
-    """The partition ``t-0`` under ``root``."""
-    return Partition.open(
+    """The partition ``t-0`` under ``root``; one that the test leaves open is closed after it."""
+    partition = Partition.open(
         root / str(TP),
         TP,
         config or TopicConfig(),
@@ -35,6 +38,15 @@ def open_partition(
         clock=clock or ManualClock(NOW_MS),
         **more,
     )
+    _opened.append(partition)
+    return partition
+
+
+def leave_none_open() -> None:
+    """A thousand tests in one process would else run out of descriptors."""
+    while _opened:
+        with suppress(OSError, CordwoodError):
+            _opened.pop().abandon("its test has ended")
 
 
 def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) -> bytearray:
