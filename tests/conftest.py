@@ -99,11 +99,9 @@ def pytest_terminal_summary(
         terminalreporter.section("NOT PROVED: TOOLS ARE MISSING", red=True, bold=True)
         for tool, count in sorted(missing.items()):
             terminalreporter.line(f"{tool}: {count} tests skipped", red=True)
-    still_open = len(os.listdir("/proc/self/fd"))
+    still_open = len(list(Path("/proc/self/fd").iterdir()))
     if still_open > DESCRIPTORS_MAX:
-        terminalreporter.line(
-            f"{still_open} descriptors are open at the end: a test leaks", red=True
-        )
+        terminalreporter.line(f"{still_open} descriptors are still open: a test leaks", red=True)
     seed = config.getoption("randomly_seed", None)
     if terminalreporter.getreports("failed") and isinstance(seed, int):
         terminalreporter.line(f"repeat this order with: pytest --randomly-seed={seed}")
