@@ -151,8 +151,9 @@ def _greedy(wait_ms: int = 500, fetch_bytes: int = 4 * MIB) -> dict[str, str | i
     return {
         "fetch.wait.max.ms": wait_ms,
         "fetch.message.max.bytes": fetch_bytes,
-        "queued.max.messages.kbytes": 64 * 1024,
-        "queued.min.messages": 10_000_000,  # else it rests for a second when it is ahead
+        # Else it rests for a second whenever it is this far ahead of the Python behind it.
+        "queued.max.messages.kbytes": 1024 * 1024,
+        "queued.min.messages": 10_000_000,
         "check.crcs": "false",
     }
 
