@@ -82,6 +82,16 @@ def test_a_range_is_what_filtering_would_leave(parts, data):
     assert found == [r for r in decode_batches(encoded) if start <= r.offset < end]
 
 
+@given(record_lists(), st.data())
+def test_skipped_offsets_are_what_filtering_would_leave_out(records, data):
+    """Offsets that are there, and others between and around them."""
+    offsets = {near for r in records for near in (r.offset - 1, r.offset, r.offset + 1)}
+    skipped = data.draw(st.sets(st.sampled_from(sorted(offsets))) if offsets else st.just(set()))
+    encoded = encode_batch(records) if records else b""
+    found = records_of(decode_columns(encoded, skipped=np.array(sorted(skipped), np.int64)))
+    assert found == [r for r in records if r.offset not in skipped]
+
+
 @given(record_lists(min_size=1), st.data())
 def test_dropping_rows_and_rewriting_keeps_the_rest(records, data):
     """As compaction does: any subset of the records, under the same header."""

@@ -36,6 +36,7 @@ from cordwood.model import NO_PRODUCER, Codec, TimestampType
 
 COLUMNS: Final = frozenset({"offset", "timestamp", "timestamp_type", "key", "value", "headers"})
 OFFSET_END: Final = 2**63 - 1
+NO_OFFSETS: Final = np.empty(0, np.int64)
 _NO_BYTES: Final = readonly(b"")
 
 
@@ -172,6 +173,7 @@ def decode_columns(
     *,
     start_offset: int = 0,
     end_offset: int = OFFSET_END,
+    skipped: Longs = NO_OFFSETS,
     wanted: frozenset[str] = COLUMNS,
     aborted: Sequence[Aborted | tuple[int, int, int]] = (),
     verify: bool = True,
@@ -179,9 +181,10 @@ def decode_columns(
 ) -> Columns:
     """The records of concatenated batches with offsets in [start, end); raises ``CorruptBatch``.
 
-    Control batches are skipped, and batches of ``aborted`` transactions. A last batch that is cut
-    short is left alone: ``size_bytes`` says where it starts. ``size_max`` bounds what one
-    compressed batch may inflate to. The columns point into ``data``: keep it unchanged.
+    Control batches are skipped, batches of ``aborted`` transactions, and of batches in the log's
+    order the records at the ``skipped`` offsets, which ascend. A last batch that is cut short is
+    left alone: ``size_bytes`` says where it starts. ``size_max`` bounds what one compressed batch
+    may inflate to. The columns point into ``data``: keep it unchanged.
     """
     assert wanted <= COLUMNS, f"there is no column {', '.join(wanted - COLUMNS)}"
     bytes_ = readonly(data)
@@ -191,7 +194,7 @@ def decode_columns(
     _check_spans(walk.batches)
     batches = _select(walk.batches, start_offset, end_offset, aborted)
     bodies = _bodies(bytes_, batches, size_max)
-    columns = _scan(bodies, batches, (start_offset, end_offset), wanted)
+    columns = _scan(bodies, batches, (start_offset, end_offset, skipped), wanted)
     return replace(
         columns,
         size_bytes=walk.valid_bytes,
@@ -272,7 +275,7 @@ def _bodies(data: Bytes, batches: Batches, size_max: int) -> _Bodies:
 
 
 def _scan(
-    bodies: _Bodies, batches: Batches, offset_range: tuple[int, int], wanted: frozenset[str]
+    bodies: _Bodies, batches: Batches, chosen: tuple[int, int, Longs], wanted: frozenset[str]
 ) -> Columns:
     kernel = kernels()
     _check_counts(batches, bodies)
@@ -293,7 +296,7 @@ def _scan(
         np.ascontiguousarray(batches.table),
         bodies.starts,
         bodies.ends,
-        *offset_range,
+        *chosen,
         flags,
         offsets,
         times,

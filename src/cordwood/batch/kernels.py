@@ -190,7 +190,7 @@ def _skip_headers(data: Any, position: int, end: int, count: int) -> int:
     return position
 
 
-@kernel(READ, TABLE, LONGS, LONGS, LONG, LONG, LONG, LONGS, LONGS, INTS, NOTES, NOTES, NOTES)
+@kernel(READ, TABLE, LONGS, LONGS, LONG, LONG, LONGS, LONG, LONGS, LONGS, INTS, NOTES, NOTES, NOTES)
 def scan_records(
     data: Any,
     table: Any,
@@ -198,6 +198,7 @@ def scan_records(
     ends: Any,
     start_offset: int,
     end_offset: int,
+    skipped: Any,
     wanted: int,
     offsets: Any,
     times: Any,
@@ -208,10 +209,12 @@ def scan_records(
 ) -> int:
     """Note where the wanted parts of each record lie; the number of rows, or -1 - bad batch.
 
-    Records outside [start_offset, end_offset) are passed over. ``offsets`` and ``batches`` (which
-    row of the table) have room for every record the headers count; the others too when wanted.
+    Records outside [start_offset, end_offset) are passed over, and those at ``skipped`` offsets,
+    which ascend as the records do. ``offsets`` and ``batches`` (which row of the table) have room
+    for every record the headers count; the others too when wanted.
     """
     row = np.int64(0)
+    skip = np.int64(0)
     for batch in range(len(table)):
         position = starts[batch]
         end = ends[batch]
@@ -233,10 +236,17 @@ def scan_records(
             if position < 0 or delta <= last_delta or delta > table[batch, LAST_DELTA]:
                 return -1 - batch
             last_delta = delta
-            if base + delta < start_offset or base + delta >= end_offset:
+            offset = base + delta
+            while skip < len(skipped) and skipped[skip] < offset:
+                skip += 1
+            if (
+                offset < start_offset
+                or offset >= end_offset
+                or (skip < len(skipped) and skipped[skip] == offset)
+            ):
                 position = record_end
                 continue
-            offsets[row] = base + delta
+            offsets[row] = offset
             batches[row] = batch
             if wanted & WANT_TIME:
                 if is_append_time:

@@ -1,16 +1,25 @@
 """The process Spark forks its Python workers from, with what a worker needs already loaded.
 
-Spark starts it by ``spark.python.daemon.module`` and ends workers that were idle for a minute: the
-first record after a quiet time would wait for numba and every kernel again, in each worker.
+Spark starts it by ``spark.python.daemon.module``, one for each kind of worker, and ends workers
+that were idle for a minute: the first record after a quiet time would wait for numba and every
+kernel again, in each worker. After every task a worker collects its garbage; what was loaded here
+is left out of that, or each task would spend longer on it than many spend on their work.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
+import sys
+from typing import Final
 
-NEEDED = (
-    "pyspark.sql.worker.plan_data_source_read",
+TASKS: Final = "pyspark.worker"  # the kind that runs tasks; others plan a read, and are told little
+NEEDED: Final = (
+    "pandas",
+    "pyarrow",
+    "pyspark.sql.pandas.serializers",
     "cordwood.batch.kernels",
+    "cordwood.pipeline.digest_kernels",
     "cordwood.pipeline.key_kernels",
     "cordwood.pipeline.route_kernels",
     "cordwood.pipeline.routing",
@@ -22,8 +31,11 @@ def main() -> None:
     """Load, then fork workers until Spark hangs up."""
     from pyspark.daemon import manager
 
-    for name in NEEDED:
+    kind = sys.argv[1]
+    for name in (kind, *(NEEDED if kind == TASKS else ())):
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     manager()
 
 

@@ -22,6 +22,7 @@ import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -256,12 +257,8 @@ class DigestWriter:
         ends = np.cumsum(counts, dtype=np.int64)
         out = np.empty_like(entries)
         kernels().scatter(entries, BUCKET_SHIFT, ends - counts, out)
-        data = out.astype("<u4", copy=False).tobytes()
-        ends *= 4 * ENTRY_WORDS
-        crcs = [
-            crc32c(data[start:end])
-            for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
-        ]
+        data = out.astype("<u4", copy=False).data.cast("B")
+        crcs = [crc32c(bucket) for bucket in _buckets(data, ends)]
         self._index.append(counts.tobytes() + np.array(crcs, "<u4").tobytes())
         self._file.write(data)
 
@@ -333,6 +330,10 @@ class Digest:
         events = np.frombuffer(tail, "<i8", 3 * int(told["events"]), blocks * _INDEX_BYTES)
         self.events = events.reshape(-1, 3)
 
+    def count(self, low: int, high: int) -> int:
+        """How many entries buckets ``[low, high)`` have."""
+        return int(self._counts[:, low:high].sum())
+
     def entries(self, low: int, high: int) -> Entries:
         """Entries of buckets ``[low, high)``, in the log's order within each key."""
         parts = []
@@ -348,12 +349,15 @@ class Digest:
         return np.concatenate(parts) if parts else np.empty((0, ENTRY_WORDS), np.uint32)
 
     def _check(self, data: bytes, counts: Longs, crcs: Any) -> None:
-        position = 0
-        for count, crc in zip(counts.tolist(), crcs.tolist(), strict=True):
-            end = position + 4 * ENTRY_WORDS * count
-            if end > len(data) or crc32c(data[position:end]) != crc:
-                raise DamagedDigest(f"{self.path} does not match its checksums")
-            position = end
+        found = [crc32c(bucket) for bucket in _buckets(memoryview(data), np.cumsum(counts))]
+        if len(data) != 4 * ENTRY_WORDS * int(counts.sum()) or found != crcs.tolist():
+            raise DamagedDigest(f"{self.path} does not match its checksums")
+
+
+def _buckets(data: memoryview, ends: Longs) -> Iterator[memoryview]:
+    """The bytes of each bucket; ``ends`` count entries."""
+    for start, end in pairwise([0, *(4 * ENTRY_WORDS * ends).tolist()]):
+        yield data[start:end]
 
 
 def read_digest(path: Path, topic_id: str, secret: Words) -> Digest | None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cordwood.batch.columns import COLUMNS, Aborted, Columns, decode_columns, encode_columns
+from cordwood.batch.columns import Aborted, Columns, decode_columns, encode_columns
 from cordwood.batch.header import CODEC_BITS, CONTROL_BIT, DELETE_HORIZON_BIT, Buffer, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, frame_batch
 from cordwood.batch.table import Batches, Longs, readonly, walk_batches
@@ -270,14 +270,15 @@ class _Thinner:
     def thin(self, data: Buffer) -> _Kept:
         """One run of whole batches."""
         batches = walk_batches(data, verify=False).batches
-        columns = decode_columns(data, wanted=COLUMNS)
+        dead = self._dead[np.searchsorted(self._dead, batches.base_offsets[0]) :]
+        columns = decode_columns(data, skipped=dead)
         owners = np.searchsorted(batches.positions, columns.batches.positions)[columns.batch_rows]
         chunk = _Chunk(data, batches, columns, owners)
         assert columns.keys is not None
         assert columns.values is not None
         is_keyed = columns.keys.lengths >= 0
         is_lost = is_aborted(batches, near(self._aborted, batches))[owners]
-        is_newest = is_keyed & ~is_lost & ~_is_in(self._dead, columns.offsets)
+        is_newest = is_keyed & ~is_lost
         is_tombstone = columns.values.lengths < 0
         is_removed = is_newest & is_tombstone & self._is_past(batches, owners, columns.offsets)
         kept = is_newest & ~is_removed

@@ -29,6 +29,7 @@ EMBEDDED: Final = "local[*]"
 CONNECT_PORT: Final = 15002  # Spark's own
 REACH_S: Final = 10.0
 
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUERY: Final = {  # right wherever the query runs
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -36,7 +37,8 @@ _QUERY: Final = {  # right wherever the query runs
     "spark.sql.streaming.pollingDelay": "1",
 }
 _MACHINE: Final = {  # right on this machine only
-    "spark.driver.extraJavaOptions": (  # Arrow checks every value's bounds: a fifth of a scan
+    "spark.python.daemon.module": "cordwood.pipeline.daemon",
+    _JAVA_OPTIONS: (  # Arrow checks every value's bounds: a fifth of a scan
         "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false "
         "-XX:+ExitOnOutOfMemoryError"  # else a thread that hands over results dies, and all wait
     ),
@@ -57,12 +59,12 @@ _CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside 
 
 
 def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Every setting the session is built with, the caller's last."""
-    return {
-        **_QUERY,
-        **(_MACHINE | _CHECKPOINTS if is_local(master) else {}),
-        **conf,
-    }
+    """Every setting the session is built with, the caller's last; Java hears both."""
+    ours = {**_QUERY, **(_MACHINE | _CHECKPOINTS if is_local(master) else {})}
+    said = {**ours, **conf}
+    if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in conf:
+        said[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {conf[_JAVA_OPTIONS]}"
+    return said
 
 
 def is_local(master: str) -> bool:

@@ -1,10 +1,10 @@
 """Which records are superseded, found bucket by bucket from digests; which markers have no use.
 
 A *range* is a slice of the hash space. Its task reads that slice of every segment's digest, in the
-log's order, and finds for each entry whether a later one has its key: the same key never falls into
-two ranges, so no task needs to know of another. What it finds goes to a file, segment by segment,
-for the tasks that rewrite. Ranges are cut so that one fits in a task's memory however many keys or
-records there are.
+log's order and a little at a time, and finds for each entry whether a later one has its key: the
+same key never falls into two ranges, so no task needs to know of another. What it finds goes to a
+file, segment by segment, for the tasks that rewrite. Ranges are cut so that one fits in a task's
+memory however many keys or records there are.
 
 Reads digests, writes under the pass's own directory, decides nothing but "a later one exists".
 """
@@ -34,7 +34,8 @@ from cordwood.pipeline.digests import (
     read_digest,
 )
 
-ENTRY_BYTES: Final = 64  # what an entry costs a task: itself twice, its slots, its marks
+ENTRY_BYTES: Final = 16  # what an entry costs a task that notes it as superseded
+SLICE_ENTRIES: Final = 1 << 18  # gone through at once: their slots stay in a processor's cache
 RANGES_MAX: Final = 1 << 20
 HASH_END: Final = 1 << 32  # ranges cut the highest 32 bits of the hash
 
@@ -62,7 +63,7 @@ class RangeTask(NamedTuple):
 
 
 def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
-    """Slices of the hash space, equal and as few as fit the budget."""
+    """Parts of the hash space, equal and as few as fit the budget."""
     needed = max(1, -(-entries * ENTRY_BYTES // budget_bytes))
     count = min(1 << (needed - 1).bit_length(), RANGES_MAX)
     width = HASH_END // count
@@ -70,33 +71,57 @@ def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
 
 
 def find_range(task: RangeTask) -> Found:
-    """Find the superseded entries of one slice."""
+    """Find the superseded entries of one range, slice by slice."""
     secret = parse_secret(task.secret)
-    parts, bases, ends = [], [], [0]
-    for path in task.digests:
-        digest = open_digest(path, task.topic_id, secret)
-        entries = _slice(digest, task.low, task.high)
-        parts.append(entries)
-        bases.append(digest.base_offset)
-        ends.append(ends[-1] + len(entries))
-    entries = np.ascontiguousarray(np.concatenate(parts))
+    digests = [open_digest(path, task.topic_id, secret) for path in task.digests]
+    first, end = _buckets(task.low, task.high)
+    entries = sum(digest.count(first, end) for digest in digests)
+    parts = 1 << (entries // SLICE_ENTRIES).bit_length()  # a power of two cuts between buckets
+    width = max((task.high - task.low) // parts, 1)
+    slices = [
+        _find(digests, low, min(low + width, task.high))
+        for low in range(task.low, task.high, width)
+    ]
+    if task.out:
+        segments = list(zip(*(one.dead for one in slices), strict=True))
+        counts = [sum(map(len, segment)) for segment in segments]
+        deltas = [part for segment in segments for part in segment]
+        write_deltas(Path(task.out), np.concatenate(deltas), np.cumsum([0, *counts]))
+    return add_up([one.found for one in slices])
+
+
+class _Slice(NamedTuple):
+    """What one slice gave: the superseded, segment by segment, and their number."""
+
+    dead: list[Deltas]
+    found: Found
+
+
+def _find(digests: Sequence[Digest], low: int, high: int) -> _Slice:
+    parts = [_slice(digest, low, high) for digest in digests]
+    ends = np.cumsum([0, *map(len, parts)])
+    entries = np.concatenate(parts)
     dead = np.zeros(len(entries), np.uint8)
     slots = np.full(1 << max(4, (2 * len(entries)).bit_length()), -1, np.int32)
     keys = kernels().find_superseded(entries, slots, dead)
     total = np.zeros(1, np.uint64)
-    offsets = np.repeat(np.array(bases, np.int64), np.diff(ends))
+    offsets = np.repeat(np.array([digest.base_offset for digest in digests]), np.diff(ends))
     live = kernels().sum_entries(entries, offsets, 1 - dead, total)
     assert live == keys, "a key has one newest entry"
     rows = np.flatnonzero(dead)
     bounds = np.searchsorted(rows, ends)
-    if task.out:
-        write_deltas(Path(task.out), entries[rows, ENTRY_WORDS - 1] & np.uint32(DELTA), bounds)
-    counts = tuple(np.diff(bounds).tolist())
-    return Found(counts, int(keys), len(entries), int(total[0]))
+    deltas = entries[rows, ENTRY_WORDS - 1] & np.uint32(DELTA)
+    found = Found(tuple(np.diff(bounds).tolist()), int(keys), len(entries), int(total[0]))
+    return _Slice(np.split(deltas, bounds[1:-1]), found)
+
+
+def _buckets(low: int, high: int) -> tuple[int, int]:
+    """The buckets that hold these hashes."""
+    return low >> BUCKET_SHIFT, ((high - 1) >> BUCKET_SHIFT) + 1
 
 
 def _slice(digest: Digest, low: int, high: int) -> Entries:
-    first, end = low >> BUCKET_SHIFT, ((high - 1) >> BUCKET_SHIFT) + 1
+    first, end = _buckets(low, high)
     entries = digest.entries(first, end)
     if (first << BUCKET_SHIFT, end << BUCKET_SHIFT) == (low, high):
         return entries

@@ -15,9 +15,10 @@ from cordwood.batch.records import encode_batch
 from cordwood.batch.table import readonly
 from cordwood.errors import DamagedDigest
 from cordwood.model import Record
-from cordwood.pipeline import digest_kernels, digests
+from cordwood.pipeline import digest_kernels, digests, survivors
 from cordwood.pipeline.digests import BUCKETS, DigestWriter, open_secret, read_digest
 from cordwood.pipeline.survivors import (
+    ENTRY_BYTES,
     Found,
     RangeTask,
     add_up,
@@ -149,7 +150,7 @@ def test_ranges_cover_the_hash_space_and_fit_the_budget(entries):
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 2**32
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
-    assert entries * 64 / len(ranges) <= 1 << 20 or len(ranges) == 1 << 20
+    assert entries * ENTRY_BYTES / len(ranges) <= 1 << 20 or len(ranges) == 1 << 20
 
 
 def test_finer_ranges_than_buckets_find_the_same(tmp_path):
@@ -165,6 +166,22 @@ def test_finer_ranges_than_buckets_find_the_same(tmp_path):
         ]
         results.append(add_up([find_range(task) for task in tasks]))
     assert results[0] == results[1] == results[2] == Found((40,), 60, 100, results[0].newest_sum)
+
+
+def test_a_range_gone_through_in_slices_finds_the_same(tmp_path, monkeypatch):
+    """Superseded records of two segments, in one slice, sixteen and 256."""
+    secret = make(tmp_path / "a.keys")
+    make(tmp_path / "b.keys")
+    paths = tuple(str(tmp_path / name) for name in ("a.keys", "b.keys"))
+    task = RangeTask(0, 2**32, paths, TOPIC_ID, secret.tobytes(), str(tmp_path / "dead"))
+    found = []
+    for entries in (10**6, 20, 1):
+        monkeypatch.setattr(survivors, "SLICE_ENTRIES", entries)
+        counts = find_range(task)
+        dead = [read_deltas([task.out], 2, segment).tolist() for segment in (0, 1)]
+        found.append((counts, dead))
+    assert all(one == found[0] for one in found)
+    assert list(map(len, found[0][1])) == list(found[0][0].counts) != [0, 0]
 
 
 def test_deltas_come_back_by_segment_from_all_files(tmp_path):

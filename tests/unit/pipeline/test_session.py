@@ -7,6 +7,8 @@ import pytest
 from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline.session import check_remote, open_session, plan_settings
 
+JAVA = "spark.driver.extraJavaOptions"
+
 
 def test_an_embedded_session_stays_on_this_machine_and_quiet():
     """Loopback only, no UI, errors only."""
@@ -28,6 +30,12 @@ def test_a_cluster_keeps_its_own_settings_for_machines(master):
 def test_the_callers_settings_win():
     """Over every one of ours."""
     assert plan_settings("local[1]", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+
+
+def test_java_gets_the_callers_options_beside_ours():
+    """A heap without an end to it would hang where ours exits."""
+    options = plan_settings("local[1]", {JAVA: "-XX:+UseSerialGC"})[JAVA]
+    assert options == plan_settings("local[1]", {})[JAVA] + " -XX:+UseSerialGC"
 
 
 def test_a_master_and_a_remote_exclude_each_other():
