@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import threading
 import time
@@ -20,11 +21,15 @@ PARTITIONS = 500
 CONNECTIONS = 200
 GROUPS = 50
 RECORDS = 20  # per partition
+OPEN_FILES = 2048
 
 
 @pytest.fixture
 def broker(tmp_path):
     """A process of its own, so that its clients' work is not its own."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < OPEN_FILES:
+        pytest.skip(f"missing tool: {OPEN_FILES} open files (ulimit -Hn is {most})")
     child = Child(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
     yield child
     child.kill()
