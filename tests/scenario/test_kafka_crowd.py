@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import threading
 import time
@@ -15,21 +14,19 @@ from cordwood.scenario.stage import Child
 from cordwood.wire.kafka.frames import encode_request
 from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.kafka_clients import PATIENCE_S, create_topic
+from support.limits import require_open_files
 from support.recording import read_reply
 
 PARTITIONS = 500
 CONNECTIONS = 200
 GROUPS = 50
 RECORDS = 20  # per partition
-OPEN_FILES = 2048
 
 
 @pytest.fixture
 def broker(tmp_path):
     """A process of its own, so that its clients' work is not its own."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < OPEN_FILES:
-        pytest.skip(f"missing tool: {OPEN_FILES} open files (ulimit -Hn is {most})")
+    require_open_files(2048)
     child = Child(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
     yield child
     child.kill()

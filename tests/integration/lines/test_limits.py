@@ -11,6 +11,7 @@ import pytest
 from cordwood.clock import ManualClock
 from cordwood.scenario.pressure import StallingFiles
 from cordwood.testing import Broker
+from support.limits import require_open_files
 from support.lines import (
     TIMEOUT_S,
     Served,
@@ -48,6 +49,7 @@ def doors(broker: Broker) -> dict[str, int]:
 
 def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
     """They cost little memory, the thousand and first is answered, and nothing is left after."""
+    require_open_files(2048)
     with Served(tmp_path / "data") as served:
         served.warm_up()
         before = served.rss_bytes()

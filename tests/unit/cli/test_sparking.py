@@ -1,7 +1,6 @@
 """A command's Spark session ends as the command does, whatever ends it."""
 
 import os
-import resource
 import signal
 import subprocess
 import threading
@@ -13,6 +12,7 @@ import pytest
 from cordwood.cli import sparking
 from cordwood.errors import UnavailableError
 from cordwood.scenario.stage import wait_until
+from support.limits import require_open_files
 
 
 class FakeSpark:
@@ -109,8 +109,7 @@ def start_java():
 @pytest.fixture
 def many_descriptors():
     """As in a process with a thousand files open: the next number is one that select refuses."""
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2048:
-        pytest.skip("this process may not open so many")
+    require_open_files(2048)
     with ExitStack() as taken:
         for _ in range(1024):
             taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
