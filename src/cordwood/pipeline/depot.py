@@ -7,17 +7,20 @@ there, and list names. A written file is durable, and never seen half written un
 from __future__ import annotations
 
 import fcntl
+import io
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, Self, cast
+from typing import IO, Any, Final, Protocol
 
 from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline.tasks import naming
 
 _COPY_BYTES: Final = 1 << 20
+_REASON_CHARS: Final = 300
 _PART: Final = ".part"  # a file being written; no name of ours ends so
 
 
@@ -135,12 +138,14 @@ class ObjectDepot:
     def __init__(self, place: str) -> None:
         try:
             import obstore
+            from obstore.exceptions import BaseError
             from obstore.store import from_url
         except ImportError:
             raise ConfigError(
                 f'{place} is an object store, which needs obstore: run `pip install "cordwood[s3]"`'
             ) from None
         self._api: Any = obstore
+        self._error = BaseError
         self.place = place.rstrip("/")
         if place.startswith("file://"):
             Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
@@ -151,34 +156,53 @@ class ObjectDepot:
 
     def open(self, name: str) -> IO[bytes]:
         """An object for reading, block by block."""
-        self._api.head(self._store, name)  # raises FileNotFoundError now, not at the first read
-        return cast("IO[bytes]", _Reader(self._api.open_reader(self._store, name)))
+        with self._asking():
+            self._api.head(self._store, name)  # raises FileNotFoundError now, not when it is read
+            reader = self._api.open_reader(self._store, name)
+        return io.BufferedReader(_Reader(reader, self._asking), _COPY_BYTES)
 
     def put(self, name: str, source: IO[bytes]) -> None:
         """An object appears whole."""
-        self._api.put(self._store, name, source)
+        with self._asking(is_there=True):
+            self._api.put(self._store, name, source)
 
     def move(self, old: str, new: str) -> None:
         """A copy and a deletion, where the store has no rename."""
-        self._api.rename(self._store, old, new)
+        with self._asking():
+            self._api.rename(self._store, old, new)
 
     def remove(self, name: str) -> None:
         """Delete it; a store says nothing of an object that was not there."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self._asking():
             self._api.delete(self._store, name)
 
     def exists(self, name: str) -> bool:
         """Whether it is there."""
         try:
-            self._api.head(self._store, name)
+            with self._asking():
+                self._api.head(self._store, name)
         except FileNotFoundError:
             return False
         return True
 
     def names(self, prefix: str = "") -> list[str]:
         """Every object below a prefix."""
-        found = self._api.list(self._store, prefix or None)
-        return sorted(str(each["path"]) for chunk in found for each in chunk)
+        with self._asking():
+            found = self._api.list(self._store, prefix or None)
+            return sorted(str(each["path"]) for chunk in found for each in chunk)
+
+    @contextmanager
+    def _asking(self, *, is_there: bool = False) -> Iterator[None]:
+        """What the store refuses is one sentence; that an object is not there stays itself."""
+        try:
+            yield
+        except (self._error, OSError) as error:
+            if isinstance(error, FileNotFoundError) and not is_there:
+                raise
+            raise UnavailableError(
+                f"{self.place}: {_reason(str(error))}; look at the URL, the credentials and the "
+                "endpoint (docs/archive.md), then run this again"
+            ) from None
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
@@ -187,24 +211,32 @@ class ObjectDepot:
         yield
 
 
-class _Reader:
-    """An object as a file: as much of one as reading a bundle takes."""
+class _Reader(io.RawIOBase):
+    """An object as a file is to whoever buffers it."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, asking: Callable[[], AbstractContextManager[None]]) -> None:
         self._inner = inner
+        self._asking = asking
 
-    def read(self, size: int = -1) -> bytes:
-        found = self._inner.read() if size < 0 else self._inner.read(size)
-        return bytes(found)
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        with self._asking():
+            found = memoryview(self._inner.read(len(room)))
+        room[: len(found)] = found
+        return len(found)
 
     def close(self) -> None:
-        self._inner.close()
+        if not self.closed:
+            self._inner.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _reason(said: str) -> str:
+    """What a store says, without the pages around it: its own message, or the first line."""
+    told = re.search(r"<Message>(.*?)</Message>", said, re.DOTALL)
+    return told[1] if told else said.strip().partition("\n")[0][:_REASON_CHARS]
 
 
 def _sync(directory: Path) -> None:

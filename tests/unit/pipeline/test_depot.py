@@ -1,12 +1,16 @@
-"""A directory as an archive's place."""
+"""A directory as an archive's place, and an object store."""
 
 from __future__ import annotations
 
+import gzip
 import io
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from cordwood.errors import ConfigError, UnavailableError
+from cordwood.pipeline.bundles import GzipFile
 from cordwood.pipeline.depot import DirectoryDepot, open_depot
 
 
@@ -78,3 +82,62 @@ def test_an_object_store_does_what_a_directory_does(tmp_path):
     assert not depot.exists("t/2")
     with pytest.raises(FileNotFoundError):
         depot.open("t/2")
+
+
+class NoBucket(BaseHTTPRequestHandler):
+    """A store that answers everything as S3 does for a bucket that is not there."""
+
+    def refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        said = b"<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else said)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = refuse  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def no_bucket(monkeypatch):
+    pytest.importorskip("obstore")
+    with HTTPServer(("127.0.0.1", 0), NoBucket) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        for name, value in {
+            "ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+            "ALLOW_HTTP": "true",
+            "ACCESS_KEY_ID": "x",
+            "SECRET_ACCESS_KEY": "x",
+            "REGION": "here",
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield open_depot("s3://nowhere/archive")
+        server.shutdown()
+        serving.join()
+
+
+def test_a_store_that_refuses_is_one_sentence(no_bucket):
+    """With its own words, not the pages the library prints."""
+    for ask in (no_bucket.names, lambda: no_bucket.put("t/1", io.BytesIO(b"bundle"))):
+        with pytest.raises(UnavailableError) as refused:
+            ask()
+        assert str(refused.value).startswith("s3://nowhere/archive: There is no such bucket; look ")
+        assert "\n" not in str(refused.value)
+    assert not no_bucket.exists("t/1")
+
+
+def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
+    """In pieces of any size, and into a buffer: gzip asks for that."""
+    pytest.importorskip("obstore")
+    depot = open_depot(f"file://{tmp_path}/bucket")
+    text = bytes(range(256)) * 10_000
+    with io.BytesIO() as packed:
+        with gzip.GzipFile(fileobj=packed, mode="wb") as out:
+            out.write(text)
+        depot.put("t/1", io.BytesIO(packed.getvalue()))
+    with depot.open("t/1") as file, GzipFile(fileobj=file) as inside:
+        assert inside.read(1000) + inside.read() == text
