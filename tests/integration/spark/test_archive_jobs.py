@@ -141,6 +141,21 @@ def test_records_and_cursors_come_back_as_they_were(yard):
     assert max(r.timestamp_ms for r in yard.records("past")) == START_MS + 110
 
 
+def test_an_object_store_is_as_good_as_a_directory(yard):
+    """Written by tasks, read back, verified, restored, all through the library of stores."""
+    pytest.importorskip("obstore")
+    yard.depot = open_depot(f"file://{yard.broker.data}/bucket")
+    yard.produce("t", (0, a_batch(0, 100)))
+    yard.cut("t")
+    entries = yard.archive("t", bundle_records=40, parquet=True)
+    assert [e.records for e in entries] == [40, 40, 20]
+    assert yard.shelf("t").verify()[1] == []
+    assert yard.restore("t", "back").records == 100
+    assert content(yard.records("back")) == content(yard.records("t"))
+    yard.depot.remove(f"{yard.shelf('t').home}/{entries[1].bundle}")
+    assert [f.problem for f in yard.shelf("t").verify()[1]] == [Problem.MISSING]
+
+
 def test_what_a_transaction_gave_up_does_not_come_back(yard):
     """Nor do markers; records of a committed one and of nobody's do."""
 
