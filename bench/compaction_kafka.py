@@ -1,11 +1,11 @@
 """Our compaction beside Apache Kafka's cleaner: the same segment files, the same survivors.
 
-A log is filled through our store; its files are copied into the directory of a Kafka topic, as the
+Logs are filled through our store; their files are copied into directories of Kafka topics, as the
 layout is one. Both are warm from a log of a million records. Kafka's time is what its cleaner says
 of the pass, with two threads and every other setting as Kafka ships it; ours is the whole job on
 Spark: orders, proof and swap included. Then both logs are read, and must hold the same offsets.
-Kafka cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` sets the
-records.
+Kafka cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` names the
+sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,12 @@ from bench.rows import Row
 from cordwood.batch.columns import decode_columns
 from cordwood.batch.table import Longs
 
-RECORDS = int(os.environ.get("CORDWOOD_BENCH_COMPACTION_KAFKA", "10000000"))
+SIZES = [
+    int(size)
+    for size in os.environ.get(
+        "CORDWOOD_BENCH_COMPACTION_KAFKA", "1000000,10000000,30000000"
+    ).split(",")
+]
 WARM_RECORDS = 1_000_000
 CLEANED_S = 300.0
 EAGER, NEVER = "0.01", "1.0"  # min.cleanable.dirty.ratio: a share above it is cleaned
@@ -43,25 +48,40 @@ def run() -> Iterator[Row]:
         print(f"compaction_kafka: SKIPPED, Apache Kafka cannot be had here: {error}")
         return
     work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
+    logs = {"warm": WARM_RECORDS} | {f"bench{size}": size for size in SIZES}
     try:
-        for name, records in (("warm", WARM_RECORDS), ("data", RECORDS)):
+        for name, records in logs.items():
             fill(work / name, records)
-        theirs_s, theirs = clean_with_kafka(work)
+        theirs = clean_with_kafka(work, list(logs))
         with embedded_spark() as spark:
             compact(spark, work / "warm", "warm")
-            ours = compact(spark, work / "data", "cordwood")
-        if not np.array_equal(offsets_in(work / "data" / "bench-0"), theirs):
-            raise AssertionError("the two cleaners left different records")
-        note = f"{RECORDS:,} records, {len(theirs):,} left on both sides"
-        yield ours._replace(workload="compaction, same log")
-        rate = RECORDS / theirs_s
-        told = f"{note}, {theirs_s:.1f} s as it says itself, {THREADS} cleaner threads"
-        yield Row(
-            "compaction, same log", f"Apache Kafka {Kafka.version()}", rate, "records/s", told
-        )
-        yield Row("compaction, same log", "cordwood / Kafka", ours.value / rate, "times", note)
+            for name, records in list(logs.items())[1:]:
+                ours = compact(spark, work / name, "cordwood")
+                yield from compared(
+                    records, ours, theirs[name], offsets_in(work / name / "bench-0")
+                )
     finally:
         shutil.rmtree(work)
+
+
+class Cleaned(NamedTuple):
+    """What Kafka's cleaner did with a log."""
+
+    seconds: float
+    offsets: Longs
+
+
+def compared(records: int, ours: Row, theirs: Cleaned, left: Longs) -> Iterator[Row]:
+    """Both rates, and ours over theirs; both must have left the same."""
+    if not np.array_equal(left, theirs.offsets):
+        raise AssertionError("the two cleaners left different records")
+    workload = f"compaction, same log of {records / 1e6:g} M"
+    note = f"{records:,} records, {len(left):,} left on both sides"
+    yield ours._replace(workload=workload)
+    rate = records / theirs.seconds
+    told = f"{note}, {theirs.seconds:.1f} s as it says itself, {THREADS} cleaner threads"
+    yield Row(workload, f"Apache Kafka {Kafka.version()}", rate, "records/s", told)
+    yield Row(workload, "cordwood / Kafka", ours.value / rate, "times", note)
 
 
 class CleaningKafka(Kafka):
@@ -134,18 +154,18 @@ class CleaningKafka(Kafka):
         self.room.processes.clear()
 
 
-def clean_with_kafka(work: Path) -> tuple[float, Longs]:
-    """Seconds of the pass over the log, and the offsets it left."""
+def clean_with_kafka(work: Path, names: Sequence[str]) -> dict[str, Cleaned]:
+    """One pass over each log, one after another, the first to warm up."""
     with Server(CleaningKafka, Level.CACHED) as server:
         kafka, directory = server.contestant, server.room.path / "data"
-        kafka.create(["warm", "bench"])
+        kafka.create(names)
         kafka.shut_down()
-        for name, topic in (("warm", "warm"), ("data", "bench")):
-            take_over(work / name / "bench-0", directory / f"{topic}-0")
+        for name in names:
+            take_over(work / name / "bench-0", directory / f"{name}-0")
         server.start()
-        kafka.clean("warm")
-        seconds = kafka.clean("bench")
-        return seconds, offsets_in(directory / "bench-0")
+        return {
+            name: Cleaned(kafka.clean(name), offsets_in(directory / f"{name}-0")) for name in names
+        }
 
 
 def take_over(source: Path, target: Path) -> None:

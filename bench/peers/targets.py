@@ -152,12 +152,12 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "compaction, records/s",
-        ("compaction_kafka", "compaction, same log", "cordwood", ""), None, low=1_000_000,
+        ("compaction_kafka", "compaction, same log of 10 M", "cordwood", ""), None, low=1_000_000,
     ),
     Target(
         "compaction against Apache Kafka's cleaner, same log",
-        ("compaction_kafka", "compaction, same log", "cordwood", ""),
-        ("compaction_kafka", "compaction, same log", "Apache Kafka 3.9.1", ""), low=2,
+        ("compaction_kafka", "compaction, same log of 10 M", "cordwood", ""),
+        ("compaction_kafka", "compaction, same log of 10 M", "Apache Kafka 3.9.1", ""), low=2,
     ),
     Target(
         "router, records/s",
