@@ -66,6 +66,7 @@ class BrokerApi:
         self._where = where
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
+        self._parent = os.getppid()
 
     # --- what jobs ask ------------------------------------------------------------------------
 
@@ -186,14 +187,14 @@ class BrokerApi:
         self, method: str, path: str, body: dict[str, Any] | bytes | None = None, **params: str
     ) -> dict[str, Any]:
         """The answer, however often it takes while the broker is away and somebody waits for it."""
-        deadline, parent = time.monotonic() + self._timeout_s, os.getppid()
+        deadline = time.monotonic() + self._timeout_s
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         for pause_s in _pauses():
             try:
                 return exchange(self._connect(), method, path, params, data)
             except UnavailableError:
                 self.close()
-                is_orphan = os.getppid() != parent  # a reader that Spark's Java left behind
+                is_orphan = os.getppid() != self._parent  # a reader that Spark's Java left behind
                 if is_orphan or time.monotonic() + pause_s > deadline:
                     raise
                 time.sleep(pause_s)
