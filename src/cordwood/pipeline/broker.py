@@ -59,14 +59,22 @@ class BrokerApi:
     """One connection to the HTTP door, opened when first needed; one per thread."""
 
     def __init__(
-        self, where: Where, *, timeout_s: float = TIMEOUT_S, answer_s: float = ANSWER_S
+        self,
+        where: Where,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        answer_s: float = ANSWER_S,
+        for_parent: bool = False,
     ) -> None:
-        """``timeout_s`` bounds how long an absent broker is waited for, ``answer_s`` one answer."""
+        """``timeout_s`` bounds how long an absent broker is waited for, ``answer_s`` one answer.
+
+        ``for_parent``: nor is it waited for once the process that started this one is gone.
+        """
         self._answer_s = answer_s
         self._where = where
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
-        self._parent = os.getppid()
+        self._parent = os.getppid() if for_parent else None
 
     # --- what jobs ask ------------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class BrokerApi:
     def _ask(
         self, method: str, path: str, body: dict[str, Any] | bytes | None = None, **params: str
     ) -> dict[str, Any]:
-        """The answer, however often it takes while the broker is away and somebody waits for it."""
+        """The answer, however often it takes while the broker is away."""
         deadline = time.monotonic() + self._timeout_s
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         for pause_s in _pauses():
@@ -194,7 +202,7 @@ class BrokerApi:
                 return exchange(self._connect(), method, path, params, data)
             except UnavailableError:
                 self.close()
-                is_orphan = os.getppid() != self._parent  # a reader that Spark's Java left behind
+                is_orphan = self._parent not in {None, os.getppid()}
                 if is_orphan or time.monotonic() + pause_s > deadline:
                     raise
                 time.sleep(pause_s)

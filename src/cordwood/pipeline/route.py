@@ -195,7 +195,7 @@ class RouteReader(DataSourceStreamReader):
 
     def _broker(self) -> BrokerApi:
         if self._api is None:
-            self._api = BrokerApi(self._job.where)
+            self._api = BrokerApi(self._job.where, for_parent=True)  # Spark's Java may be killed
         return self._api
 
     def _ways(self) -> Any:

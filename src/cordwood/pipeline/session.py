@@ -1,8 +1,8 @@
 """The Spark session with the settings cordwood wants, embedded unless a master is named.
 
 An embedded session binds to loopback, opens no UI, speaks only of errors, and keeps its workers
-warm; its streaming settings cut the fixed cost of a micro-batch (see docs/bench.md). On a cluster
-only those settings are sent that are about the query, not the machine. ``conf`` wins over all.
+warm; its streaming settings cut the fixed cost of a micro-batch. On a cluster only those settings
+are sent that are about the query, not the machine. ``conf`` wins over all; Java hears both.
 With ``spark.cordwood.priority=idle`` an embedded Spark leaves the cores to whoever else wants them.
 
 Starting Spark is the only effect here; no topic is read.
