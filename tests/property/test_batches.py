@@ -228,7 +228,7 @@ def test_blocks_encoded_together_are_what_each_is_alone(blocks):
     """Many senders in one call: nobody's lines, numbers or mistakes become another's."""
     given_blocks = [(b"".join(some), producer) for some, producer in blocks]
     alone = [encode_lines_plain(chunk, 5, producer=producer) for chunk, producer in given_blocks]
-    assert encode_blocks(given_blocks, 5) == alone
+    assert encode_blocks(given_blocks, 5).each() == alone
 
 
 @given(lines, producers, st.data())

@@ -31,7 +31,9 @@ from cordwood.model import NO_PRODUCER
 __all__ = [
     "BATCH_BYTES_MAX",
     "REASONS",
+    "BlockFate",
     "LineBatch",
+    "LineBatches",
     "LineProducer",
     "Rejected",
     "encode_blocks",
@@ -91,6 +93,38 @@ class LineBatch(NamedTuple):
     last_n: int | None  # the producer's newest n, unchanged when no line was newer
 
 
+class BlockFate(NamedTuple):
+    """What became of one block among several; as ``LineBatch``."""
+
+    end: int  # of its batches in what all became
+    count: int  # type: ignore[assignment]
+    rejected: list[Rejected]
+    duplicates: int
+    last_n: int | None
+
+
+class LineBatches(NamedTuple):
+    """What several blocks became: their batches one after the other, and what of it is whose."""
+
+    data: bytearray
+    blocks: list[BlockFate]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every block became records, and nothing but."""
+        return all([fate.count and not fate.duplicates and not fate.rejected for fate in self[1]])
+
+    def each(self) -> list[LineBatch]:
+        """Each block's batches alone."""
+        if len(self.blocks) == 1:
+            return [LineBatch(self.data, *self.blocks[0][1:])]
+        ends = [0, *(fate.end for fate in self.blocks)]
+        return [
+            LineBatch(self.data[start : fate.end], *fate[1:])
+            for start, fate in zip(ends, self.blocks, strict=False)
+        ]
+
+
 def encode_lines(
     chunk: Buffer,
     now_ms: int,
@@ -99,7 +133,8 @@ def encode_lines(
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatch:
     """One block of complete lines → batches."""
-    return encode_blocks([(chunk, producer)], now_ms, batch_bytes_max=batch_bytes_max)[0]
+    blocks = encode_blocks([(chunk, producer)], now_ms, batch_bytes_max=batch_bytes_max)
+    return blocks.each()[0]
 
 
 def encode_blocks(
@@ -107,7 +142,7 @@ def encode_blocks(
     now_ms: int,
     *,
     batch_bytes_max: int = BATCH_BYTES_MAX,
-) -> list[LineBatch]:
+) -> LineBatches:
     """Blocks of complete lines → batches, each producer's its own, by the kernel when it is warm.
 
     A batch ends before it would pass ``batch_bytes_max``; a longer single line gets its own. A call
@@ -115,15 +150,20 @@ def encode_blocks(
     """
     if is_warm():
         return _encode_by_kernel(blocks, now_ms, batch_bytes_max)
-    return [
-        encode_lines_plain(chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max)
-        for chunk, producer in blocks
-    ]
+    data = bytearray()
+    fates: list[BlockFate] = []
+    for chunk, producer in blocks:
+        batch = encode_lines_plain(
+            chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max
+        )
+        data += batch.data
+        fates.append(BlockFate(len(data), *batch[1:]))
+    return LineBatches(data, fates)
 
 
 def _encode_by_kernel(
     blocks: Sequence[tuple[Buffer, LineProducer | None]], now_ms: int, batch_bytes_max: int
-) -> list[LineBatch]:
+) -> LineBatches:
     import numpy as np  # it comes with the kernels; start-up does without
 
     kernel = kernels()
@@ -145,7 +185,7 @@ def _encode_by_kernel(
     size = kernel.encode_lines(lines, rows, batch_bytes_max, header, out, rejected)
     del out  # a bytearray that is looked at cannot shrink
     del data[size:]
-    return _line_batches(data, rows.tolist(), rejected)
+    return LineBatches(data, _fates(rows.tolist(), rejected))
 
 
 def _block_rows(
@@ -161,23 +201,16 @@ def _block_rows(
     return rows
 
 
-def _line_batches(data: bytearray, rows: list[list[int]], rejected: Any) -> list[LineBatch]:
+def _fates(rows: list[list[int]], rejected: Any) -> list[BlockFate]:
     """What the kernel made of each block."""
-    found = []
-    start = first = 0
+    fates = []
+    first = 0
     for _, _, _, last_n, end, records, refused, duplicates in rows:
-        found.append(
-            LineBatch(
-                data[start:end] if len(rows) > 1 else data,
-                records,
-                _refusals(rejected[3 * first : 3 * (first + refused)]) if refused else [],
-                duplicates,
-                None if last_n == _NO_N else last_n,
-            )
-        )
-        start = end
+        refusals = _refusals(rejected[3 * first : 3 * (first + refused)]) if refused else []
+        newest = None if last_n == _NO_N else last_n
+        fates.append(BlockFate(end, records, refusals, duplicates, newest))
         first += refused
-    return found
+    return fates
 
 
 def _refusals(rejected: Any) -> list[Rejected]:

@@ -27,7 +27,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cordwood.batch.header import parse_headers
-from cordwood.batch.lines import LineBatch, LineProducer, encode_blocks, encode_frames
+from cordwood.batch.lines import (
+    LineBatch,
+    LineBatches,
+    LineProducer,
+    encode_blocks,
+    encode_frames,
+)
 from cordwood.batch.warmth import warm_soon
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
@@ -199,9 +205,13 @@ class IngressDesk:
         encoded = encode_blocks(
             [(block, session.producer) for session, block in gathered], self._clock.now_ms()
         )
-        for (session, block), batch in zip(gathered, encoded, strict=True):
+        for session, _ in gathered:
             session.is_gathered = False
-            self._store(session, block, batch)
+        if len(gathered) > 1 and encoded.is_plain and _are_alike([who for who, _ in gathered]):
+            self._submit_together([session for session, _ in gathered], encoded)
+        else:
+            for (session, block), batch in zip(gathered, encoded.each(), strict=True):
+                self._store(session, block, batch)
         has_room = self.has_room()
         for session, _ in gathered:
             if session.rejects or not has_room:
@@ -255,6 +265,35 @@ class IngressDesk:
         append.droppable = producer is None
         self._writer.submit(append)
         self.stats.records += count
+        self.stats.bytes += len(data)
+
+    def _submit_together(self, sessions: list[IngressSession], encoded: LineBatches) -> None:
+        """One append for lines of many: what an append costs the log is shared by all."""
+        newest: list[int | None] = []
+        records = 0
+        for session, fate in zip(sessions, encoded.blocks, strict=True):
+            assert session.producer is not None
+            producer_id, epoch, _ = session.producer
+            session.producer = LineProducer(producer_id, epoch, fate.last_n)
+            newest.append(fate.last_n)
+            records += fate.count
+
+        def done(outcome: Outcome) -> None:
+            for session, last_n in zip(sessions, newest, strict=True):
+                self._settle(session, outcome, last_n)
+
+        data = encoded.data
+        append = Append(sessions[0].partition, data, parse_headers(data), records, done)
+        append.hold = True
+        append.strict = False
+        try:
+            self._writer.submit(append)
+        except CordwoodError as error:  # the broker is stopping
+            for session in sessions:
+                self._end(session)
+                self._fail(session, error)
+            return
+        self.stats.records += records
         self.stats.bytes += len(data)
 
     def _begin(self, session: IngressSession) -> None:
@@ -358,6 +397,17 @@ class IngressDesk:
     def _free_name(self, session: IngressSession) -> None:
         if session.name is not None and self._named.get(session.name) is session:
             del self._named[session.name]
+
+
+def _are_alike(sessions: list[IngressSession]) -> bool:
+    """Whether their lines may be one append: named, alive, and for the same partition."""
+    partition = sessions[0].partition
+    return all(
+        [
+            session.producer is not None and not session.failed and session.partition is partition
+            for session in sessions
+        ]
+    )
 
 
 def _log_lost_letters(future: asyncio.Future[Appended]) -> None:

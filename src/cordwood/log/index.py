@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from operator import lt
 from typing import Final, NamedTuple
 
-from cordwood.batch.header import BatchHeader
+from cordwood.batch.header import LOG_OVERHEAD, BatchHeader
 from cordwood.log.scan import Read
 from cordwood.model import NO_TIMESTAMP
 
@@ -76,7 +76,7 @@ class MemoryIndex:
             self._positions.append(position)
             self._offsets.append(header.last_offset - self.base_offset)
             self._bytes_since = 0
-        self._bytes_since += header.size_bytes
+        self._bytes_since += LOG_OVERHEAD + header.batch_length
 
     def seal(self) -> None:
         """Force the last time entry."""

@@ -57,7 +57,6 @@ from cordwood.log.tail import (
     Alone,
     Batches,
     Group,
-    Stored,
     Tail,
     assign,
     offset_span,
@@ -316,7 +315,7 @@ class Partition:
         is_stamped = self.config.message_timestamp_type == "LogAppendTime"
         append_ms = now_ms if is_stamped else NO_TIMESTAMP
         stored = assign(data, headers, base_offset, self.leader_epoch, append_ms)
-        group.add(member, data, list(map(Stored, stored, markers)))
+        group.add(member, data, stored, markers)
         log_start_offset = self._window.log_start_offset
         return Appended(base_offset, stored[-1].last_offset, append_ms, log_start_offset)
 
@@ -329,8 +328,7 @@ class Partition:
             for member in group.members:
                 outcomes[member] = error
         else:
-            for header, marker in group.stored:
-                self._note(header, marker, now_ms)
+            self._note(group, now_ms)
 
     def _begin_epoch(self) -> None:
         """Write down the term before its first batch."""
@@ -339,14 +337,15 @@ class Partition:
             sidecars.write_epochs(self._files, self.directory, epochs)
             self._epochs = epochs
 
-    def _note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
+    def _note(self, group: Group, now_ms: int) -> None:
         active = self._active
-        active.note(header, active.size_bytes)
-        self.next_offset = header.end_offset
-        ended = self.producers.update(header, now_ms, marker)
-        if ended is not None:
-            active.aborted = (*active.aborted, ended)
-            active.aborted_count += 1
+        active.note(group.headers)
+        self.next_offset = active.end_offset
+        for header, marker in zip(group.headers, group.markers, strict=True):
+            ended = self.producers.update(header, now_ms, marker)
+            if ended is not None:
+                active.aborted = (*active.aborted, ended)
+                active.aborted_count += 1
 
     def sync(self) -> None:
         """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""

@@ -193,18 +193,14 @@ class Producers:
         producer.seen_ms = now_ms
         if header.is_control:
             return self._end(header, producer, marker) if marker is not None else None
-        if header.base_sequence >= 0:
-            producer.sent.append(
-                Sent(
-                    header.base_sequence,
-                    header.last_sequence,
-                    header.base_offset,
-                    header.last_offset,
-                    header.max_timestamp_ms,
-                )
-            )
+        first, base_offset = header.base_sequence, header.base_offset
+        if first >= 0:
+            delta = header.last_offset_delta
+            last = (first + delta) % SEQUENCE_MODULUS
+            sent = Sent(first, last, base_offset, base_offset + delta, header.max_timestamp_ms)
+            producer.sent.append(sent)
         if header.is_transactional:
-            self._open.setdefault(header.producer_id, header.base_offset)
+            self._open.setdefault(header.producer_id, base_offset)
         return None
 
     def _end(self, header: BatchHeader, producer: Producer, marker: Marker) -> Aborted | None:

@@ -365,7 +365,8 @@ class Loader:
             walk = Walk(read_fd(file.fd), size_bytes, base_offset)
             aborted: list[Aborted] = []
             for located in walk:
-                active.note(located.header, located.position)
+                assert located.position == active.size_bytes
+                active.note([located.header])
                 self._note(walk, located, producers, aborted)
                 epochs = with_epoch(epochs, located.header.leader_epoch, located.header.base_offset)
             active.aborted, active.aborted_count = tuple(aborted), len(aborted)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -131,18 +131,19 @@ class Segment:
 
     # --- the writer -------------------------------------------------------------------------
 
-    def note(self, header: BatchHeader, position: int) -> None:
-        """Count one batch that stands at the end of the active segment."""
+    def note(self, headers: Iterable[BatchHeader]) -> None:
+        """Count batches that stand at the end of the active segment, one after the other."""
         assert not self.is_sealed
-        assert position == self.size_bytes
-        assert isinstance(self.index, MemoryIndex)
-        self.index.add(header, position)
-        self.newest_ms = self.index.newest.timestamp_ms
-        if self.first_ms == NO_TIMESTAMP:
-            self.first_ms = header.max_timestamp_ms
-        self.records += header.count
-        self.end_offset = header.end_offset
-        self.size_bytes = position + header.size_bytes
+        index = self.index
+        assert isinstance(index, MemoryIndex)
+        for header in headers:
+            index.add(header, self.size_bytes)
+            if self.first_ms == NO_TIMESTAMP:
+                self.first_ms = header.max_timestamp_ms
+            self.records += header.count
+            self.end_offset = header.base_offset + header.last_offset_delta + 1
+            self.size_bytes += LOG_OVERHEAD + header.batch_length
+        self.newest_ms = index.newest.timestamp_ms
 
     def seal(self) -> None:
         """It will not grow any more and its index is in files: drop the one in memory."""

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cordwood.batch.header import BatchHeader, parse_header, patch, stamp_append_time
+from cordwood.batch.header import (
+    CONTROL_BIT,
+    LOG_OVERHEAD,
+    BatchHeader,
+    parse_header,
+    patch,
+    stamp_append_time,
+)
 from cordwood.batch.records import Marker, parse_marker
 from cordwood.config import KIB
 from cordwood.decide.roll import Room
@@ -105,13 +112,6 @@ class Alone(NamedTuple):
     strict: bool
 
 
-class Stored(NamedTuple):
-    """One batch as it will stand in the file, and the marker it holds if it is one."""
-
-    header: BatchHeader
-    marker: Marker | None
-
-
 class Group:
     """Appends whose offsets are assigned, written with one call: each call lets go of the GIL.
 
@@ -120,7 +120,8 @@ class Group:
     """
 
     def __init__(self) -> None:
-        self.stored: list[Stored] = []
+        self.headers: list[BatchHeader] = []  # as the batches will stand in the file
+        self.markers: list[Marker | None] = []  # what each of them holds, if it is one
         self.size_bytes = 0
         self.span = 0  # offsets
         self.members: list[int] = []  # which of the appends, by their place
@@ -140,16 +141,21 @@ class Group:
             span += header.last_offset_delta + 1
         return span <= room_records
 
-    def add(self, member: int, data: bytearray | memoryview, stored: list[Stored]) -> None:
+    def add(
+        self,
+        member: int,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        markers: list[Marker | None],
+    ) -> None:
         """Let them join."""
         self.members.append(member)
         self._chunks.append(data)
-        self.stored += stored
+        self.headers += headers
+        self.markers += markers
         self.size_bytes += len(data)
-        for header, _ in stored:
-            self.span += header.last_offset_delta + 1
-            if header.producer_id >= 0:
-                self._producers.add(header.producer_id)
+        self.span += offset_span(headers)
+        self._producers.update([who.producer_id for who in headers if who.producer_id >= 0])
 
     def data(self) -> bytearray | memoryview:
         """All of their bytes."""
@@ -181,7 +187,7 @@ def assign(
         else:
             stamp_append_time(data, position, append_ms)
             stored.append(parse_header(data, position))
-        position += header.size_bytes
+        position += LOG_OVERHEAD + header.batch_length
         base_offset += header.last_offset_delta + 1
     assert position == len(data), "the headers are those of the bytes"
     return stored
@@ -191,6 +197,8 @@ def parse_markers(
     data: bytearray | memoryview, headers: Sequence[BatchHeader]
 ) -> list[Marker | None]:
     """Per batch the marker it holds, if it is one."""
+    if not any([header.attributes & CONTROL_BIT for header in headers]):
+        return [None] * len(headers)
     markers: list[Marker | None] = []
     position = 0
     for header in headers:

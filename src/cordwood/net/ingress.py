@@ -17,7 +17,14 @@ from cordwood.config import KIB
 from cordwood.errors import CordwoodError, ProtocolError
 from cordwood.net.server import Door, Link
 from cordwood.wire.line.framing import TooLong
-from cordwood.wire.line.ingress import Frames, HalfLine, Hello, IngressConnection, Lines
+from cordwood.wire.line.ingress import (
+    Frames,
+    HalfLine,
+    Hello,
+    IngressConnection,
+    IngressEvent,
+    Lines,
+)
 
 logger = logging.getLogger("cordwood.net")
 
@@ -69,7 +76,11 @@ class IngressProtocol(asyncio.BufferedProtocol):
         """Bytes arrived."""
         if self._waits and self._link:
             self._link.pause()  # uvloop begins to read after connection_made, whatever that asked
-        self._receive(self._shared.buffer[:nbytes])
+        data = bytes(self._shared.buffer[:nbytes])
+        if self._session and not self._waits and self._lines.is_block(data):
+            self._take(self._session, Lines(data))  # nothing stands before it
+        else:
+            self._receive(data)
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still want to hear what became of its lines."""
@@ -126,7 +137,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
         is_held = bool(self._waits & {"room", "hello", "rejects"})
         return self._session is not None and (self._session.under_way > 0 or is_held)
 
-    def _receive(self, data: memoryview) -> None:
+    def _receive(self, data: bytes) -> None:
         try:
             self._lines.receive(data)
         except ProtocolError as error:
@@ -142,16 +153,22 @@ class IngressProtocol(asyncio.BufferedProtocol):
             event = self._lines.next_event()
             if event is None:
                 break
-            assert self._link
-            self._shared.door.touch(self._link)
-            try:
-                self._handle(session, event)
-            except CordwoodError as error:  # the broker is stopping
-                self._refuse(error)
+            if not self._take(session, event):
                 return
             if session.rejects:
                 self._pause("rejects")
         self._hold()
+
+    def _take(self, session: IngressSession, event: IngressEvent) -> bool:
+        """Hand one event on; False when that was the end of it."""
+        assert self._link
+        self._shared.door.touch(self._link)
+        try:
+            self._handle(session, event)
+        except CordwoodError as error:  # the broker is stopping
+            self._refuse(error)
+            return False
+        return True
 
     def _hold(self) -> None:
         """Read no more while bad lines are being written, or there is no room for good ones."""
@@ -164,9 +181,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
             self._pause("room")
             self._desk.wait_for_room(session)
 
-    def _handle(
-        self, session: IngressSession, event: Hello | Lines | Frames | TooLong | HalfLine
-    ) -> None:
+    def _handle(self, session: IngressSession, event: IngressEvent) -> None:
         if isinstance(event, Lines):
             self._desk.lines(session, event.block)
         elif isinstance(event, Frames):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import pytest
 
+from cordwood.batch.lines import REASONS
 from cordwood.batch.records import decode_batches
+from cordwood.errors import PartitionOffline
+from cordwood.log.files import OpenFile
 from cordwood.model import Record
 from cordwood.scenario.pressure import StallingFiles
 from cordwood.testing import Broker
@@ -242,3 +246,94 @@ def test_names_are_free_again_after_their_connections():
             assert len(desk._named) == 20
         until(lambda: not desk._named, "names are given back")
         assert ask(broker.control, "GET_ACK") == b"ACK 20"
+
+
+@contextlib.contextmanager
+def gathered(
+    broker: Broker, files: StallingFiles, wires: list[Wire], blocks: list[bytes]
+) -> Iterator[None]:
+    """What these send waits together for somebody's sync; it is stored when the block ends."""
+    desk = broker.service.broker.ingress
+    with Wire(broker.ingress) as first:
+        last_n = int(first.hello("first")[-1])
+        with files.stalled():
+            first.send(numbered(last_n + 1, last_n + 2, key="first"))
+            until(lambda: desk._named["first"].under_way, "its line is being synced")
+            for wire, block in zip(wires, blocks, strict=True):
+                wire.send(block)
+            until(lambda: len(desk._gathered) == len(wires), "the others' lines wait")
+            yield
+
+
+def test_many_who_send_at_once_are_each_told_of_their_own_lines():
+    """They share an append, and nothing else: counts and numbers differ."""
+    files = StallingFiles()
+    with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(20)]
+        for number, wire in enumerate(wires):
+            wire.hello(f"p{number}")
+        for turn in range(3):
+            starts = [100 * number + 10 * turn + 1 for number in range(20)]
+            spans = [(start, start + 1 + start // 100 % 4) for start in starts]
+            keys = [f"k.{number}" for number in range(20)]
+            blocks = [numbered(*span, key=key) for span, key in zip(spans, keys, strict=True)]
+            with gathered(broker, files, wires, blocks):
+                pass
+            for wire, (_, end) in zip(wires, spans, strict=True):
+                wire.acked(end - 1)
+        found = [(line.routing_key, line.n) for line in read_topic(broker.control)]
+    for number in range(20):
+        sent = [100 * number + 10 * turn + 1 for turn in range(3)]
+        expected = [n for start in sent for n in range(start, start + 1 + number % 4)]
+        assert [n for key, n in found if key == f"k.{number}"] == expected
+
+
+@pytest.mark.parametrize("names", [5, 6], ids=["one nameless", "all named"])
+def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
+    files = StallingFiles()
+    with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(6)]
+        for number, wire in enumerate(wires):
+            if number < names:
+                wire.hello(f"p{number}")
+            wire.send(numbered(1, 3, key=f"k.{number}"))
+            until(lambda count=2 * number + 2: high_watermark(broker.control) == count, "stored")
+        blocks = [numbered(3, 5, key=f"k.{number}") for number in range(6)]
+        blocks[1] = b"this is no record\n" + blocks[1]
+        blocks[2] = numbered(1, 3, key="k.2")  # both were sent before
+        blocks[3] = numbered(2, 4, key="k.3")  # and here one of them
+        with gathered(broker, files, wires, blocks):
+            pass
+        for wire, n in zip(wires[:names], (4, 4, 2, 3, 4, 4), strict=False):
+            wire.acked(2)
+            if n > 2:
+                wire.acked(n)
+        assert letters(broker, 1) == [(b"this is no record", REASONS[1], source(wires[1]))]
+        until(lambda: high_watermark(broker.control) == 12 + 1 + 9, "all are stored")
+        found = [(line.routing_key, line.n) for line in read_topic(broker.control)]
+    full = [1, 2, 3, 4]
+    kept = {"k.0": full, "k.1": full, "k.2": [1, 2], "k.3": [1, 2, 3], "k.4": full, "k.5": full}
+    assert {key: [n for who, n in found if who == key] for key in kept} == kept
+
+
+def test_when_what_many_sent_cannot_be_stored_each_of_them_hears_it():
+    class Broken(StallingFiles):
+        is_broken = False
+
+        def write_at(self, file: OpenFile, data: bytearray | memoryview, position: int) -> None:
+            if self.is_broken:
+                raise PartitionOffline("the disk is gone")
+            super().write_at(file, data, position)
+
+    files = Broken()
+    with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(4)]
+        for number, wire in enumerate(wires):
+            wire.hello(f"p{number}")
+            wire.send(numbered(1, 2)).acked(1)
+        blocks = [numbered(2, 3)] * 4
+        with gathered(broker, files, wires, blocks):
+            files.is_broken = True
+        for wire in wires:
+            assert wire.rest().startswith(b"ERR PARTITION_OFFLINE ")
+        files.is_broken = False

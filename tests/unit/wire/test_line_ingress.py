@@ -172,3 +172,28 @@ def test_tls_at_the_plain_door_is_a_protocol_error():
     with pytest.raises(UnexpectedTls):
         connection.receive(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
     assert events(connection) == []
+
+
+def test_what_is_a_block_is_what_would_be_handed_out_as_it_is():
+    connection = IngressConnection(20)
+    whole = b"a|1|1|x\n"
+    assert not connection.is_block(whole), "the first line may be a HELLO"
+    connection.receive(whole)
+    assert not connection.is_block(whole), "one waits to be taken, and comes before it"
+    events(connection)
+    assert connection.is_block(whole)
+    assert not connection.is_block(b"a|1|1")
+    assert not connection.is_block(whole * 3), "a line too long may be among them"
+    connection.receive(b"a|1|1")
+    assert not connection.is_block(b"|x\n"), "it ends a line that has begun"
+    connection.receive(b"|x\n")
+    events(connection)
+    connection.receive(b"y" * 50)
+    assert not connection.is_block(whole), "it ends a line that is too long"
+
+
+def test_a_framed_connection_has_no_blocks_of_lines():
+    connection = IngressConnection(100)
+    connection.receive(b"\x08\0\0\0a|1|1|x\n")
+    events(connection)
+    assert not connection.is_block(b"\x08\0\0\0a|1|1|x\n")

@@ -118,6 +118,18 @@ class IngressConnection:
         else:
             self._receive_frames(data)
 
+    def is_block(self, data: bytes | bytearray) -> bool:
+        """Whether ``receive`` would hand this out as it is: whole lines, between two others.
+
+        As most packets are that hold few lines. Who asks may then do without ``receive``.
+        """
+        return (
+            not (self._tail or self._skipped or self._is_first or self._events)
+            and self.framing is Framing.TEXT
+            and data.endswith(b"\n")
+            and len(data) <= self._bytes_max
+        )
+
     def receive_eof(self) -> None:
         """The peer has closed its side; what it left unfinished becomes a last event."""
         if self.framing is None:
@@ -167,9 +179,8 @@ class IngressConnection:
 
     def _receive_text(self, data: bytes | bytearray) -> None:
         """Hand out everything up to the last newline in one block; keep the rest."""
-        is_amid = self._tail or self._skipped or self._is_first
-        if not is_amid and data.endswith(b"\n") and len(data) <= self._bytes_max:
-            self._events.append(Lines(bytes(data)))  # as most packets are that hold few lines
+        if self.is_block(data):
+            self._events.append(Lines(bytes(data)))
             return
         start = 0
         if self._skipped:
