@@ -1,8 +1,8 @@
-"""The least that a server in Python can do, as a bound: lines in, a write, perhaps a sync, ACKs out.
+"""The least a server in Python can do, as a bound: lines in, a write, perhaps a sync, ACKs out.
 
-What one turn of the event loop brings is written with one call and synced with one, and each sender
-is told. No record is made of a line, nothing is checked, numbered or remembered, and nobody can read
-it back. So what is left is the loop, its sockets and the file: a server that does more is slower.
+What one turn of the event loop brings is written with one call and synced with one, and each
+sender is told. No record is made of a line, nothing is checked, numbered or remembered, and nobody
+can read it back. What is left is the loop, its sockets and the file: who does more is slower.
 
     python -m bench.peers.least FILE synced|cached
 """

@@ -261,3 +261,16 @@ def wires(address: str, count: int) -> Iterator[list[Wire]]:
     """Many connections at once."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Wire(address)) for _ in range(count)]
+
+
+def is_blocked(wire: Wire, data: bytes, times: int) -> bool:
+    """Whether the peer stops reading before it was all said; each time the same."""
+    wire.socket.settimeout(1)
+    try:
+        for _ in range(times):
+            wire.send(data)
+    except TimeoutError:
+        return True
+    finally:
+        wire.socket.settimeout(TIMEOUT_S)
+    return False

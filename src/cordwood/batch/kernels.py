@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cordwood.batch.line_kernels import LINE_OVERHEAD, encode_lines
+from cordwood.batch.line_kernels import LINE_OVERHEAD, WIDE, count_lines, encode_lines
 from cordwood.batch.machine import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -69,7 +69,9 @@ __all__ = [
     "ROW_OVERHEAD",
     "SEQUENCE",
     "TABLE_FIELDS",
+    "WIDE",
     "count_batches",
+    "count_lines",
     "crc32c",
     "crc32c_portable",
     "encode_batches",
@@ -81,7 +83,7 @@ __all__ = [
     "scan_records",
 ]
 
-MACHINE_DIGEST: Final = "9e0ee581eef6c378"
+MACHINE_DIGEST: Final = "1be418558c8e886c"
 
 END_CLEAN: Final = 0
 END_TORN: Final = 1

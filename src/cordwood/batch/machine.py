@@ -145,6 +145,54 @@ def trailing_zeros(_context: Any, word: Any) -> Any:
 
 
 @machine
+def match32(_context: Any, array: Any, position: Any, byte: Any) -> Any:
+    """Which of 32 bytes are this one: a bit for each, the first one's lowest."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, position, byte = arguments
+        vector = ir.VectorType(ir.IntType(8), 32)
+        address = _address(context, builder, signature.args[0], array, position)
+        loaded = builder.load(builder.bitcast(address, vector.as_pointer()))
+        loaded.align = 1
+        first = builder.insert_element(
+            ir.Constant(vector, ir.Undefined), byte, ir.Constant(ir.IntType(32), 0)
+        )
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 32), [0] * 32)
+        wanted = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), lanes)
+        found = builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), ir.IntType(32))
+        return builder.zext(found, ir.IntType(64))
+
+    return types.uint64(array, types.int64, types.uint8), codegen
+
+
+@machine
+def count_bits(_context: Any, word: Any) -> Any:
+    """How many bits are 1."""
+
+    def codegen(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), codegen
+
+
+@machine
+def copy32(_context: Any, to: Any, to_position: Any, source: Any, position: Any) -> Any:
+    """Copy 32 bytes, aligned or not; both arrays have them."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, to_position, source, position = arguments
+        vector = ir.VectorType(ir.IntType(8), 32).as_pointer()
+        target = _address(context, builder, signature.args[0], to, to_position)
+        origin = _address(context, builder, signature.args[2], source, position)
+        loaded = builder.load(builder.bitcast(origin, vector))
+        loaded.align = 1
+        builder.store(loaded, builder.bitcast(target, vector)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(to, types.int64, source, types.int64), codegen
+
+
+@machine
 def store64(_context: Any, array: Any, position: Any, word: Any) -> Any:
     """Write what ``load64`` read."""
 

@@ -178,7 +178,7 @@ class Broker:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self.gate.stop()
-        self.ingress.flush()
+        await self.ingress.stop()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.writer.close)
         await asyncio.sleep(0)  # let the last commit's answers out

@@ -7,7 +7,8 @@ takes it over, after everything the first had under way has ended, so that no li
 twice between them.
 
 What many sessions send until the writer is free is gathered and encoded together: a call of the
-kernel costs as much as fifty lines do in it.
+kernel costs as much as fifty lines do in it. A large block is encoded beside the loop, which reads
+the next one meanwhile; whatever else its session sends before that is done comes after it.
 
 Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
 writer, and their bytes are below a bound. At the limit ``block`` stops reading sockets until a
@@ -25,16 +26,21 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cordwood.batch.header import parse_headers
 from cordwood.batch.lines import (
     LineBatch,
     LineBatches,
     LineProducer,
+    count_lines,
     encode_blocks,
     encode_frames,
+    encode_lines,
+    is_warm,
 )
 from cordwood.batch.warmth import warm_soon
+from cordwood.broker.aside import Aside
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
@@ -45,10 +51,14 @@ from cordwood.log.commit import Append
 from cordwood.log.partition import Appended, Outcome, Partition
 from cordwood.log.writer import Writer
 
+T = TypeVar("T")
+
 logger = logging.getLogger("cordwood.broker")
 
 BUFFER_BYTES_MAX = 16 * MIB  # what may wait for the writer, however few records that is
 GATHER_BYTES_MAX = 64 * KIB  # no block waits for others once so much is there
+ASIDE_BYTES = 64 * KIB  # a block as large is encoded beside the loop: a hop costs less than it does
+ASIDE_BYTES_MAX = 4 * MIB  # of blocks beside the loop: no socket is read beyond
 REJECTS_PER_TURN = 256  # bad lines written before the loop turns to others
 
 
@@ -78,11 +88,18 @@ class IngressSession:
     producer: LineProducer | None = None
     under_way: int = 0
     is_gathered: bool = False  # a block of its lines waits to be encoded
+    asides: int = 0  # pieces of its work that are done beside the loop
     failed: bool = False
     is_gone: bool = False  # its connection is
     acked_n: int | None = None  # to be told with the next commit
     rejects: deque[tuple[bytes, str]] = field(default_factory=deque)  # not yet written
     drained: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def advance(self, last_n: int | None) -> None:
+        """Lines up to this ``n`` are encoded: what is not newer was stored, or is on its way."""
+        if self.producer is not None:
+            producer_id, epoch, _ = self.producer
+            self.producer = LineProducer(producer_id, epoch, last_n)
 
 
 class IngressDesk:
@@ -104,6 +121,7 @@ class IngressDesk:
         self._gathered: list[tuple[IngressSession, bytes | memoryview]] = []
         self._gathered_bytes = 0
         self._gathered_lines = 0
+        self._aside = Aside("cordwood-encode")
         self._named: dict[str, IngressSession] = {}
         self._waiting: list[IngressSession] = []
         self._to_ack: list[IngressSession] = []
@@ -128,15 +146,16 @@ class IngressDesk:
 
     def must_wait(self, session: IngressSession) -> bool:
         """Whether the session's socket is to be left unread until there is room."""
+        if self._aside.bytes >= ASIDE_BYTES_MAX:
+            return True
         may_drop = self._config.ingress_overflow == "drop_oldest" and session.producer is None
         return not may_drop and not self.has_room()
 
     def has_room(self) -> bool:
         """Whether another block of lines may be taken from a socket."""
-        return (
-            self._writer.waiting_records + self._gathered_lines < self._config.ingress_buffer
-            and self._writer.waiting_bytes < BUFFER_BYTES_MAX
-        )
+        lines = self._writer.waiting_records + self._gathered_lines + self._aside.lines
+        size_bytes = self._writer.waiting_bytes + self._aside.bytes
+        return lines < self._config.ingress_buffer and size_bytes < BUFFER_BYTES_MAX
 
     def wait_for_room(self, session: IngressSession) -> None:
         """``session.resume`` is called once there is room again."""
@@ -148,10 +167,13 @@ class IngressDesk:
         to_ack, self._to_ack = self._to_ack, []
         for session in to_ack:
             self._tell_ack(session)
-        if self._waiting and self.has_room():
-            waiting, self._waiting = self._waiting, []
-            for session in waiting:
-                session.resume("room")
+        if self.has_room():
+            self._let_read()
+
+    def _let_read(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for session in waiting:
+            session.resume("room")
 
     async def hello(self, session: IngressSession, name: str, epoch: int | None) -> tuple[int, int]:
         """Take the producer's name; its epoch and the last ``n`` that is durable (0 = none yet)."""
@@ -184,6 +206,9 @@ class IngressDesk:
             return
         if session.is_gathered:
             self.flush()  # what the next n of a producer may be, the last block tells
+        if session.asides or (len(block) >= ASIDE_BYTES and is_warm()):
+            self._encode_aside(session, block)
+            return
         session.is_gathered = True
         self._begin(session)
         self._gathered.append((session, block))
@@ -205,8 +230,9 @@ class IngressDesk:
         encoded = encode_blocks(
             [(block, session.producer) for session, block in gathered], self._clock.now_ms()
         )
-        for session, _ in gathered:
+        for (session, _), fate in zip(gathered, encoded.blocks, strict=True):
             session.is_gathered = False
+            session.advance(fate.last_n)
         if len(gathered) > 1 and encoded.is_plain and _are_alike([who for who, _ in gathered]):
             self._submit_together([session for session, _ in gathered], encoded)
         else:
@@ -217,12 +243,56 @@ class IngressDesk:
             if session.rejects or not has_room:
                 session.hold()
 
+    def _encode_aside(self, session: IngressSession, block: bytes | memoryview) -> None:
+        """Encode and submit this block after what the session has beside the loop already."""
+        now_ms = self._clock.now_ms()
+
+        def encode() -> LineBatch:
+            encoded = encode_lines(block, now_ms, producer=session.producer)
+            session.advance(encoded.last_n)  # nobody else encodes for it as long as this goes on
+            return encoded
+
+        def store(encoded: LineBatch) -> None:
+            self._store(session, block, encoded)
+            if session.rejects or not self.has_room():
+                session.hold()
+
+        self._begin(session)
+        self._do_aside(session, encode, store, count_lines(block), len(block))
+        if not self.has_room():
+            session.hold()
+
+    def _do_aside(
+        self,
+        session: IngressSession,
+        work: Callable[[], T],
+        then: Callable[[T], None],
+        lines: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
+        def done(future: asyncio.Future[T]) -> None:
+            session.asides -= 1
+            try:
+                result = future.result()
+            except BaseException:  # never meant to be: no line after this one may be taken
+                session.failed = True
+                self._end(session)
+                session.close()
+                raise
+            then(result)
+            if self._aside.bytes < ASIDE_BYTES_MAX and not self.must_wait(session):
+                self._let_read()
+
+        session.asides += 1
+        self._aside.run(work, done, lines=lines, size_bytes=size_bytes)
+
     def frames(self, session: IngressSession, bodies: tuple[bytes, ...]) -> None:
         """The same for messages that came as frames."""
         if session.failed:
             return
         self._begin(session)
         encoded = encode_frames(bodies, self._clock.now_ms(), producer=session.producer)
+        session.advance(encoded.last_n)
         self._store(session, b"".join(bodies) if encoded.rejected else b"", encoded)
 
     def _store(
@@ -250,10 +320,8 @@ class IngressDesk:
     def _submit(
         self, session: IngressSession, data: bytearray, count: int, last_n: int | None
     ) -> None:
-        producer = session.producer
-        if producer is not None:
-            session.producer = LineProducer(producer.producer_id, producer.epoch, last_n)
-        elif not self.has_room():
+        is_nameless = session.producer is None
+        if is_nameless and not self.has_room():
             self._drop_oldest(count)
 
         def done(outcome: Outcome) -> None:
@@ -262,25 +330,19 @@ class IngressDesk:
         append = Append(session.partition, data, parse_headers(data), count, done)
         append.hold = True
         append.strict = False
-        append.droppable = producer is None
+        append.droppable = is_nameless
         self._writer.submit(append)
         self.stats.records += count
         self.stats.bytes += len(data)
 
     def _submit_together(self, sessions: list[IngressSession], encoded: LineBatches) -> None:
         """One append for lines of many: what an append costs the log is shared by all."""
-        newest: list[int | None] = []
-        records = 0
-        for session, fate in zip(sessions, encoded.blocks, strict=True):
-            assert session.producer is not None
-            producer_id, epoch, _ = session.producer
-            session.producer = LineProducer(producer_id, epoch, fate.last_n)
-            newest.append(fate.last_n)
-            records += fate.count
 
         def done(outcome: Outcome) -> None:
-            for session, last_n in zip(sessions, newest, strict=True):
-                self._settle(session, outcome, last_n)
+            for session, fate in zip(sessions, encoded.blocks, strict=True):
+                self._settle(session, outcome, fate.last_n)
+
+        records = sum([fate.count for fate in encoded.blocks])
 
         data = encoded.data
         append = Append(sessions[0].partition, data, parse_headers(data), records, done)
@@ -346,7 +408,16 @@ class IngressDesk:
         """Bytes that are no record go to the dead letters, with why and whence."""
         if session.is_gathered:
             self.flush()  # bad lines among what came before them go first
-        self._reject_all(session, [(line, reason)])
+        if not session.asides:
+            self._reject_all(session, [(line, reason)])
+            return
+
+        def follow(_: None) -> None:
+            self._reject_all(session, [(line, reason)])
+            self._end(session)
+
+        self._begin(session)
+        self._do_aside(session, lambda: None, follow)
 
     def _reject_all(self, session: IngressSession, lines: list[tuple[bytes, str]]) -> None:
         self.stats.rejected += len(lines)
@@ -385,6 +456,11 @@ class IngressDesk:
 
     # --- the end --------------------------------------------------------------------------
 
+    async def stop(self) -> None:
+        """Submit what has gathered, and what is being encoded."""
+        self.flush()
+        await self._aside.stop()
+
     def leave(self, session: IngressSession) -> None:
         """The connection is gone. What it had under way goes on; its name is free after that."""
         session.is_gone = True
@@ -402,11 +478,9 @@ class IngressDesk:
 def _are_alike(sessions: list[IngressSession]) -> bool:
     """Whether their lines may be one append: named, alive, and for the same partition."""
     partition = sessions[0].partition
-    return all(
-        [
-            session.producer is not None and not session.failed and session.partition is partition
-            for session in sessions
-        ]
+    return not any(
+        session.producer is None or session.failed or session.partition is not partition
+        for session in sessions
     )
 
 

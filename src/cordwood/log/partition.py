@@ -35,7 +35,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cordwood.batch.header import BatchHeader
-from cordwood.batch.records import Marker
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason, plan_roll, plan_room

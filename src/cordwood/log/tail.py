@@ -197,7 +197,7 @@ def parse_markers(
     data: bytearray | memoryview, headers: Sequence[BatchHeader]
 ) -> list[Marker | None]:
     """Per batch the marker it holds, if it is one."""
-    if not any([header.attributes & CONTROL_BIT for header in headers]):
+    if not any(header.attributes & CONTROL_BIT for header in headers):
         return [None] * len(headers)
     markers: list[Marker | None] = []
     position = 0

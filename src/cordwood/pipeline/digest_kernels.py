@@ -15,7 +15,7 @@ from numba import types
 
 from cordwood.batch.machine import INTS, LONG, LONGS, READ, SPANS, WRITE, kernel, load64, part
 
-MACHINE_DIGEST = "9e0ee581eef6c378"
+MACHINE_DIGEST = "1be418558c8e886c"
 
 ENTRIES = types.Array(types.uint32, 2, "C")
 SLOTS = types.Array(types.int32, 1, "C")

@@ -12,7 +12,7 @@ import numpy as np
 
 from cordwood.batch.machine import INTS, LONG, LONGS, READ, kernel, part
 
-MACHINE_DIGEST = "9e0ee581eef6c378"
+MACHINE_DIGEST = "1be418558c8e886c"
 
 DOT = 0x2E
 ASCII_END = 0x80

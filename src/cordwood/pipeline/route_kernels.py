@@ -33,7 +33,7 @@ from cordwood.batch.machine import (
     varint_size,
 )
 
-MACHINE_DIGEST = "9e0ee581eef6c378"
+MACHINE_DIGEST = "1be418558c8e886c"
 
 RECORD_OVERHEAD = 64  # the numbers of a record, the digits of its offset, a length; at most
 

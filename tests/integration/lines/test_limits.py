@@ -13,29 +13,16 @@ from cordwood.scenario.pressure import StallingFiles
 from cordwood.testing import Broker
 from support.limits import require_open_files
 from support.lines import (
-    TIMEOUT_S,
     Served,
     Wire,
     ask,
     high_watermark,
+    is_blocked,
     numbered,
     read_topic,
     until,
     wires,
 )
-
-
-def is_blocked(wire: Wire, data: bytes, times: int) -> bool:
-    """Whether the peer stops reading before it was all said; each time the same."""
-    wire.socket.settimeout(1)
-    try:
-        for _ in range(times):
-            wire.send(data)
-    except TimeoutError:
-        return True
-    finally:
-        wire.socket.settimeout(TIMEOUT_S)
-    return False
 
 
 async def sweep(broker: Broker) -> None:
