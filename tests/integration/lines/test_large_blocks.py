@@ -46,6 +46,7 @@ def asides(broker: Broker) -> int:
 
 
 def test_what_follows_a_large_block_comes_after_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """However small it is; and what it repeats is known, though nothing is stored yet."""
     with Broker(kafka="off", durability="os") as broker, Wire(broker.ingress) as wire:
         wire.hello("steady")
         wire.send(numbered(1, 101))
@@ -63,6 +64,7 @@ def test_what_follows_a_large_block_comes_after_it(bench: Bench, monkeypatch: py
 
 
 def test_dead_letters_of_a_large_block_come_before_those_that_followed(bench: Bench):
+    """A bad line in it, then a line too long, then a half one: in the order they came."""
     with Broker(kafka="off", durability="os", line_bytes_max=100) as broker:
         with Wire(broker.ingress) as wire:
             wire.send(b"test.k|17|1|good\nthe first bad one\n")
@@ -120,6 +122,7 @@ def test_a_block_that_cannot_be_encoded_ends_its_connection_and_no_other(
 def test_a_stop_waits_for_what_is_being_encoded(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """Lines taken from a socket that has closed have no other copy."""
     stop = Aside.stop
 
     async def let_go_and_stop(aside: Aside) -> None:

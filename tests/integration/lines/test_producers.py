@@ -290,6 +290,7 @@ def test_many_who_send_at_once_are_each_told_of_their_own_lines():
 
 @pytest.mark.parametrize("names", [5, 6], ids=["one nameless", "all named"])
 def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
+    """Each block's fate is its own, also when they were encoded by one call."""
     files = StallingFiles()
     with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(6)]
@@ -317,6 +318,8 @@ def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
 
 
 def test_when_what_many_sent_cannot_be_stored_each_of_them_hears_it():
+    """One append failed, and it was everybody's."""
+
     class Broken(StallingFiles):
         is_broken = False
 

@@ -175,6 +175,7 @@ def test_tls_at_the_plain_door_is_a_protocol_error():
 
 
 def test_what_is_a_block_is_what_would_be_handed_out_as_it_is():
+    """Whole lines, with nothing begun or waiting before them."""
     connection = IngressConnection(20)
     whole = b"a|1|1|x\n"
     assert not connection.is_block(whole), "the first line may be a HELLO"
@@ -193,6 +194,7 @@ def test_what_is_a_block_is_what_would_be_handed_out_as_it_is():
 
 
 def test_a_framed_connection_has_no_blocks_of_lines():
+    """A newline in a frame ends nothing."""
     connection = IngressConnection(100)
     connection.receive(b"\x08\0\0\0a|1|1|x\n")
     events(connection)
