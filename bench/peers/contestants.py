@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class Contestant(Protocol):
     settings: ClassVar[dict[Level, str]]
     speeches: ClassVar[tuple[str, ...]]  # what it understands: names of bench.peers.speech
     settle_s: ClassVar[float]  # until what it loads in the background is there
+    is_bound: ClassVar[bool]  # of what could be reached: it takes messages, and that is all
 
     def __init__(self, level: Level, room: Room) -> None: ...
 
@@ -191,6 +193,7 @@ class Cordwood:
     }
     speeches: ClassVar = ("line", "kafka")
     settle_s: ClassVar = KERNELS_S
+    is_bound: ClassVar = False
     level: Level
     room: Room
 
@@ -230,6 +233,7 @@ class Redis:
     }
     speeches: ClassVar = ("redis",)
     settle_s: ClassVar = 0.0
+    is_bound: ClassVar = False
     level: Level
     room: Room
 
@@ -268,6 +272,7 @@ class Nats:
     }
     speeches: ClassVar = ("nats",)
     settle_s: ClassVar = 0.0
+    is_bound: ClassVar = False
     level: Level
     room: Room
 
@@ -308,6 +313,7 @@ class Kmq:
     settings: ClassVar = {Level.CACHED: "no ack; in gawk's buffer first, then the page cache"}
     speeches: ClassVar = ("raw lines",)
     settle_s: ClassVar = 0.0
+    is_bound: ClassVar = False
     level: Level
     room: Room
     PROGRAM: ClassVar = '{ print ++seq "|" systime() "|" $0 > log_path }'
@@ -351,8 +357,48 @@ class Kmq:
             process.wait(START_S)
 
     def stored(self) -> int:
-        with self.log_path.open("rb") as log:
-            return sum(block.count(b"\n") for block in iter(lambda: log.read(1 << 20), b""))
+        return count_newlines(self.log_path)
+
+
+@dataclass
+class Least:
+    """Not a peer but a bound: the least that a server in Python can do for a client that waits."""
+
+    name: ClassVar = "any Python server"
+    settings: ClassVar = {
+        Level.SYNCED: "a write and an fdatasync for what a turn of the loop brings; nothing else",
+        Level.CACHED: "the write alone",
+    }
+    speeches: ClassVar = ("least",)
+    settle_s: ClassVar = 0.0
+    is_bound: ClassVar = True
+    level: Level
+    room: Room
+
+    @classmethod
+    def version(cls) -> str:
+        from importlib.metadata import version
+
+        return f"uvloop {version('uvloop')}"
+
+    def launch(self) -> None:
+        command = (sys.executable, "-m", "bench.peers.least", str(self.log_path), self.level)
+        process = self.room.run(*command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        self.room.addresses["least"] = ("127.0.0.1", int(process.stdout.readline()))
+
+    @property
+    def log_path(self) -> Path:
+        return self.room.path / "append.log"
+
+    def is_ready(self) -> bool:
+        return True  # it has said where it listens
+
+    def prepare(self) -> None:
+        """It has one file, and no topics."""
+
+    def stored(self) -> int:
+        return count_newlines(self.log_path)
 
 
 @dataclass
@@ -366,6 +412,7 @@ class Kafka:
     }
     speeches: ClassVar = ("kafka",)
     settle_s: ClassVar = 0.0
+    is_bound: ClassVar = False
     level: Level
     room: Room
     JVM: ClassVar = [
@@ -429,6 +476,11 @@ class Kafka:
         return rdkafka.stored("{}:{}".format(*self.room.addresses["kafka"]), TOPIC)
 
 
+def count_newlines(path: Path) -> int:
+    with path.open("rb") as log:
+        return sum(block.count(b"\n") for block in iter(lambda: log.read(1 << 20), b""))
+
+
 def answers(address: Address, question: bytes, beginning: bytes) -> bool:
     """Whether a server at the address replies to the question with such a beginning."""
     try:
@@ -439,4 +491,4 @@ def answers(address: Address, question: bytes, beginning: bytes) -> bool:
         return False
 
 
-CONTESTANTS: tuple[type[Contestant], ...] = (Cordwood, Redis, Nats, Kmq, Kafka)
+CONTESTANTS: tuple[type[Contestant], ...] = (Cordwood, Redis, Nats, Kmq, Kafka, Least)

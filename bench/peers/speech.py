@@ -214,6 +214,7 @@ class KafkaBatched(Kafka):
 SPEECHES: dict[str, type] = {
     "raw lines": RawLines,
     "line": Lines,
+    "least": Lines,
     "redis": Redis,
     "nats": Nats,
     "kafka": Kafka,
