@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.peers.results import MORE, OURS, TITLES, Result, Results
-from bench.peers.targets import KAFKA, LINES, TIMES, Verdict, verdicts
+from bench.peers.targets import EVEN, KAFKA, LINES, TIMES, Verdict, verdicts
 from bench.run import aligned, human
 
 DASH = "\N{EN DASH}"
-LOST = 0.95  # below it we say that we lose; between, that it is even
+LOST = 1 - EVEN  # below it we say that we lose
 
 
 def ours_beside(peer: Result, results: Results) -> Result | None:
@@ -88,8 +88,15 @@ def target_line(verdict: Verdict) -> list[str]:
     if verdict.value is None:
         return [verdict.target.what, verdict.bound, "", "not measured in this run"]
     said = f"{human(verdict.value)}{TIMES if verdict.target.other else ''}"
-    short = "the client's limit" if verdict.is_client_bound else "**missed**"
-    return [verdict.target.what, verdict.bound, said, "met" if verdict.is_met else short]
+    return [verdict.target.what, verdict.bound, said, word(verdict)]
+
+
+def word(verdict: Verdict) -> str:
+    if verdict.is_client_bound and not verdict.is_met:
+        return "the client's limit"
+    if verdict.is_even:
+        return "even"
+    return "met" if verdict.is_met else "**missed**"
 
 
 def losses(results: Results) -> list[tuple[float, Result, Result]]:

@@ -10,6 +10,7 @@ from bench.run import human
 LINES, KAFKA = "cordwood (lines)", "cordwood (Kafka)"
 SYNCED, CACHED = "synced", "cached"
 TIMES = "\N{MULTIPLICATION SIGN}"
+EVEN = 0.05  # nearer than this to a peer is neither ahead nor behind: rounds differ by more
 
 
 class Target(NamedTuple):
@@ -34,6 +35,13 @@ class Verdict(NamedTuple):
         assert self.value is not None
         low, high = self.target.low, self.target.high
         return (low is None or self.value >= low) and (high is None or self.value <= high)
+
+    @property
+    def is_even(self) -> bool:
+        """About the same as a peer we should not be behind: another run may say the contrary."""
+        assert self.value is not None
+        bound = self.target.low or self.target.high
+        return self.target.other is not None and bound == 1 and abs(self.value - 1) <= EVEN
 
     @property
     def bound(self) -> str:

@@ -71,6 +71,24 @@ def test_target_is_met_missed_or_not_measured():
     assert report.target_line(targets.Verdict(target, 1.9))[-1] == "**missed**"
 
 
+@pytest.mark.parametrize(
+    ("low", "value", "word"),
+    [
+        (1, 0.94, "**missed**"),
+        (1, 0.96, "even"),
+        (1, 1.04, "even"),
+        (1, 1.06, "met"),
+        (2, 1.99, "**missed**"),
+    ],
+)
+def test_who_should_not_be_behind_is_even_when_about_the_same(low, value, word):
+    """On either side, as the next run may say the contrary; no other bound is softened."""
+    target = targets.Target("t", ("w", "c", "ours", "l"), ("w", "c", "peer", "l"), low=low)
+    assert report.target_line(targets.Verdict(target, value))[-1] == word
+    alone = targets.Target("t", ("w", "c", "ours", "l"), None, low=low)
+    assert report.target_line(targets.Verdict(alone, value))[-1] != "even"
+
+
 def test_a_target_between_two_rows_of_the_clients_limit_is_neither_met_nor_missed():
     """Their ratio is about 1 whatever the servers do; one such row alone excuses nothing."""
     target = targets.TARGETS[6]

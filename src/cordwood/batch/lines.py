@@ -55,6 +55,7 @@ REASONS: Final = {
     6: "n is not a whole number from 0 to 2**63 - 1",
 }
 _NEWLINE: Final = 10
+_SMALL_BYTES: Final = 1024  # less is counted sooner than a kernel is called
 _NO_N: Final = -1
 _CONTROL: Final = bytes(range(32)) + b"\x7f"
 _KEY_BYTES_MAX: Final = 249
@@ -127,8 +128,8 @@ class LineBatches(NamedTuple):
 
 
 def count_lines(block: Buffer) -> int:
-    """How many newlines there are; ``bytes.count`` takes forty times as long."""
-    if not is_warm():
+    """How many newlines there are; of a large block ``bytes.count`` takes forty times as long."""
+    if len(block) < _SMALL_BYTES or not is_warm():
         return bytes(block).count(b"\n")
     return int(kernels().count_lines(_read_only(block)))
 

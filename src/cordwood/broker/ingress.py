@@ -215,7 +215,7 @@ class IngressDesk:
         self._gathered_bytes += len(block)
         is_little = self._gathered_bytes < GATHER_BYTES_MAX
         if is_little:
-            self._gathered_lines += bytes(block).count(b"\n")
+            self._gathered_lines += count_lines(block)
         if not is_little or not self.has_room():
             self.flush()
         elif len(self._gathered) == 1:

@@ -3,12 +3,14 @@
 Each rule is checked for the kernel and for its plain twin.
 """
 
+import numpy as np
 import pytest
 
 from cordwood.batch.header import check_batches, parse_headers
 from cordwood.batch.lines import (
     LineBatch,
     LineProducer,
+    count_lines,
     encode_frames,
     encode_lines,
     encode_lines_plain,
@@ -209,3 +211,22 @@ def test_any_buffer_is_taken(encode):
     buffer = bytearray(b"##k|1|2|x\n##")
     assert encode(memoryview(buffer)[2:-2], NOW) == encode(b"k|1|2|x\n", NOW)
     buffer.clear()
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 33, 1023, 1024, 1025, 70_000])
+def test_newlines_of_any_block_are_counted(size: int):
+    """By a kernel 32 bytes at a time, or without one: the same."""
+    data = np.random.default_rng(size).choice(np.frombuffer(b"\n|x", np.uint8), size).tobytes()
+    for block in (data, memoryview(data)):
+        assert count_lines(block) == data.count(b"\n")
+
+
+def test_fields_of_every_length_are_copied_whole_wherever_they_end():
+    """The kernel looks and copies 32 bytes at a time, but never past the end of the block."""
+    warm()
+    for length in range(140):
+        text = bytes(range(128, 256)) * 2
+        key, payload = text[: 1 + length % 249], text[:length]
+        lines = b"%b|%d|%d|%b\n" % (key, 10 ** (length % 18), length, payload)
+        for block in (lines, lines + lines, lines + b"k|1|1|\n", b"short\n" + lines):
+            assert encode_lines(block, NOW) == encode_lines_plain(block, NOW), length
