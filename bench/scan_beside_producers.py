@@ -4,6 +4,8 @@ A Kafka producer with one record in flight waits for each ack (synced to the dev
 process scans a topic of the same data directory, again and again, all columns, on every core. That
 is a hard case: broker, producer, Java and its workers share the machine's cores and its disk.
 ``polite`` is the same scan with ``spark.cordwood.priority=idle``: the cores nobody else wants.
+*Any Python server* is what the machine does to a server that has next to nothing to do: one that
+writes a line, syncs and answers (``bench.peers.least``), asked over a plain socket.
 ``CORDWOOD_BENCH_RECORDS`` sets how many records are scanned.
 """
 
@@ -21,7 +23,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench.peers import rdkafka
+from bench.peers import client, rdkafka
 from bench.rows import Row
 from cordwood.scenario.stage import Child, Stage
 
@@ -35,11 +37,13 @@ def run() -> Iterator[Row]:
     with Stage("bench-beside", out=io.StringIO()) as stage:
         broker = stage.serve(durability="fsync")
         rdkafka.produce(broker.addresses["kafka"], SCANNED, 100, RECORDS, "all", "none")
-        yield from report("no scan", acks(broker))
-        for name, polite in (("scan", False), ("scan, polite", True)):
-            with scanning(stage.directory / "data", polite) as scans:
-                taken = acks(broker)
-                yield from report(name, taken, f", {scans()} scans of {RECORDS:,} records")
+        with least(stage.directory / "least.log") as bound:
+            yield from report("no scan", acks(broker), acks_of(bound))
+            for name, polite in (("scan", False), ("scan, polite", True)):
+                with scanning(stage.directory / "data", polite) as scans:
+                    taken = acks(broker)
+                    more = f", {scans()} scans of {RECORDS:,} records"
+                    yield from report(name, taken, acks_of(bound), more)
 
 
 def acks(broker: Child) -> list[float]:
@@ -58,11 +62,32 @@ def acks(broker: Child) -> list[float]:
     return taken
 
 
-def report(variant: str, taken: list[float], more: str = "") -> Iterator[Row]:
-    marks = statistics.quantiles(taken, n=100)
-    note = f"{len(taken)} acks, one in flight{more}"
-    yield Row(f"ack beside a Spark scan, {variant}", "p50", marks[49], "ms", note)
-    yield Row(f"ack beside a Spark scan, {variant}", "p99", marks[98], "ms")
+def acks_of(bound: tuple[str, int]) -> list[float]:
+    """The same for a line to the least of servers."""
+    return client.one_in_flight(bound, "least", MEASURE_S)
+
+
+@contextmanager
+def least(path: Path) -> Iterator[tuple[str, int]]:
+    """The least of servers, synced; where it listens."""
+    command = [sys.executable, "-m", "bench.peers.least", str(path), "synced"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None, "a pipe"
+    try:
+        yield ("127.0.0.1", int(process.stdout.readline()))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def report(scan: str, taken: list[float], bound: list[float], more: str = "") -> Iterator[Row]:
+    workload = f"ack beside a Spark scan, {scan}"
+    for prefix, times, said in (("", taken, more), ("any Python server, ", bound, "")):
+        marks = statistics.quantiles(times, n=100)
+        note = f"{len(times)} acks, one in flight{said}"
+        yield Row(workload, f"{prefix}p50", marks[49], "ms", note)
+        yield Row(workload, f"{prefix}p99", marks[98], "ms")
 
 
 @contextmanager

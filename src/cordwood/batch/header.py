@@ -47,6 +47,9 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 assert HEADER.size == HEADER_BYTES
 
 
+_new: Final = tuple.__new__  # as ``_make`` does, without a frame of Python for each header
+
+
 class BatchHeader(NamedTuple):
     """The header's fields as they stand in the bytes; properties say what they mean."""
 
@@ -71,7 +74,7 @@ class BatchHeader(NamedTuple):
 
     def patched(self, base_offset: int, leader_epoch: int) -> BatchHeader:
         """This header after ``patch``."""
-        return BatchHeader._make((base_offset, self[1], leader_epoch, *self[3:]))
+        return _new(BatchHeader, (base_offset, self[1], leader_epoch, *self[3:]))
 
     @property
     def last_offset(self) -> int:
@@ -126,18 +129,18 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
             f"a batch header needs {HEADER_BYTES} bytes; {len(data) - position} are left "
             f"at position {position}"
         )
-    return BatchHeader._make(HEADER.unpack_from(data, position))
+    return _new(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def parse_headers(data: Buffer) -> list[BatchHeader]:
     """The headers of concatenated whole batches of our own making: nothing is checked."""
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
-    make, unpack = BatchHeader._make, HEADER.unpack_from  # a hot loop: many senders, few records
+    new, unpack = _new, HEADER.unpack_from  # a hot loop: many senders, few records
     while position < end:
         if end - position < HEADER_BYTES:
             parse_header(data, position)  # says what is wrong
-        header = make(unpack(data, position))
+        header = new(BatchHeader, unpack(data, position))
         size_bytes = LOG_OVERHEAD + header[1]
         assert size_bytes >= HEADER_BYTES, "we made this batch"
         headers.append(header)

@@ -26,7 +26,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from cordwood.batch.header import SEQUENCE_MODULUS, BatchHeader, crc32c
+from cordwood.batch.header import (
+    CONTROL_BIT,
+    SEQUENCE_MODULUS,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    crc32c,
+)
 from cordwood.batch.records import Marker
 from cordwood.errors import InvalidTransaction, OutOfOrderSequence, StaleProducer
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP
@@ -83,9 +89,8 @@ class Producer:
 
     def enter(self, epoch: int) -> None:
         """A higher epoch begins its sequences anew."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.sent.clear()
+        self.epoch = epoch
+        self.sent.clear()
 
 
 class WrongSnapshot(Exception):  # caught within the room, where the log is replayed
@@ -159,7 +164,7 @@ class Producers:
             producer = self._by_id.get(header.producer_id)
             if producer is not None:
                 _check_epoch(header, producer.epoch)
-                if not header.is_control:
+                if self._open and not header.is_control:
                     self._check_transaction(header)
 
     def _check_transaction(self, header: BatchHeader) -> None:
@@ -189,9 +194,11 @@ class Producers:
         producer = self._by_id.get(header.producer_id)
         if producer is None:
             producer = self._by_id[header.producer_id] = Producer()
-        producer.enter(header.producer_epoch)
+        if producer.epoch != header.producer_epoch:
+            producer.enter(header.producer_epoch)
         producer.seen_ms = now_ms
-        if header.is_control:
+        attributes = header.attributes
+        if attributes & CONTROL_BIT:
             return self._end(header, producer, marker) if marker is not None else None
         first, base_offset = header.base_sequence, header.base_offset
         if first >= 0:
@@ -199,7 +206,7 @@ class Producers:
             last = (first + delta) % SEQUENCE_MODULUS
             sent = Sent(first, last, base_offset, base_offset + delta, header.max_timestamp_ms)
             producer.sent.append(sent)
-        if header.is_transactional:
+        if attributes & TRANSACTIONAL_BIT:
             self._open.setdefault(header.producer_id, base_offset)
         return None
 

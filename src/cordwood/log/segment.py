@@ -136,13 +136,16 @@ class Segment:
         assert not self.is_sealed
         index = self.index
         assert isinstance(index, MemoryIndex)
+        position, records, header = self.size_bytes, self.records, None
         for header in headers:
-            index.add(header, self.size_bytes)
+            index.add(header, position)
+            records += header.count
+            position += LOG_OVERHEAD + header.batch_length
             if self.first_ms == NO_TIMESTAMP:
                 self.first_ms = header.max_timestamp_ms
-            self.records += header.count
-            self.end_offset = header.base_offset + header.last_offset_delta + 1
-            self.size_bytes += LOG_OVERHEAD + header.batch_length
+        if header is not None:
+            self.end_offset = header.end_offset
+        self.size_bytes, self.records = position, records
         self.newest_ms = index.newest.timestamp_ms
 
     def seal(self) -> None:
