@@ -29,6 +29,7 @@ from cordwood.wire.line.ingress import (
 logger = logging.getLogger("cordwood.net")
 
 READ_BYTES = 512 * KIB  # some thousand lines: what a block costs besides is then little
+NEWLINE = 10
 
 
 class IngressDoor:
@@ -76,11 +77,13 @@ class IngressProtocol(asyncio.BufferedProtocol):
         """Bytes arrived."""
         if self._waits and self._link:
             self._link.pause()  # uvloop begins to read after connection_made, whatever that asked
-        data = bytes(self._shared.buffer[:nbytes])
-        if self._session and not self._waits and self._lines.is_block(data):
-            self._take(self._session, Lines(data))  # nothing stands before it
-        else:
-            self._receive(data)
+        data = self._shared.buffer[:nbytes]
+        if self._session and not self._waits and data[-1] == NEWLINE:
+            block = bytes(data)
+            if self._lines.is_block(block):
+                self._take(self._session, Lines(block))  # nothing stands before it
+                return
+        self._receive(data)
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still want to hear what became of its lines."""
@@ -137,7 +140,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
         is_held = bool(self._waits & {"room", "hello", "rejects"})
         return self._session is not None and (self._session.under_way > 0 or is_held)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: memoryview) -> None:
         try:
             self._lines.receive(data)
         except ProtocolError as error:

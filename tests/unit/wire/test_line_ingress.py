@@ -199,3 +199,26 @@ def test_a_framed_connection_has_no_blocks_of_lines():
     connection.receive(b"\x08\0\0\0a|1|1|x\n")
     events(connection)
     assert not connection.is_block(b"\x08\0\0\0a|1|1|x\n")
+
+
+def test_a_reused_buffer_may_be_shown_again_and_again():
+    """However its bytes are cut, they are copied out of it before it is filled anew."""
+    text = b"".join(b"k|1|%d|%s\n" % (n, b"x" * (n % 90)) for n in range(300))
+    text += b"y" * 150 + b"\n" + b"k|1|300|last\n" + b"half a li"
+    for size in (1, 7, 64, 1000, len(text)):
+        connection, taken = IngressConnection(120), []
+        buffer = bytearray(size)
+        for start in range(0, len(text), size):
+            part = text[start : start + size]
+            buffer[: len(part)] = part
+            connection.receive(memoryview(buffer)[: len(part)])
+            taken += events(connection)
+            buffer[:] = bytes(size)
+        connection.receive_eof()
+        taken += events(connection)
+        lines = b"".join(bytes(event.block) for event in taken if isinstance(event, Lines))
+        assert lines == text.replace(b"y" * 150 + b"\n", b"").removesuffix(b"half a li"), size
+        assert [type(event) for event in taken if not isinstance(event, Lines)] == [
+            TooLong,
+            HalfLine,
+        ]

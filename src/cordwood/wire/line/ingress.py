@@ -114,7 +114,7 @@ class IngressConnection:
         if self.framing is None:
             self._head = data if isinstance(data, bytes) else bytes(data)
         elif self.framing is Framing.TEXT:
-            self._receive_text(bytes(data) if isinstance(data, memoryview) else data)
+            self._receive_text(self._copy(data) if isinstance(data, memoryview) else data)
         else:
             self._receive_frames(data)
 
@@ -176,6 +176,17 @@ class IngressConnection:
     def _add_frames(self, bodies: list[bytes]) -> None:
         if bodies:
             self._events.append(Frames(tuple(bodies)))
+
+    def _copy(self, view: memoryview) -> bytes:
+        """What a view shows, behind the line that had begun: one copy does for both.
+
+        Unless that line is the longer part of it: a drip would copy it again and again.
+        """
+        if self._skipped or len(self._tail) > len(view):
+            return bytes(view)
+        whole = b"".join((self._tail, view))
+        self._tail.clear()
+        return whole
 
     def _receive_text(self, data: bytes | bytearray) -> None:
         """Hand out everything up to the last newline in one block; keep the rest."""
