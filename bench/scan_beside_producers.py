@@ -24,6 +24,7 @@ from pathlib import Path
 import confluent_kafka
 
 from bench.peers import client, rdkafka
+from bench.peers.contestants import Least, Level, Server
 from bench.rows import Row
 from cordwood.scenario.stage import Child, Stage
 
@@ -37,7 +38,8 @@ def run() -> Iterator[Row]:
     with Stage("bench-beside", out=io.StringIO()) as stage:
         broker = stage.serve(durability="fsync")
         rdkafka.produce(broker.addresses["kafka"], SCANNED, 100, RECORDS, "all", "none")
-        with least(stage.directory / "least.log") as bound:
+        with Server(Least, Level.SYNCED) as server:
+            bound = server.addresses["least"]
             yield from report("no scan", acks(broker), acks_of(bound))
             for name, polite in (("scan", False), ("scan, polite", True)):
                 with scanning(stage.directory / "data", polite) as scans:
@@ -65,20 +67,6 @@ def acks(broker: Child) -> list[float]:
 def acks_of(bound: tuple[str, int]) -> list[float]:
     """The same for a line to the least of servers."""
     return client.one_in_flight(bound, "least", MEASURE_S)
-
-
-@contextmanager
-def least(path: Path) -> Iterator[tuple[str, int]]:
-    """The least of servers, synced; where it listens."""
-    command = [sys.executable, "-m", "bench.peers.least", str(path), "synced"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None, "a pipe"
-    try:
-        yield ("127.0.0.1", int(process.stdout.readline()))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def report(scan: str, taken: list[float], bound: list[float], more: str = "") -> Iterator[Row]:

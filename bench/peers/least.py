@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import cast
 
 import uvloop
 
@@ -50,7 +51,7 @@ class Sender(asyncio.BufferedProtocol):
         self._is_named = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's, which is no subclass
 
     def get_buffer(self, _: int) -> memoryview:
         return self._least.buffer

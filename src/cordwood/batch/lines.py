@@ -99,7 +99,7 @@ class BlockFate(NamedTuple):
     """What became of one block among several; as ``LineBatch``."""
 
     end: int  # of its batches in what all became
-    count: int  # type: ignore[assignment]
+    records: int
     rejected: list[Rejected]
     duplicates: int
     last_n: int | None
@@ -114,7 +114,7 @@ class LineBatches(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether every block became records, and nothing but."""
-        return not any(fate.rejected or fate.duplicates or not fate.count for fate in self.blocks)
+        return not any(fate.rejected or fate.duplicates or not fate.records for fate in self.blocks)
 
     def each(self) -> list[LineBatch]:
         """Each block's batches alone."""

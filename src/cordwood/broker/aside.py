@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class Aside:
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._futures: set[asyncio.Future[object]] = set()
+        self._futures: set[asyncio.Future[Any]] = set()
         self.lines = 0  # in the pieces that have not come back
         self.bytes = 0
 
@@ -35,7 +35,7 @@ class Aside:
         self.lines += lines
         self.bytes += size_bytes
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        self._futures.add(future)  # type: ignore[arg-type]
+        self._futures.add(future)
 
         def done(_: asyncio.Future[T]) -> None:
             self._futures.discard(future)

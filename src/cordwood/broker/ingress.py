@@ -328,12 +328,8 @@ class IngressDesk:
             self._settle(session, outcome, last_n)
 
         append = Append(session.partition, data, parse_headers(data), count, done)
-        append.hold = True
-        append.strict = False
         append.droppable = is_nameless
-        self._writer.submit(append)
-        self.stats.records += count
-        self.stats.bytes += len(data)
+        self._hand_over(append)
 
     def _submit_together(self, sessions: list[IngressSession], encoded: LineBatches) -> None:
         """One append for lines of many: what an append costs the log is shared by all."""
@@ -342,21 +338,22 @@ class IngressDesk:
             for session, fate in zip(sessions, encoded.blocks, strict=True):
                 self._settle(session, outcome, fate.last_n)
 
-        records = sum([fate.count for fate in encoded.blocks])
-
+        records = sum([fate.records for fate in encoded.blocks])
         data = encoded.data
-        append = Append(sessions[0].partition, data, parse_headers(data), records, done)
-        append.hold = True
-        append.strict = False
         try:
-            self._writer.submit(append)
+            self._hand_over(Append(sessions[0].partition, data, parse_headers(data), records, done))
         except CordwoodError as error:  # the broker is stopping
             for session in sessions:
                 self._end(session)
                 self._fail(session, error)
-            return
-        self.stats.records += records
-        self.stats.bytes += len(data)
+
+    def _hand_over(self, append: Append) -> None:
+        """Lines have no other copy, so they wait for space; and their numbers may have gaps."""
+        append.hold = True
+        append.strict = False
+        self._writer.submit(append)
+        self.stats.records += append.records
+        self.stats.bytes += len(append.data)
 
     def _begin(self, session: IngressSession) -> None:
         session.under_way += 1

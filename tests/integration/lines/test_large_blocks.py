@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,11 @@ class Bench:
         monkeypatch.setattr(ingress, "ASIDE_BYTES", 1)
         monkeypatch.setattr(ingress, "encode_lines", self._encode)
 
-    def _encode(self, *arguments: object, **options: object) -> LineBatch:
+    def _encode(self, *arguments: Any, **options: Any) -> LineBatch:
         self.goes_on.wait()
         if self.error:
             raise self.error
-        return encode_lines(*arguments, **options)  # type: ignore[arg-type]
+        return encode_lines(*arguments, **options)
 
 
 @pytest.fixture
@@ -98,9 +99,7 @@ def test_a_socket_is_not_read_far_beyond_what_can_be_encoded(bench: Bench, overf
         assert high_watermark(broker.control) >= 3000
 
 
-def test_a_block_that_cannot_be_encoded_ends_its_connection_and_no_other(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_block_that_cannot_be_encoded_ends_its_connection_and_no_other(bench: Bench):
     """It is our fault then; the sender hears the end and sends again, and nothing was taken."""
     with Broker(kafka="off", durability="os") as broker, Wire(broker.ingress) as wire:
         with Wire(broker.ingress) as other:
