@@ -101,6 +101,13 @@ class TopicConfig:
         False,
         "Keep sealed segments until they are in an archive bundle that was read back and verified.",
     )
+    archive_verified_by: str = setting(
+        "broker",
+        "With archive.required: who must have read a bundle before its segments may go: broker "
+        "(this broker, at the archive's place) or job (the archiving job is believed, for places "
+        "the broker cannot reach).",
+        choices=("broker", "job"),
+    )
     min_cleanable_dirty_ratio: float = setting(
         0.5, "Compact when the dirty part is more than this share of the log.", low=0, high=1
     )
@@ -118,6 +125,19 @@ class TopicConfig:
         "CreateTime",
         "Whose clock records carry: the producer's or the broker's at the append.",
         choices=("CreateTime", "LogAppendTime"),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        KEEP_ALL,
+        "Refuse a producer's record whose timestamp is older than this. -1 refuses none.",
+        low=0,
+        limit=True,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        KEEP_ALL,
+        "Refuse a producer's record whose timestamp is further ahead of the broker's clock than "
+        "this. -1 refuses none.",
+        low=0,
+        limit=True,
     )
     compression_type: str = setting(
         "producer",
@@ -149,6 +169,12 @@ class BrokerConfig:
     """What one broker process may choose."""
 
     data: str = setting("data", "The data directory; one process at a time may hold it.")
+    file_mode: str = setting(
+        "owner",
+        "Who may read the data directory: owner (0600 and 0700), or group (0640 and 2750, and what "
+        "Spark jobs stage 0660 and 2770), for shared volumes and jobs under another user.",
+        choices=("owner", "group"),
+    )
     kafka: str = setting("127.0.0.1:9092", "Kafka protocol listeners, comma separated; off = none.")
     ingress: str = setting("127.0.0.1:5673", "Line ingress listeners; off = none.")
     control: str = setting("127.0.0.1:5675,127.0.0.1:5676", "Line command listeners; off = none.")
@@ -157,6 +183,12 @@ class BrokerConfig:
     ingress_tls: str = setting("off", "Line ingress listeners with TLS.")
     control_tls: str = setting("off", "Line command listeners with TLS.")
     http_tls: str = setting("off", "HTTP listeners with TLS.")
+    http_allowed_hosts: str = setting(
+        "",
+        "Names, comma separated, under which HTTP clients may reach this broker, beside IP "
+        "addresses, localhost and the names in http, http.tls and advertised.kafka. *.example.org "
+        "is any name below it, * any at all.",
+    )
     tls_cert: str = setting("", "Path of the server certificate (PEM), needed by TLS listeners.")
     tls_key: str = setting("", "Path of the certificate's key (PEM).")
     tls_client_ca: str = setting(
@@ -172,7 +204,8 @@ class BrokerConfig:
     )
     durability: str = setting(
         "fsync",
-        "When an append is acknowledged: fsync (on the device) or os (in the page cache).",
+        "When an append is acknowledged: fsync (on the device) or os (in the page cache: a power "
+        "cut can lose records, tear a transaction and leave offsets ahead of the data).",
         choices=("fsync", "os"),
     )
     auto_create_topics: bool = setting(
@@ -203,6 +236,26 @@ class BrokerConfig:
     socket_request_max_bytes: int = setting(
         100 * MIB, "The largest Kafka request; a longer one closes its connection.", low=1 * KIB
     )
+    request_elements_max: int = setting(
+        50_000,
+        "The most topics, partitions and other array elements one Kafka request may name; one with "
+        "more closes its connection.",
+        low=1_000,
+        high=10_000_000,
+    )
+    queued_max_request_bytes: int = setting(
+        256 * MIB,
+        "Memory for Kafka requests that are arriving or wait for their turn, over all connections; "
+        "then more is left in the sockets. At least socket.request.max.bytes is taken.",
+        low=1 * MIB,
+    )
+    message_inflated_bytes_max: int = setting(
+        64 * MIB,
+        "The most a producer's compressed batch may inflate to; a larger one is refused. One is "
+        "inflated at a time, in up to twice this memory.",
+        low=1 * MIB,
+        high=256 * MIB,
+    )
     connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
     idle_timeout_ms: int = setting(
         10 * MINUTE_MS,
@@ -216,6 +269,15 @@ class BrokerConfig:
     )
     monitor_interval_ms: int = setting(
         10 * SECOND_MS, "How often cuts by age and reclaims are looked for.", low=10
+    )
+    scrub_bytes_per_second: int = setting(
+        8 * MIB,
+        "How fast sealed segments are read in the background to find damage before a reader does. "
+        "0 = off: only segments in which damage was met are read again.",
+        low=0,
+    )
+    scrub_interval_ms: int = setting(
+        7 * DAY_MS, "How often the scrub reads each sealed segment.", low=1
     )
     compaction_interval_ms: int = setting(
         5 * MINUTE_MS, "How often the pipeline looks for partitions due for compaction.", low=10
@@ -248,6 +310,14 @@ class BrokerConfig:
         low=1,
         limit=True,
     )
+    delivery_retention_ms: int = setting(
+        30 * DAY_MS,
+        "Forget the sequence numbers of a Spark query that delivered nothing for this long; its "
+        "last batch is remembered on disk, so one that comes back is not appended twice. -1 keeps "
+        "all in memory.",
+        low=1,
+        limit=True,
+    )
     transaction_max_timeout_ms: int = setting(
         15 * MINUTE_MS, "The longest a producer may let a transaction stay open.", low=1
     )
@@ -259,12 +329,19 @@ class BrokerConfig:
 Config = TypeVar("Config", TopicConfig, BrokerConfig)
 
 
-def rows(table: type[TopicConfig | BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
+def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str, Row]]:
     """The table: dotted name → (field name, type as written, row)."""
+    return _ROWS[table]
+
+
+def _rows(table: type[TopicConfig | BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
     return {
         f.name.replace("_", "."): (f.name, str(f.type), cast(Row, f.metadata["row"]))
         for f in fields(table)
     }
+
+
+_ROWS: Final = {TopicConfig: _rows(TopicConfig), BrokerConfig: _rows(BrokerConfig)}
 
 
 def parse_value(kind: str, row: Row, text: object) -> Value:
@@ -295,6 +372,8 @@ def format_value(row: Row, value: Value) -> str:
 
 def changed(config: Config, changes: Mapping[str, object]) -> Config:
     """The config with dotted settings changed, all or none; raises ``InvalidConfig``."""
+    if not changes:
+        return config
     table = rows(type(config))
     parsed: dict[str, Value] = {}
     for name, text in changes.items():

@@ -4,12 +4,13 @@ The family says who handles it (see the table in ``docs/errors.md``, which is ge
 these classes); the class attributes say what a client sees. A torn tail is a value, not an error,
 and a failed assertion is our own mistake: neither belongs here, and assertions are never caught.
 
-``code`` is Kafka's error code, ``name`` the word after ``ERR`` in the line protocol, ``exit_code``
-what the command line returns.
+``code`` is Kafka's error code, ``name`` the word after ``ERR`` in the line protocol and in JSON
+answers, ``http_status`` the status of those, ``exit_code`` what the command line returns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -20,6 +21,12 @@ class CordwoodError(Exception):
     name: ClassVar[str] = "UNKNOWN"
     retriable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init_subclass__(cls) -> None:
+        """What the command line calls not found or a conflict is one for HTTP too."""
+        if "http_status" not in cls.__dict__:
+            cls.http_status = {3: 404, 4: 409}.get(cls.exit_code, cls.http_status)
 
 
 class RequestError(CordwoodError):
@@ -27,6 +34,7 @@ class RequestError(CordwoodError):
 
     code = 42
     name = "INVALID_REQUEST"
+    http_status = 400
 
 
 class ProtocolError(CordwoodError):
@@ -34,10 +42,11 @@ class ProtocolError(CordwoodError):
 
     code = 42
     name = "PROTOCOL"
+    http_status = 400
 
 
 class CorruptionError(CordwoodError):
-    """Bytes contradict their checksum; the partition goes offline and the rest serves."""
+    """Bytes contradict their checksum; the damaged range is refused and the rest serves."""
 
     code = 56
     name = "STORAGE"
@@ -51,6 +60,7 @@ class UnavailableError(CordwoodError):
     name = "UNAVAILABLE"
     retriable = True
     exit_code = 6
+    http_status = 503
 
 
 class ConfigError(CordwoodError):
@@ -59,6 +69,7 @@ class ConfigError(CordwoodError):
     code = 40
     name = "CONFIG"
     exit_code = 2
+    http_status = 400
 
 
 # --- RequestError ---------------------------------------------------------------------------
@@ -68,6 +79,12 @@ class UnknownTopic(RequestError):
     """The topic or partition does not exist, and may not be created on sight."""
 
     code, name, retriable, exit_code = 3, "UNKNOWN_TOPIC", True, 3
+
+
+class UnknownSegment(RequestError):
+    """There is no such segment, or nothing of what was asked about it."""
+
+    code, name, exit_code, http_status = 42, "UNKNOWN_SEGMENT", 3, 404
 
 
 class TopicExists(RequestError):
@@ -119,15 +136,27 @@ class CorruptBatch(RequestError):
 
 
 class BatchTooLarge(RequestError):
-    """A produced batch above ``max.message.bytes``."""
+    """A produced batch above ``max.message.bytes``, or ``message.inflated.bytes.max`` inflated."""
 
     code, name = 10, "MESSAGE_TOO_LARGE"
 
 
 class InvalidRecord(RequestError):
-    """A record the topic refuses, such as one without a key on a compacted topic."""
+    """Records no reader could decode, or the topic refuses: no key on a compacted topic."""
 
     code, name = 87, "INVALID_RECORD"
+
+
+class InvalidTimestamp(RequestError):
+    """A record's timestamp is one the topic refuses, or claims to be the broker's."""
+
+    code, name = 32, "INVALID_TIMESTAMP"
+
+
+class UnsupportedCompression(RequestError):
+    """A codec that is unknown, or newer than the version of the request."""
+
+    code, name = 76, "UNSUPPORTED_COMPRESSION"
 
 
 class PolicyViolation(RequestError):
@@ -190,6 +219,18 @@ class UnknownJob(RequestError):
     code, name, exit_code = 42, "UNKNOWN_JOB", 3
 
 
+class UnsafePath(RequestError):
+    """A staged name that leads elsewhere: a link, no regular file, or another user's."""
+
+    code, name, exit_code = 42, "UNSAFE_PATH", 7
+
+
+class QuarantinedDelivery(RequestError):
+    """An accepted delivery that cannot be finished; only its own query waits for it."""
+
+    code, name, exit_code = 42, "QUARANTINED_DELIVERY", 4
+
+
 class StaleDelivery(RequestError):
     """A delivery that does not follow on what was delivered before: another driver was quicker."""
 
@@ -214,6 +255,40 @@ class Compacted(RequestError):
     name = "COMPACTED"
 
 
+class ForeignHost(RequestError):
+    """The ``Host`` of an HTTP request is a name this broker does not have."""
+
+    name, http_status = "FOREIGN_HOST", 421
+
+
+class ForeignOrigin(RequestError):
+    """A web page of another site asks."""
+
+    name, http_status = "FOREIGN_ORIGIN", 403
+
+
+class UnknownPath(RequestError):
+    """HTTP has no such path here."""
+
+    name, exit_code = "NOT_FOUND", 3
+
+
+class MethodNotAllowed(RequestError):
+    """The path takes other HTTP methods."""
+
+    name, http_status = "METHOD_NOT_ALLOWED", 405
+
+    def __init__(self, message: str, allow: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.allow = tuple(allow)
+
+
+class UnsupportedContentType(RequestError):
+    """The route takes a body of another content type."""
+
+    name, http_status = "UNSUPPORTED_CONTENT_TYPE", 415
+
+
 # --- ProtocolError --------------------------------------------------------------------------
 
 
@@ -235,6 +310,12 @@ class BadMessage(ProtocolError):
     name = "BAD_MESSAGE"
 
 
+class TooManyElements(ProtocolError):
+    """A Kafka request whose arrays have more elements than ``request.elements.max``."""
+
+    name = "TOO_MANY_ELEMENTS"
+
+
 class BadHello(ProtocolError):
     """The first line of an ingress connection is a HELLO that names no producer."""
 
@@ -247,6 +328,12 @@ class UnexpectedTls(ProtocolError):
     name = "UNEXPECTED_TLS"
 
 
+class UnexpectedHttp(ProtocolError):
+    """An HTTP request arrived at a listener that speaks lines; nothing of it was run."""
+
+    name = "UNEXPECTED_HTTP"
+
+
 # --- CorruptionError ------------------------------------------------------------------------
 
 
@@ -256,6 +343,12 @@ class DamagedDigest(CorruptionError):
     name = "DAMAGED_DIGEST"
 
 
+class DamagedRecords(CorruptionError):
+    """Records of a range contradict their checksums; what lies before and after it is served."""
+
+    code, name = 2, "DAMAGED_RECORDS"
+
+
 # --- UnavailableError -----------------------------------------------------------------------
 
 
@@ -263,6 +356,12 @@ class DiskFull(UnavailableError):
     """No space is left for the append; reads go on, and writes again once space returns."""
 
     code, name = 56, "DISK_FULL"
+
+
+class TooManyOpenFiles(UnavailableError):
+    """The process may open no more files; ``ulimit -n`` or systemd's LimitNOFILE raises that."""
+
+    name = "TOO_MANY_OPEN_FILES"
 
 
 class PartitionOffline(UnavailableError):

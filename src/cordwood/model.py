@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 NO_PRODUCER = -1  # producer id, epoch and sequence of a batch nobody numbered
 NO_TIMESTAMP = -1
+OFFSET_MAX = 2**63 - 1  # an int64 on the wire, in files and in kernels
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

@@ -5,7 +5,7 @@ them together for Spark. Encoding takes spans from anywhere: decoded ones, so th
 rewrites batches and keeps whatever their headers say, or Arrow's own buffers, for sink and router.
 
 Kernels look only at what is wanted, so damage elsewhere in a record goes unseen here;
-``is_keyed`` looks at everything.
+``validation`` looks at everything.
 """
 
 from __future__ import annotations
@@ -200,18 +200,6 @@ def decode_columns(
         size_bytes=walk.valid_bytes,
         next_offset=int(walk.batches.last_offsets[-1]) + 1 if len(walk.batches) else -1,
     )
-
-
-def is_keyed(data: Buffer | Bytes) -> bool:
-    """Whether every record has a key; an empty one is a key.
-
-    For produced batches whose headers hold (``header.check_batches``): looks at every byte of every
-    record and raises ``CorruptBatch`` for one that cannot be read.
-    """
-    wanted = frozenset({"key", "value", "headers"})
-    columns = decode_columns(data, wanted=wanted, verify=False)
-    assert columns.keys is not None, "keys were wanted"
-    return bool((columns.keys.lengths >= 0).all())
 
 
 def _check_spans(batches: Batches) -> None:

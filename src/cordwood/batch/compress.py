@@ -2,8 +2,8 @@
 
 Written as Kafka's Java client writes them: gzip, xerial-framed snappy, lz4 and zstd frames. Read
 as any client writes them: snappy raw too (librdkafka), several gzip members or zstd frames in a
-row. ``decompress`` never returns, nor holds, more than ``size_max`` bytes: a small hostile batch
-cannot take a process down. What does not inflate raises ``CorruptBatch``.
+row. Nothing here returns more than ``size_max`` bytes, nor holds more than twice as many: a small
+hostile batch cannot take a process down. What does not inflate raises ``CorruptBatch``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _LZ4_STORED_BIT: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 _LZ4_RATIO_MAX: Final = 255  # of the format: a length byte stands for at most 255 bytes
 _ZSTD_LEVEL: Final = 3
+_SNAPPY_RATIO_MAX: Final = 32  # of the format: three bytes stand for at most 64
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -48,14 +49,24 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -> bytes:
     """What ``compress`` was given; raises ``CorruptBatch`` if damaged or above ``size_max``."""
+    inflated = inflate(codec, data, size_max)
+    if inflated is None:
+        raise CorruptBatch(f"the records inflate past {size_max} bytes; send smaller batches")
+    return inflated
+
+
+def inflate(codec: Codec, data: Buffer, size_max: int) -> bytes | None:
+    """As ``decompress``; None when there may be more than ``size_max`` bytes."""
     try:
         return _DECOMPRESSORS[codec](data, size_max)
+    except _PastLimit:
+        return None
     except (cramjam.DecompressionError, zlib.error, zstd.ZstdError, EOFError) as error:
         raise CorruptBatch(f"the {codec.name.lower()} data does not inflate: {error}") from None
 
 
-def _bomb(size_max: int) -> CorruptBatch:
-    return CorruptBatch(f"the records inflate past {size_max} bytes; send smaller batches")
+class _PastLimit(Exception):
+    """More bytes than were asked for."""
 
 
 def _keep(data: Buffer) -> bytes:
@@ -64,7 +75,7 @@ def _keep(data: Buffer) -> bytes:
 
 def _kept(data: Buffer, size_max: int) -> bytes:
     if len(data) > size_max:
-        raise _bomb(size_max)
+        raise _PastLimit
     return bytes(data)
 
 
@@ -82,7 +93,7 @@ def _gunzip(data: Buffer, size_max: int) -> bytes:
         parts.append(member.decompress(rest, left + 1))
         left -= len(parts[-1])
         if left < 0:
-            raise _bomb(size_max)
+            raise _PastLimit
         if not member.eof:
             raise EOFError("it ends within a gzip member")
         rest = member.unused_data
@@ -101,7 +112,7 @@ def _snap(data: Buffer) -> bytes:
 def _unsnap(data: Buffer, size_max: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnap_block(view, size_max, size_max)
+        return _unsnap_block(view, size_max)
     parts: list[bytes] = []
     left, position = size_max, len(_XERIAL_HEADER)
     while position < len(view):
@@ -111,15 +122,18 @@ def _unsnap(data: Buffer, size_max: int) -> bytes:
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
             raise EOFError(f"a block of {length} bytes where {len(view) - position} are left")
-        parts.append(_unsnap_block(view[position : position + length], left, size_max))
+        parts.append(_unsnap_block(view[position : position + length], left))
         left -= len(parts[-1])
         position += length
     return b"".join(parts)
 
 
-def _unsnap_block(block: memoryview, left: int, size_max: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > left:  # stated up front, so nothing is held
-        raise _bomb(size_max)
+def _unsnap_block(block: memoryview, left: int) -> bytes:
+    stated: int = cramjam.snappy.decompress_raw_len(block)  # up front, so nothing is held yet
+    if stated > left:
+        raise _PastLimit
+    if stated > _SNAPPY_RATIO_MAX * len(block):
+        raise EOFError(f"a block of {len(block)} bytes states {stated}, more than the format can")
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -148,10 +162,10 @@ def _unlz4(data: Buffer, size_max: int) -> bytes:
             written: int = cramjam.lz4.decompress_into(data, room)
             return bytes(memoryview(room)[:written])
         except cramjam.DecompressionError as error:
-            if size == ceiling:  # damaged, or a bomb: the library does not tell them apart
-                raise CorruptBatch(
-                    f"the lz4 data does not inflate within {size_max} bytes: {error}"
-                ) from None
+            if size == size_max:  # damaged, or too much: the library does not tell them apart
+                raise _PastLimit from error
+            if size == ceiling:
+                raise
         size = min(ceiling, 8 * size)
 
 
@@ -168,7 +182,7 @@ def _unzstd(data: Buffer, size_max: int) -> bytes:
         parts.append(frame.decompress(rest, max_length=left + 1))
         left -= len(parts[-1])
         if left < 0:
-            raise _bomb(size_max)
+            raise _PastLimit
         if not frame.eof:
             raise EOFError("it ends within a zstd frame")
         rest = frame.unused_data

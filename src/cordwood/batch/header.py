@@ -16,7 +16,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
-from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
+from cordwood.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRecord,
+    UnsupportedCompression,
+)
 from cordwood.model import NO_PRODUCER, Codec, TimestampType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -40,6 +45,7 @@ _EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _PRODUCER: Final = struct.Struct(">qhi")
+_CRC_PIECE_BYTES: Final = 4 * 1024 * 1024
 _EPOCH_POSITION: Final = 12
 _PRODUCER_POSITION: Final = 43
 _MAX_TIMESTAMP_POSITION: Final = 35
@@ -152,7 +158,12 @@ def parse_headers(data: Buffer) -> list[BatchHeader]:
 def crc32c(data: Buffer) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
     # The library takes read-only bytes alone; one copy at memory speed is cheaper than any detour.
-    crc: int = google_crc32c.value(data if type(data) is bytes else bytes(data))
+    # It keeps the GIL: a large batch goes in pieces, between which other threads have their turn.
+    if len(data) <= _CRC_PIECE_BYTES:
+        return int(google_crc32c.value(data if type(data) is bytes else bytes(data)))
+    view, crc = memoryview(data), 0
+    for start in range(0, len(view), _CRC_PIECE_BYTES):
+        crc = google_crc32c.extend(crc, bytes(view[start : start + _CRC_PIECE_BYTES]))
     return crc
 
 
@@ -165,9 +176,9 @@ def is_crc_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
 def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
     """The headers of concatenated whole batches, checked as a broker must before it stores them.
 
-    Raises ``CorruptBatch`` (bytes damaged on the way: sending again may help), ``BatchTooLarge`` or
-    ``InvalidRecord`` (what no client may send). Records are not looked at: see
-    ``columns.is_keyed``.
+    Raises ``CorruptBatch`` (bytes damaged on the way: sending again may help), ``BatchTooLarge``,
+    ``UnsupportedCompression`` or ``InvalidRecord`` (what no client may send). Records are not
+    looked at: see ``validation``.
     """
     headers: list[BatchHeader] = []
     position = 0
@@ -211,7 +222,7 @@ def _check_claims(header: BatchHeader, position: int) -> None:
             f"{where}: {header.count} records, but offset deltas up to {header.last_offset_delta}"
         )
     if header.attributes & CODEC_BITS > Codec.ZSTD.value:
-        raise InvalidRecord(f"{where}: unknown codec {header.attributes & CODEC_BITS}")
+        raise UnsupportedCompression(f"{where}: unknown codec {header.attributes & CODEC_BITS}")
     if header.is_control:
         raise InvalidRecord(f"{where}: clients may not write control batches")
     if header.has_delete_horizon:
@@ -233,6 +244,13 @@ def stamp_append_time(data: bytearray | memoryview, position: int, now_ms: int) 
     header = parse_header(data, position)
     _ATTRIBUTES.pack_into(data, position + CRC_START, header.attributes | APPEND_TIME_BIT)
     _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    seal(data, position, header.size_bytes)
+
+
+def stamp_max_timestamp(data: bytearray | memoryview, position: int, newest_ms: int) -> None:
+    """State the newest timestamp its records have, in place; the checksum is written anew."""
+    header = parse_header(data, position)
+    _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, newest_ms)
     seal(data, position, header.size_bytes)
 
 

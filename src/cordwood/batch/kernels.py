@@ -3,10 +3,10 @@
 # See ``machine``: numba types these functions, not mypy.
 """Numba kernels over batch bytes: the loops that run once per batch or record.
 
-Only ``table``, ``columns``, ``arrow`` and ``lines`` call them, through ``warmth.kernels()``.
-Importing this module compiles or loads every kernel (each has a fixed signature, so nothing
-compiles later): seconds the first time ever, a few hundred milliseconds from numba's cache. All
-release the GIL.
+Only ``table``, ``columns``, ``validation``, ``arrow`` and ``lines`` call them, through
+``warmth.kernels()``. Importing this module compiles or loads every kernel (each has a fixed
+signature, so nothing compiles later): seconds the first time ever, a few hundred milliseconds from
+numba's cache. All release the GIL.
 
 A kernel trusts no length, count or delta in the bytes: it checks before it reads, and returns a
 negative number for what cannot be. It never allocates; the caller brings arrays that are large
@@ -48,6 +48,7 @@ from cordwood.batch.machine import (
     crc,
     crc_portable,
     kernel,
+    load64,
     part,
     put_bytes,
     put_header,
@@ -70,6 +71,7 @@ __all__ = [
     "SEQUENCE",
     "TABLE_FIELDS",
     "WIDE",
+    "check_records",
     "count_batches",
     "count_lines",
     "crc32c",
@@ -99,6 +101,15 @@ RECORD_OVERHEAD: Final = 36  # the numbers of a record without headers, at most
 HEADER_OVERHEAD: Final = 10  # the two lengths of one header, at most
 _RECORD_MIN: Final = 7
 APPEND_TIME: Final = 8
+
+# What is wrong with a body, as ``validation.Fault`` names it.
+FAULT_COUNT: Final = 1
+FAULT_LENGTH: Final = 2
+FAULT_FIELDS: Final = 3
+FAULT_DELTA: Final = 4
+FAULT_HEADERS: Final = 5
+FAULT_SHORT: Final = 6
+FAULT_LEFT_OVER: Final = 7
 
 
 @kernel(READ, LONG, LONG)
@@ -323,6 +334,85 @@ def gather(spans: Any, out: Any, ends: Any, valid: Any) -> int:
             position = copy_bytes(out, position, data, starts[row], length)
         ends[row + 1] = position
     return nulls
+
+
+@part
+def _read_short(data: Any, position: int, end: int, data_end: int) -> tuple[int, int]:
+    """As ``read_varint``, with one load for a number of one or two bytes."""
+    if data_end - position >= 8:
+        word = load64(data, position)
+        if not word & np.uint64(0x80):
+            number = word & np.uint64(0x7F)
+            position += 1
+        elif not word & np.uint64(0x8000):
+            number = (word & np.uint64(0x7F)) | ((word >> np.uint64(1)) & np.uint64(0x3F80))
+            position += 2
+        else:
+            return read_varint(data, position, end)
+        if position > end:
+            return np.int64(0), -1
+        return np.int64(number >> np.uint64(1)) ^ -np.int64(number & np.uint64(1)), position
+    return read_varint(data, position, end)
+
+
+@kernel(READ, LONG, LONG, LONG, LONG, LONGS)
+def check_records(
+    data: Any, position: int, end: int, count: int, base_time: int, found: Any
+) -> int:
+    """Whether ``data[position:end]`` is ``count`` whole records whose offset deltas run from 0.
+
+    0, or what is wrong. ``found``: the record at fault, the oldest and the newest timestamp, the
+    first record without a key (-1: each has one).
+    """
+    found[0] = 0
+    found[3] = -1
+    if count < 1 or count > (end - position) // _RECORD_MIN:
+        return FAULT_COUNT
+    oldest = np.int64(0x7FFFFFFFFFFFFFFF)
+    newest = -oldest - 1
+    for record in range(count):
+        found[0] = record
+        length, position = _read_short(data, position, end, end)
+        if position < 0 or length < _RECORD_MIN - 1 or length > end - position:
+            return FAULT_LENGTH
+        record_end = position + length
+        position += 1
+        if end - position >= 8 and not load64(data, position) & np.uint64(0x80):
+            time_delta, position = _read_short(data, position, record_end, end)
+        else:
+            time_delta, position = read_varlong(data, position, record_end)
+        if position < 0:
+            return FAULT_FIELDS
+        delta, position = _read_short(data, position, record_end, end)
+        if position < 0:
+            return FAULT_FIELDS
+        if delta != record:
+            return FAULT_DELTA
+        length, position = _read_short(data, position, record_end, end)
+        if position < 0 or length < -1 or length > record_end - position:
+            return FAULT_FIELDS
+        if length < 0 and found[3] < 0:
+            found[3] = record
+        position += max(length, 0)
+        length, position = _read_short(data, position, record_end, end)
+        if position < 0 or length < -1 or length > record_end - position:
+            return FAULT_FIELDS
+        position += max(length, 0)
+        headers, position = _read_short(data, position, record_end, end)
+        if position < 0 or headers < 0 or headers > (record_end - position) // 2:
+            return FAULT_HEADERS
+        if headers:
+            position = _skip_headers(data, position, record_end, headers)
+            if position < 0:
+                return FAULT_HEADERS
+        if position != record_end:
+            return FAULT_SHORT
+        time = base_time + time_delta
+        oldest = min(oldest, time)
+        newest = max(newest, time)
+    found[1] = oldest
+    found[2] = newest
+    return 0 if position == end else FAULT_LEFT_OVER
 
 
 # --- columns → batches ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ the plain-Python way meanwhile, while a background thread runs ``warm()``.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import threading
 from types import ModuleType
@@ -41,4 +42,10 @@ def warm_soon() -> None:
     with _starting:
         is_first, _is_warming = not _is_warming, True
     if is_first:
-        threading.Thread(target=warm, name="cordwood-warm", daemon=True).start()
+        threading.Thread(target=_warm_and_keep, name="cordwood-warm", daemon=True).start()
+
+
+def _warm_and_keep() -> None:
+    """Load the kernels, and spare every later garbage collection the walk over what they made."""
+    warm()
+    gc.freeze()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from cordwood.config import KEEP_ALL
 
 FORMAT_VERSION: Final = 1
+MANIFEST: Final = "manifest.jsonl"
 
 
 class Sealed(NamedTuple):
@@ -90,6 +91,7 @@ def plan_bundles(
             records = size_bytes = 0
         if run.is_dense:
             first = max(run.base_offset, due.start)
+            records = min(records, records_max)  # a thinned run alone may be too large
             offset = first + (records_max - records)  # where the open bundle is full
             while offset < min(run.end_offset, due.end):
                 cuts.append(offset)
@@ -113,9 +115,63 @@ def _inside(run: Run, due: Span) -> int:
     return max(0, min(run.end_offset, due.end) - max(run.base_offset, due.start))
 
 
+def planned_records(runs: Iterable[Run], span: Span) -> tuple[int, int]:
+    """How many records a bundle of ``span`` will hold, at least and at most.
+
+    They differ only where the span begins or ends inside a thinned run.
+    """
+    low = high = 0
+    for run in runs:
+        inside = min(run.end_offset, span.end) - max(run.base_offset, span.start)
+        if inside <= 0:
+            continue
+        is_whole = inside == run.end_offset - run.base_offset
+        low += inside if run.is_dense else run.records if is_whole else 0
+        high += inside if run.is_dense else run.records
+    return low, high
+
+
 def bundle_name(partition: int, span: Span) -> str:
     """``<partition>/<first seq>-<last seq>.tar.gz``, in an order that is also the bundles'."""
     return f"{partition}/{span.start + 1:020d}-{span.end:020d}.tar.gz"
+
+
+def shelf_name(topic: str, topic_id: str) -> str:
+    """Where a topic's archive lies; a topic created again under the name has one of its own."""
+    return f"{topic}.{topic_id[:8]}"
+
+
+class Live(NamedTuple):
+    """A segment of the log as its index has it; ``records`` counts markers too."""
+
+    base_offset: int
+    end_offset: int
+    records: int
+
+
+def records_required(segment: Live, span: Span) -> int:
+    """How many of a segment's records a bundle of ``span`` must hold at least.
+
+    Exact for a segment that lies inside the span and for one that compaction has not thinned;
+    for any other it is what the offsets outside the span cannot account for.
+    """
+    inside = min(segment.end_offset, span.end) - max(segment.base_offset, span.start)
+    outside = segment.end_offset - segment.base_offset - max(inside, 0)
+    return max(0, segment.records - outside)
+
+
+def missing_records(
+    segments: Iterable[Live], span: Span, count: Callable[[Span], int]
+) -> Live | None:
+    """The first segment of which a bundle holds too few records; ``count`` looks into the bundle.
+
+    A bundle may hold more than the log: compaction removes records after they were archived.
+    """
+    for segment in segments:
+        overlap = Span(max(segment.base_offset, span.start), min(segment.end_offset, span.end))
+        if overlap.start < overlap.end and count(overlap) < records_required(segment, span):
+            return segment
+    return None
 
 
 class TransactionEnd(NamedTuple):
@@ -249,6 +305,9 @@ def _check_entry(entry: Entry, line: bytes, number: int, previous: str | None) -
     findings = []
     if seal_entry(entry).link != entry.link or _canonical(asdict(entry)) != line:
         findings.append(Finding(Problem.EDITED, where, "its hash does not match what it says"))
+    if entry.bundle != bundle_name(entry.partition, entry.span):  # it would lead elsewhere
+        detail = "its bundle has not the name of its partition and sequences"
+        findings.append(Finding(Problem.EDITED, where, detail))
     if previous is not None and entry.previous != previous:
         detail = "it does not follow the line before it: one was removed, or the order changed"
         findings.append(Finding(Problem.ORDER, where, detail))

@@ -22,10 +22,8 @@ class Piece(NamedTuple):
     records: int
     markers: int  # offsets that hold transaction markers
     thinned: int  # offsets inside batches without a record
-    holes: tuple[tuple[int, int], ...]  # between batches, half-open
+    holes: int  # offsets between batches
     repeats: int  # batches that begin before the one before them ends
-    numbers: frozenset[tuple[int, int, int]]  # producer id, epoch, first sequence
-    renumbered: int  # batches whose numbers were seen before
 
 
 class PartitionAudit(NamedTuple):
@@ -48,21 +46,27 @@ class PartitionAudit(NamedTuple):
 
 
 def audit_partition(
-    topic: str, partition: int, bounds: tuple[int, int], pieces: Sequence[Piece], *, compacted: bool
+    topic: str,
+    partition: int,
+    bounds: tuple[int, int],
+    pieces: Sequence[Piece],
+    *,
+    compacted: bool,
+    renumbered: int = 0,
 ) -> PartitionAudit:
-    """Join the pieces of a partition; where it is compacted, holes are explained."""
+    """Join the pieces of a partition; where it is compacted, holes are explained.
+
+    ``renumbered`` counts batches whose producer's numbers another batch of the partition has.
+    """
     start, end = bounds
     holes = thinned = repeats = 0
-    seen: set[tuple[int, int, int]] = set()
     reached = start
     for piece in pieces:
         thinned += piece.thinned
-        repeats += piece.repeats + piece.renumbered + len(piece.numbers & seen)
-        seen |= piece.numbers
+        repeats += piece.repeats
         if piece.start < 0:
             continue
-        holes += max(0, piece.start - reached)
-        holes += sum(stop - first for first, stop in piece.holes)
+        holes += max(0, piece.start - reached) + piece.holes
         reached = max(reached, piece.end)
     empty = holes + thinned + max(0, end - reached)
     return PartitionAudit(
@@ -74,7 +78,7 @@ def audit_partition(
         markers=sum(piece.markers for piece in pieces),
         cleaned=empty if compacted else 0,
         missing=0 if compacted else empty,
-        duplicates=repeats,
+        duplicates=repeats + renumbered,
     )
 
 

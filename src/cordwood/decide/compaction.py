@@ -10,8 +10,11 @@ A pass is due for one of four rules (``Rule``); otherwise ``Wait`` says what it 
 
 Of a record the rule is Kafka's: the newest of a key stays. A tombstone stays until the horizon its
 batch was given by the first pass that met it, and until every registered reader has passed it.
-Records of aborted transactions and records without a key go. A marker stays while a batch of its
-transaction is there, then gets a horizon like a tombstone.
+Records of aborted transactions go. A marker stays while a batch of its transaction is there, then
+gets a horizon like a tombstone.
+
+Unlike Kafka's, a record without a key stays: it was acknowledged when the topic was not compacted
+yet, nothing supersedes it, and no policy its topic asked for says that it may go.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, born_ms, roll_ms
 from cordwood.model import NO_TIMESTAMP, SegmentInfo
 
 HORIZONS_MAX: Final = 100  # the earliest are kept; a later pass finds the rest
+SEGMENTS_PER_SWAP_MAX: Final = 64  # bounds how long one swap holds the partition
 RETRY_FIRST_MS: Final = MINUTE_MS
 RETRY_LAST_MS: Final = HOUR_MS
 
@@ -73,7 +77,7 @@ class CleanerState:
     freed_bytes: int = 0  # by all passes
     last_freed_bytes: int = 0
     live_records: int = 0
-    keyless_records: int = 0  # removed by all passes
+    keyless_records: int = 0  # that stay, as nothing supersedes them
     horizons: tuple[Horizon, ...] = ()
     failures: int = 0  # in a row
     retry_ms: int = 0
@@ -318,37 +322,52 @@ def _numbers(plan: CompactionPlan, facts: CompactionFacts) -> dict[str, Any]:
 
 
 class Candidate(NamedTuple):
-    """A segment of the range, and whether a pass has anything to change in it."""
+    """A segment of the range, what a pass is expected to leave of it, and whether it changes it."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     is_changed: bool
+    kept_bytes: int
+
+
+def plan_kept_bytes(size_bytes: int, records: int, removed: int) -> int:
+    """How large a segment is expected to be without the records a pass removes: by their share."""
+    if removed <= 0 or records <= 0:
+        return size_bytes
+    return -(-size_bytes * max(0, records - removed) // records)
 
 
 def plan_groups(
-    candidates: Sequence[Candidate], segment_bytes: int, *, thorough: bool = False
+    candidates: Sequence[Candidate],
+    segment_bytes: int,
+    *,
+    thorough: bool = False,
+    tasks: int = 1,
 ) -> list[tuple[Candidate, ...]]:
     """Neighbours that become one segment, in order; a group of one unchanged segment stays.
 
-    As Kafka's: sizes before the pass must fit in ``segment_bytes``, the offsets in an index. But a
-    segment with nothing to change that fills half a segment already is left alone, unless
-    ``thorough``: copying it again and again for a small neighbour's sake is not worth it.
+    What the pass is expected to leave of a group fits in ``segment_bytes``, its offsets in an
+    index. (Kafka goes by the sizes before the pass, and leaves as many small segments as it found
+    large ones.) A segment with nothing to change that fills half a segment already is left alone,
+    unless ``thorough``: copying it again and again for a small neighbour's sake is not worth it.
 
-    There are as few groups as that allows, and the largest is as small as so few can be: each is
-    one task's work, and tasks of a size end together.
+    Each group is one task's work, so none reads more than its share of all there is to read where
+    ``tasks`` run at a time. There are as few groups as that allows, and the largest is as small as
+    so few can be: tasks of a size end together.
     """
     settled = frozenset(
         number
         for number, candidate in enumerate(candidates)
         if not thorough and _is_settled(candidate, segment_bytes)
     )
-    groups = _grouped(candidates, segment_bytes, settled)
+    total_bytes = sum(candidate.size_bytes for candidate in candidates)
+    high = max(segment_bytes, -(-total_bytes // tasks))
     low = max((candidate.size_bytes for candidate in candidates), default=0)
-    high = segment_bytes
+    groups = _grouped(candidates, high, segment_bytes, settled)
     while low < high:
         middle = (low + high) // 2
-        narrower = _grouped(candidates, middle, settled)
+        narrower = _grouped(candidates, middle, segment_bytes, settled)
         if len(narrower) > len(groups):
             low = middle + 1
         else:
@@ -357,18 +376,30 @@ def plan_groups(
 
 
 def _grouped(
-    candidates: Sequence[Candidate], group_bytes: int, settled: AbstractSet[int]
+    candidates: Sequence[Candidate], read_bytes: int, kept_bytes: int, settled: AbstractSet[int]
 ) -> list[tuple[Candidate, ...]]:
-    """Each joins the group before it if it fits; the ``settled`` join nobody."""
-    starts, size_bytes = [0] if candidates else [], 0
+    """Each joins the group before it if both its sizes fit; the ``settled`` join nobody."""
+    starts, read, kept = [0] if candidates else [], 0, 0
     for number, candidate in enumerate(candidates):
-        size_bytes += candidate.size_bytes
+        read += candidate.size_bytes
+        kept += candidate.kept_bytes
         span = candidate.end_offset - candidates[starts[-1]].base_offset
-        fits = size_bytes <= group_bytes and span <= OFFSETS_PER_SEGMENT_MAX
+        fits = read <= read_bytes and kept <= kept_bytes and span <= OFFSETS_PER_SEGMENT_MAX
         if number and not (fits and settled.isdisjoint((number - 1, number))):
             starts.append(number)
-            size_bytes = candidate.size_bytes
+            read, kept = candidate.size_bytes, candidate.kept_bytes
     return [tuple(candidates[start:end]) for start, end in pairwise([*starts, len(candidates)])]
+
+
+def plan_swaps(groups: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Which groups, as ranges of segments, are swapped in together: neighbours, not too many."""
+    swaps: list[list[tuple[int, int]]] = []
+    for group in groups:
+        if swaps and swaps[-1][-1][1] == group[0] and len(swaps[-1]) < SEGMENTS_PER_SWAP_MAX:
+            swaps[-1].append(group)
+        else:
+            swaps.append([group])
+    return swaps
 
 
 def _is_settled(candidate: Candidate, segment_bytes: int) -> bool:
@@ -393,7 +424,7 @@ def is_kept(
 ) -> bool:
     """Whether a record stays; ``is_newest`` among the records of its key that were not aborted."""
     if is_aborted or not has_key:
-        return False
+        return not is_aborted
     return is_newest and not (is_tombstone and is_past)
 
 

@@ -21,6 +21,7 @@ class DeadReason(StrEnum):
     NOT_TEXT = "not_text"  # the key is not UTF-8
     BAD_TOPIC = "bad_topic"  # the key leads to something no topic may be called
     LOOP = "loop"  # the key leads back to the topic being routed
+    TOO_LARGE = "too_large"  # its topic's max.message.bytes takes no such record
     UNBOUND = "unbound"  # no binding, and the default rule is off
 
 

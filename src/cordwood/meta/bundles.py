@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleEntry:
-    """A bundle that was written, read back and found right."""
+    """A bundle that a job has written and read back."""
 
     start_offset: int
     end_offset: int
@@ -22,6 +22,7 @@ class BundleEntry:
     sha256: str
     link: str  # its manifest entry's hash: what the chain has to show at this place
     place: str  # the directory or URL the archive is under
+    verified: bool = False  # whether the broker itself has read it there
 
 
 class BundleIndex:
@@ -65,3 +66,13 @@ class BundleIndex:
         """One past the last offset archived; 0 when nothing is."""
         with self._lock:
             return self._entries[self._starts[-1]].end_offset if self._starts else 0
+
+    @property
+    def verified_end(self) -> int:
+        """One past the last offset before which every bundle was read by the broker itself."""
+        end = 0
+        for entry in self.entries():
+            if not entry.verified:
+                break
+            end = entry.end_offset
+        return end

@@ -8,10 +8,10 @@ order in which a topic's records and its directories come and go is ``log.store`
 from __future__ import annotations
 
 import base64
-import dataclasses
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from cordwood.decide.compaction import CleanerState, encode_state
@@ -25,6 +25,7 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.meta.bundles import BundleEntry, BundleIndex
+from cordwood.meta.deliveries import DeliveryRegistry
 from cordwood.meta.keys import (
     CLUSTER_ID,
     NOW,
@@ -38,14 +39,18 @@ from cordwood.meta.keys import (
     cursor_key,
     decode,
     encode,
+    encode_cursors,
     encode_fields,
     encode_topic,
+    in_state,
     key,
-    parse_key,
+    next_epochs,
     parse_segment,
     past_segment_key,
     past_segment_prefix,
     segment_key,
+    segment_rows,
+    start_row,
 )
 from cordwood.meta.mirror import Mirror
 from cordwood.meta.segments import SegmentIndex
@@ -70,6 +75,9 @@ class Catalog:
         self._writing = threading.RLock()  # one change at a time, in the order the mirror shows
         self._reserved_producer_ids = range(0)
         self._mirror = self._read()
+        self.deliveries = DeliveryRegistry(
+            store, self._writing, self._write, lambda: self._mirror.sinks, self._cursors_left
+        )
 
     def cluster_id(self) -> str:
         """What Kafka clients know this store by, in Kafka's form; made once, kept for good."""
@@ -105,7 +113,7 @@ class Catalog:
             for topic in topics:
                 if topic.name in self.topics or topic.name in self.deleting:
                     raise TopicExists(f"topic {topic.name} exists already")
-                put |= {key("topic", topic.name): encode_topic(topic), **_epochs(topic, 0, {})}
+                put |= {key("topic", topic.name): encode_topic(topic), **next_epochs(topic, 0, {})}
             self._put(put)
 
     def alter_topic(self, topic: Topic) -> None:
@@ -115,13 +123,13 @@ class Catalog:
             assert old.id == topic.id, "another topic of the same name"
             assert topic.partitions >= old.partitions, "partitions are never taken away"
             put = {key("topic", topic.name): encode_topic(topic)}
-            self._put(put | _epochs(topic, old.partitions, {}))
+            self._put(put | next_epochs(topic, old.partitions, {}))
 
     def begin_delete(self, name: str) -> Topic:
         """Take a topic and all that is known of it away, leaving the intention to delete files."""
         with self._writing:
             topic = self.topic(name)
-            gone = [text for text in self._mirror.mods if _is_of_topic(text, name)]
+            gone = sorted(self._mirror.keys_of_topics[name])
             for tp in topic.partition_list():
                 gone += [kv.key for kv in self._store.range(past_segment_prefix(tp))[1]]
             self._write({key("deleting", name): encode_topic(topic)}, gone)
@@ -138,7 +146,7 @@ class Catalog:
         with self._writing:
             put: dict[str, bytes] = {}
             for topic in self.topics.values():
-                put |= _epochs(topic, 0, self._mirror.epochs)
+                put |= next_epochs(topic, 0, self._mirror.epochs)
             self._put(put)
 
     def leader_epoch(self, tp: TopicPartition) -> int:
@@ -153,7 +161,24 @@ class Catalog:
         """Move the log start forward; moving it back changes nothing."""
         with self._writing:
             if offset > self.log_start(tp):
-                self._put(_start(tp, offset))
+                self._put(start_row(tp, offset))
+
+    def recovery_point(self, tp: TopicPartition) -> int:
+        """Every offset below it was on the device once; 0 when nothing is known."""
+        return self._mirror.recovery_points.get(tp, 0)
+
+    def put_recovery_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Remember how far these partitions are on the device, where they still exist."""
+        with self._writing:
+            live = {tp: at for tp, at in points.items() if tp in self._mirror.epochs}
+            self._put({key("recovery-point", *tp): encode(at) for tp, at in live.items()})
+
+    def accept_loss(
+        self, tp: TopicPartition, log_start: int, end: int, gone: Iterable[SegmentEntry]
+    ) -> None:
+        """Forget segments that are gone; the log starts and goes on at these offsets."""
+        put = start_row(tp, log_start) | {key("recovery-point", *tp): encode(end)}
+        self._write(put, [segment_key(tp, entry.base_offset) for entry in gone])
 
     # --- segment index ----------------------------------------------------------------------
 
@@ -165,7 +190,7 @@ class Catalog:
         """Record sealed segments, or what has been learned of them since."""
         with self._writing:
             self.topic(tp.topic)
-            self._put(_segments(tp, entries))
+            self._put(segment_rows(tp, entries))
 
     def reclaim_segments(
         self, tp: TopicPartition, entries: Iterable[SegmentEntry], log_start: int
@@ -173,10 +198,10 @@ class Catalog:
         """Mark segments reclaimed and move the log start, in one step."""
         with self._writing:
             self.topic(tp.topic)
-            gone = [_in_state(entry, SegmentState.RECLAIMED) for entry in entries]
-            put = _segments(tp, gone)
+            gone = [in_state(entry, SegmentState.RECLAIMED) for entry in entries]
+            put = segment_rows(tp, gone)
             if log_start > self.log_start(tp):
-                put |= _start(tp, log_start)
+                put |= start_row(tp, log_start)
             self._put(put)
 
     # --- archive ----------------------------------------------------------------------------
@@ -221,11 +246,11 @@ class Catalog:
             replaced = [entry for base in old if (entry := self.segments(tp).get(base))]
             put = {
                 past_segment_key(tp, job, entry.base_offset): encode_fields(
-                    _in_state(entry, SegmentState.REPLACED)
+                    in_state(entry, SegmentState.REPLACED)
                 )
                 for entry in replaced
             }
-            put |= _segments(tp, new)
+            put |= segment_rows(tp, new)
             if cleaner is not None:
                 put[key("cleaner", *tp)] = encode(encode_state(cleaner))
             gone = [segment_key(tp, entry.base_offset) for entry in replaced]
@@ -289,13 +314,25 @@ class Catalog:
         """Every cursor."""
         return self._mirror.cursors
 
+    def cursors_of(self, reader: str) -> list[ReaderPartition]:
+        """Where a reader has cursors, in no order."""
+        return list(self._mirror.cursors_of.get(reader, ()))
+
+    def has_cursors(self, reader: str) -> bool:
+        """Whether it has any."""
+        return reader in self._mirror.cursors_of
+
+    def readers_with_cursors(self) -> list[str]:
+        """Every reader that ever committed and was not erased since, in no order."""
+        return list(self._mirror.cursors_of)
+
     def commit_cursors(self, cursors: Mapping[ReaderPartition, Cursor]) -> None:
-        """Commit all or none, of one reader or many; raises ``UnknownTopic``."""
+        """Commit all or none; raises ``UnknownTopic`` or ``OffsetOutOfRange``."""
         with self._writing:
             for where in cursors:
                 if where.partition not in range(self.topic(where.topic).partitions):
                     raise UnknownTopic(f"topic {where.topic} has no partition {where.partition}")
-            self._put({cursor_key(where): encode_fields(at) for where, at in cursors.items()})
+            self._put(encode_cursors(cursors))
 
     def delete_cursors(self, gone: Iterable[ReaderPartition]) -> None:
         """Forget cursors, in one step; those that are not there stay so."""
@@ -305,11 +342,7 @@ class Catalog:
         """Forget a reader's cursors; on a topic where none is left RECLAIM waits for it no more."""
         with self._writing:
             partitions = set(gone)
-            left = {
-                where.topic
-                for where in self._mirror.cursors
-                if where.reader == reader and where[1:] not in partitions
-            }
+            left = {where.topic for where in self.cursors_of(reader) if where[1:] not in partitions}
             released = {
                 key("reader", tp.topic, reader)
                 for tp in partitions
@@ -336,7 +369,7 @@ class Catalog:
     def erase_group(self, group: str) -> None:
         """Forget a group with its cursors and registrations, in one step."""
         with self._writing:
-            cursors = [cursor_key(at) for at in self._mirror.cursors if at.reader == group]
+            cursors = [cursor_key(at) for at in sorted(self.cursors_of(group))]
             registered = [
                 key("reader", topic, group)
                 for topic, readers in self._mirror.registered.items()
@@ -385,22 +418,25 @@ class Catalog:
         record: Any,
         cursors: Mapping[ReaderPartition, Cursor] | None = None,
     ) -> None:
-        """Store the coordinator's record and, in the same step, move the cursors it commits.
-
-        The record's content is its own business. A cursor on a partition that was deleted while
-        the transaction was open is passed over.
-        """
+        """Store the coordinator's own record and, in the same step, move the cursors it commits."""
         with self._writing:
             put = {key("transaction", transactional_id): encode(record)}
             self._put(put | self._cursors_left(cursors or {}))
 
-    def _cursors_left(self, cursors: Mapping[ReaderPartition, Cursor]) -> dict[str, bytes]:
-        """What to put for these cursors, where their partitions still exist."""
-        return {
-            cursor_key(where): encode_fields(at)
+    def _cursors_left(
+        self,
+        cursors: Mapping[ReaderPartition, Cursor],
+        ids: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, bytes]:
+        """What to put for these cursors, where their partitions exist, in topics of these ids."""
+        left = {
+            where: at.bounded()  # it was promised already, and is no longer to be refused
             for where, at in cursors.items()
-            if (topic := self.topics.get(where.topic)) and where.partition < topic.partitions
+            if (topic := self.topics.get(where.topic))
+            and where.partition < topic.partitions
+            and ids.get(topic.name, topic.id) == topic.id
         }
+        return encode_cursors(left)
 
     def delete_transaction(self, transactional_id: str) -> None:
         """Forget a transactional id."""
@@ -434,19 +470,6 @@ class Catalog:
     def put_replay(self, replay_id: str, record: Any) -> None:
         """Store what a replay has done so far."""
         self._put({key("replay", replay_id): encode(record)})
-
-    @property
-    def sinks(self) -> Mapping[str, Any]:
-        """What every Spark query delivered last."""
-        return self._mirror.sinks
-
-    def put_sink(
-        self, query: str, record: Any, cursors: Mapping[ReaderPartition, Cursor] | None = None
-    ) -> None:
-        """Store how far a query's delivery is and, in the same step, move the cursors given."""
-        with self._writing:
-            put = {key("sink", query): encode(record)}
-            self._put(put | self._cursors_left(cursors or {}))
 
     # --- the one way to change anything -----------------------------------------------------
 
@@ -488,29 +511,3 @@ class Catalog:
         for kv in self._store.range(NOW)[1]:
             mirror.put(kv.key, kv.value, kv.mod)
         return mirror
-
-
-def _epochs(topic: Topic, start: int, current: Mapping[TopicPartition, int]) -> dict[str, bytes]:
-    """The next leader epoch of a topic's partitions from ``start`` on."""
-    return {
-        key("epoch", *tp): encode(current.get(tp, -1) + 1) for tp in topic.partition_list()[start:]
-    }
-
-
-def _start(tp: TopicPartition, offset: int) -> dict[str, bytes]:
-    return {key("start", *tp): encode(offset)}
-
-
-def _segments(tp: TopicPartition, entries: Iterable[SegmentEntry]) -> dict[str, bytes]:
-    return {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries}
-
-
-def _in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
-    return dataclasses.replace(entry, state=state)
-
-
-def _is_of_topic(text: str, topic: str) -> bool:
-    """Whether a key says something about this topic."""
-    kind, names = parse_key(text)
-    kinds = {"topic", "start", "epoch", "segment", "bundle", "swap", "cleaner", "reader", "cursor"}
-    return kind in kinds and names[0] == topic

@@ -7,6 +7,7 @@
 ``now/deleting/<topic>``                              a deletion begun: its partitions must go
 ``now/start/<topic>/<partition>``                     log start offset
 ``now/epoch/<topic>/<partition>``                     leader epoch of the current term
+``now/recovery-point/<topic>/<partition>``            offsets below it are on the device
 ``now/segment/<topic>/<partition>/<base, 20 digits>`` segment index entry
 ``now/bundle/<topic>/<partition>/<start, 20 digits>`` archive bundle of offsets from there on
 ``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
@@ -22,6 +23,7 @@
 ``now/replay/<id>``                                   the replay's own JSON
 ``now/sink/<query>``                                  the last batch a Spark query delivered
 ``past/segment/<topic>/<partition>/<job>/<base>``     an entry that a swap replaced
+``past/sink/<query>``                                 last batch of a query idle for long
 ====================================================  =========================================
 
 Names are percent-encoded, so a slash in a reader's name stays in its place. Pure: no store here.
@@ -30,13 +32,14 @@ Names are percent-encoded, so a slash in a reader's name stays in its place. Pur
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from cordwood.errors import CorruptionError
+from cordwood.errors import CorruptionError, OffsetOutOfRange
 from cordwood.meta.bundles import BundleEntry
-from cordwood.model import SegmentInfo, SegmentState, TopicPartition
+from cordwood.model import OFFSET_MAX, SegmentInfo, SegmentState, TopicPartition
 
 NOW: Final = "now/"
 CLUSTER_ID: Final = "now/cluster-id"
@@ -67,6 +70,11 @@ class Cursor:
     leader_epoch: int = -1
     commit_ms: int = 0
 
+    def bounded(self) -> Cursor:
+        """The same, or the nearest that fits in the 64 bits every protocol has for an offset."""
+        offset = max(-OFFSET_MAX - 1, min(self.offset, OFFSET_MAX))
+        return self if offset == self.offset else replace(self, offset=offset)
+
 
 class ReaderPartition(NamedTuple):
     """Whose cursor, and where."""
@@ -84,6 +92,18 @@ class LineProducer:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """When a segment was last read through, and what was damaged in it: start, end, problem.
+
+    ``accepted`` is the damage an operator has accepted, as it was told then.
+    """
+
+    at_ms: int
+    damage: tuple[tuple[int, int, str], ...] = ()
+    accepted: tuple[tuple[int, int, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
     """What the segment index remembers, also after the segment is gone."""
@@ -96,6 +116,7 @@ class SegmentEntry:
     newest_ms: int
     state: SegmentState
     sha256: str | None = None  # of the .log file; None until it has been read through
+    scrub: Scrub | None = None  # None until the scrub has come to it
 
 
 def entry_of(info: SegmentInfo, sha256: str | None = None) -> SegmentEntry:
@@ -142,6 +163,11 @@ def past_segment_key(tp: TopicPartition, job: str, base_offset: int) -> str:
     return f"{past_segment_prefix(tp)}{quote(job, safe='')}/{base_offset:020d}"
 
 
+def past_delivery_key(query: str) -> str:
+    """The last batch of a query that was forgotten."""
+    return f"past/sink/{quote(query, safe='')}"
+
+
 def parse_key(text: str) -> tuple[str, list[str]]:
     """The kind and the names of a ``now/`` key; inverse of ``key``."""
     assert text.startswith(NOW), f"{text} is not a key of the current state"
@@ -179,6 +205,14 @@ def encode_fields(value: Cursor | LineProducer | SegmentEntry | BundleEntry) -> 
     return encode(asdict(value))
 
 
+def encode_cursors(cursors: Mapping[ReaderPartition, Cursor]) -> dict[str, bytes]:
+    """What to put for these cursors; raises ``OffsetOutOfRange`` for what is no 64-bit offset."""
+    for at in cursors.values():
+        if at != at.bounded():
+            raise OffsetOutOfRange(f"{at.offset} is no offset; the largest is {OFFSET_MAX}")
+    return {cursor_key(where): encode_fields(at) for where, at in cursors.items()}
+
+
 def parse_topic(name: str, found: dict[str, Any]) -> Topic:
     """Inverse of ``encode_topic``."""
     return Topic(name, **found)
@@ -186,4 +220,45 @@ def parse_topic(name: str, found: dict[str, Any]) -> Topic:
 
 def parse_segment(found: dict[str, Any]) -> SegmentEntry:
     """Inverse of ``encode_fields`` for an index entry."""
-    return SegmentEntry(**{**found, "state": SegmentState(found["state"])})
+    scrub = found.get("scrub")
+    if scrub is not None:
+        damage, accepted = (
+            tuple((start, end, text) for start, end, text in scrub.get(name, ()))
+            for name in ("damage", "accepted")
+        )
+        scrub = Scrub(scrub["at_ms"], damage, accepted)
+    return SegmentEntry(**{**found, "state": SegmentState(found["state"]), "scrub": scrub})
+
+
+# --- what to put -----------------------------------------------------------------------------
+
+
+def next_epochs(
+    topic: Topic, start: int, current: Mapping[TopicPartition, int]
+) -> dict[str, bytes]:
+    """The next leader epoch of a topic's partitions from ``start`` on."""
+    return {
+        key("epoch", *tp): encode(current.get(tp, -1) + 1) for tp in topic.partition_list()[start:]
+    }
+
+
+def start_row(tp: TopicPartition, offset: int) -> dict[str, bytes]:
+    """The log start of a partition."""
+    return {key("start", *tp): encode(offset)}
+
+
+def segment_rows(tp: TopicPartition, entries: Iterable[SegmentEntry]) -> dict[str, bytes]:
+    """Segment index entries."""
+    return {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries}
+
+
+def in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
+    """The entry of a segment that something became of."""
+    return replace(entry, state=state)
+
+
+OF_TOPICS: Final = frozenset(
+    {"topic", "start", "epoch", "recovery-point", "segment", "bundle", "swap", "cleaner"}
+    | {"reader", "cursor"}
+)
+"""Kinds of keys whose first name is a topic's: they go with it."""

@@ -14,6 +14,7 @@ from cordwood.decide.compaction import CleanerState, parse_state
 from cordwood.errors import CorruptionError
 from cordwood.meta.bundles import BundleEntry, BundleIndex
 from cordwood.meta.keys import (
+    OF_TOPICS,
     Cursor,
     LineProducer,
     ReaderPartition,
@@ -41,10 +42,13 @@ class Mirror:
     def __init__(self) -> None:
         """Empty, as a new data directory is."""
         self.mods: dict[str, int] = {}
+        self.keys_of_topics: dict[str, set[str]] = {}  # topic → every key that says something of it
+        self.cursors_of: dict[str, set[ReaderPartition]] = {}  # reader → where it has cursors
         self.topics: dict[str, Topic] = {}
         self.deleting: dict[str, Topic] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
+        self.recovery_points: dict[TopicPartition, int] = {}
         self.segments: defaultdict[TopicPartition, SegmentIndex] = defaultdict(SegmentIndex)
         self.bundles: defaultdict[TopicPartition, BundleIndex] = defaultdict(BundleIndex)
         self.swaps: dict[TopicPartition, Any] = {}
@@ -66,9 +70,10 @@ class Mirror:
             ),
             "start": _Table(self.log_starts, _partition, lambda _, found: int(found)),
             "epoch": _Table(self.epochs, _partition, lambda _, found: int(found)),
+            "recovery-point": _Table(self.recovery_points, _partition, lambda _, found: int(found)),
             "swap": _Table(self.swaps, _partition, lambda _, found: found),
             "cleaner": _Table(self.cleaners, _partition, lambda _, found: parse_state(found)),
-            "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found)),
+            "cursor": _Table(self.cursors, _reader, lambda _, found: Cursor(**found).bounded()),
             "group": _Table(self.groups, _first, lambda _, found: str(found)),
             "cluster-id": _Table(self.cluster_id, _only, lambda _, found: str(found)),
             "producer-ids": _Table(self.next_producer_id, _only, lambda _, found: int(found)),
@@ -91,6 +96,11 @@ class Mirror:
                 f"metadata at {key} does not parse ({error!r}); restore meta.db from a backup"
             ) from None
         self.mods[key] = mod
+        if kind in OF_TOPICS:
+            self.keys_of_topics.setdefault(names[0], set()).add(key)
+        if kind == "cursor":
+            where = _reader(names)
+            self.cursors_of.setdefault(where.reader, set()).add(where)
 
     def delete(self, key: str) -> None:
         """Forget a key the store no longer has."""
@@ -106,6 +116,10 @@ class Mirror:
         else:
             table = self._tables[kind]
             del table.rows[table.name(names)]
+        if kind in OF_TOPICS:
+            _discard(self.keys_of_topics, names[0], key)
+        if kind == "cursor":
+            _discard(self.cursors_of, names[2], _reader(names))
 
     def _put(self, kind: str, names: list[str], found: Any) -> None:
         if kind == "segment":
@@ -117,6 +131,14 @@ class Mirror:
         else:
             table = self._tables[kind]
             table.rows[table.name(names)] = table.parse(names, found)
+
+
+def _discard(index: dict[str, set[Any]], name: str, member: object) -> None:
+    """Take one out of an index; a name without members is not kept."""
+    members = index[name]
+    members.discard(member)
+    if not members:
+        del index[name]
 
 
 def _only(_: list[str]) -> str:

@@ -5,7 +5,7 @@ Routes and lists; the rules of a group are the group's. Holds no offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from cordwood.decide.codes import Code
 from cordwood.decide.groups.group import Group
@@ -96,12 +96,15 @@ class Groups:
 
     def listing(self, states: Collection[str] = ()) -> list[GroupDescription]:
         """All groups by name, or those in the states named; case does not matter in a state."""
+        return list(self.listed(states))
+
+    def listed(self, states: Collection[str] = ()) -> Iterator[GroupDescription]:
+        """The same one by one; those that are forgotten meanwhile are left out."""
         wanted = {state.lower() for state in states}
-        return [
-            self._groups[group_id].describe()
-            for group_id in sorted(self._groups)
-            if not wanted or self._groups[group_id].state.lower() in wanted
-        ]
+        for group_id in sorted(self._groups):
+            group = self._groups.get(group_id)
+            if group is not None and (not wanted or group.state.lower() in wanted):
+                yield group.describe()
 
     def count(self) -> dict[GroupState, int]:
         """How many groups are in each state, for metrics."""

@@ -13,7 +13,7 @@ from typing import Any
 from cordwood.config import BrokerConfig
 from cordwood.decide.codes import Code
 from cordwood.decide.offsets import PartitionOffset
-from cordwood.decide.transactions.ledger import StagedOffsets
+from cordwood.decide.transactions.ledger import Ledger, StagedOffsets, encode_ledger
 from cordwood.model import NO_PRODUCER, TopicPartition
 
 Token = Hashable
@@ -162,8 +162,15 @@ class Reply:
 class Persist:
     """Make the id's ledger durable, and with it, in one step, move these groups' cursors."""
 
-    ledger: dict[str, Any]  # JSON can hold it; Transaction.restore takes it back
+    state: Ledger
     cursors: tuple[StagedOffsets, ...] = ()
+
+    __match_args__ = ("ledger", "cursors")
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """As JSON can hold it; ``Transaction.restore`` takes it back. Long where it is large."""
+        return encode_ledger(self.state)
 
 
 @dataclass(frozen=True, slots=True)

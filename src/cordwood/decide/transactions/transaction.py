@@ -20,7 +20,6 @@ from cordwood.decide.transactions.ledger import (
     Ledger,
     StagedOffsets,
     TransactionState,
-    encode_ledger,
     parse_ledger,
 )
 from cordwood.decide.transactions.messages import (
@@ -349,7 +348,7 @@ class Transaction:
     def _move(self, ledger: Ledger, cursors: tuple[StagedOffsets, ...] = ()) -> Persist:
         assert self.ledger.state in _BEFORE[ledger.state], f"{self.ledger.state} → {ledger.state}"
         self.ledger = ledger
-        return Persist(encode_ledger(ledger), cursors)
+        return Persist(ledger, cursors)
 
 
 def _refuse(request: Request, code: Code) -> list[Instruction]:

@@ -1,0 +1,95 @@
+"""Whether an HTTP request may be answered at all: the rules against other people's web pages.
+
+A browser sends a page's requests wherever the page says, loopback included. Two things betray
+them: the ``Host`` is a name that is not ours (a page may point its own name at our address, DNS
+rebinding), or the browser says that another site asks (``Origin``, ``Sec-Fetch-Site``). Programs
+send neither. Pure: no sockets, no names looked up.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from cordwood.errors import CordwoodError, ForeignHost, ForeignOrigin
+
+OWN_SITES: Final = frozenset({"same-origin", "none"})  # none: typed in by a person
+_HOST = re.compile(r"[a-z0-9._:-]+")
+READS: Final = frozenset({"GET", "HEAD"})
+
+
+class AllowedHosts:
+    """The names this broker answers to; IP addresses and localhost always are."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """``*`` is any name, ``*.example.org`` any below it."""
+        said = {name.strip().lower().rstrip(".") for name in names}
+        self._names = {"localhost", *filter(None, said)}
+        self._suffixes = tuple(name[1:] for name in self._names if name.startswith("*."))
+
+    def allow(self, authority: str) -> bool:
+        """Whether a ``Host`` (``name``, ``name:port``, ``[::1]:port``) may be ours."""
+        host = host_of(authority)
+        if host is None:
+            return False
+        return (
+            "*" in self._names
+            or host in self._names
+            or host.endswith(self._suffixes)
+            or _is_address(host)
+        )
+
+
+def check_access(
+    method: str, path: str, headers: Mapping[str, str], hosts: AllowedHosts
+) -> CordwoodError | None:
+    """Why the request is refused, if it is; ``headers`` by their lower-case names.
+
+    Who sends no ``Host`` speaks HTTP/1.0 and is no browser. What another site's page may do is
+    follow a link to a page of ours, which comes without an ``Origin``; the API is no such page.
+    """
+    host = headers.get("host")
+    if host is not None and not hosts.allow(host):
+        return ForeignHost(
+            f"this broker does not answer to the name {host[:100]!a}; "
+            "if it is one of its names, add it to http.allowed.hosts"
+        )
+    origin = headers.get("origin")
+    if origin is not None and not _is_same(origin, host):
+        return ForeignOrigin(f"a page of {origin[:100]!a} may not ask this broker for anything")
+    if method in READS and not path.startswith("/api/"):
+        return None
+    site = headers.get("sec-fetch-site")
+    if site is not None and site.lower() not in OWN_SITES:
+        return ForeignOrigin("a page of another site may not use this broker's API")
+    return None
+
+
+def host_of(authority: str) -> str | None:
+    """The host in ``host[:port]``, in lower case; None for what is neither."""
+    try:
+        split = urlsplit(f"//{authority}")
+        if split.netloc != authority or "@" in authority:
+            return None
+        split.port  # noqa: B018 - raises for a port that is none
+    except ValueError:
+        return None
+    host = (split.hostname or "").rstrip(".")
+    return host if _HOST.fullmatch(host) else None
+
+
+def _is_same(origin: str, host: str | None) -> bool:
+    """Whether a page's origin is the very place it asks; ``null`` is nobody's."""
+    scheme, _, authority = origin.partition("://")
+    return bool(authority) and scheme in {"http", "https"} and authority == host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
