@@ -8,13 +8,15 @@ only when a topic asks for it. Who commits, where and when is the writer's busin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cordwood.batch.compress import INFLATED_BYTES_MAX
 from cordwood.batch.header import BatchHeader
-from cordwood.errors import CordwoodError, DiskFull
+from cordwood.batch.validation import check_body
+from cordwood.errors import CordwoodError, DiskFull, InvalidRecord
 from cordwood.log.partition import Appended, Outcome, Partition
 
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
@@ -33,6 +35,7 @@ class Append:
     hold: bool = False  # wait for space rather than fail
     droppable: bool = False  # nobody waits for the answer: ``evict`` may take it
     strict: bool = True  # Kafka's sequence rule; the line protocol allows gaps
+    is_key_checked: bool = False  # a compacted topic need not look for keys again
 
 
 class Written(NamedTuple):
@@ -49,6 +52,14 @@ class Commit(NamedTuple):
 
     outcomes: list[tuple[Append, Outcome]]
     published: list[Partition]
+
+    def pieces(self, outcomes_max: int) -> Iterator[Commit]:
+        """The same in parts of so many appends at most; the last one has the readers to wake."""
+        last = max(0, len(self.outcomes) - 1) // outcomes_max
+        for number in range(last):
+            start = number * outcomes_max
+            yield Commit(self.outcomes[start : start + outcomes_max], [])
+        yield Commit(self.outcomes[last * outcomes_max :], self.published)
 
     def settle(self) -> None:
         """Answer every append of this commit."""
@@ -72,9 +83,13 @@ class CommitStats:
 class Committer:
     """Commits for one data directory, one at a time."""
 
-    def __init__(self, durability: str) -> None:
+    def __init__(
+        self, durability: str, note: Callable[[list[Partition]], None] = lambda _: None
+    ) -> None:
+        """``note`` hears of partitions whose end is to be remembered, once all of it is synced."""
         assert durability in {"fsync", "os"}
         self.durability = durability
+        self._note = note
         self.stats = CommitStats()
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="cordwood-sync")
 
@@ -83,9 +98,16 @@ class Committer:
         self._pool.shutdown()
 
     def write(self, appends: Mapping[Partition, list[Append]]) -> Written:
-        """Write all; nobody sees it yet."""
+        """Write all; nobody sees it yet.
+
+        Every append passes here, between two changes of its topic's settings: so here a compacted
+        topic refuses what has no key, whoever sent it.
+        """
         outcomes, touched, due, full = written = Written([], [], [], [])
-        for partition, mine in appends.items():
+        for partition, waiting in appends.items():
+            mine = waiting
+            if "compact" in partition.config.cleanup_policy:
+                mine = _take_keyed(waiting, outcomes)
             is_touched = False
             for append, outcome in zip(mine, partition.append_all(mine), strict=True):
                 if isinstance(outcome, Appended):
@@ -96,7 +118,7 @@ class Committer:
                 outcomes.append((append, outcome))
             if is_touched:
                 touched.append(partition)
-                if self._is_synced(partition):
+                if self._is_synced(partition) or not partition.is_end_noted:
                     due.append(partition)
         return written
 
@@ -109,8 +131,16 @@ class Committer:
             published = [partition for partition in published if partition not in broken]
         for partition in published:
             partition.publish()
+        if written.due:
+            self._note_ends(written.due, broken or {})  # before anybody is told
         self._count(outcomes)
         return Commit(outcomes, published)
+
+    def _note_ends(self, synced: list[Partition], broken: Container[Partition]) -> None:
+        """Remember the ends of partitions that were started or rolled; of others it is known."""
+        fresh = [p for p in synced if not p.is_end_noted and p not in broken]
+        if fresh:
+            self._note(fresh)
 
     def _is_synced(self, partition: Partition) -> bool:
         """Whether an append to it is acknowledged only when it is on the device."""
@@ -143,6 +173,39 @@ class Committer:
         self.stats.commits += 1
         self.stats.records += records
         self.stats.bytes += size_bytes
+
+
+def _take_keyed(appends: list[Append], outcomes: list[tuple[Append, Outcome]]) -> list[Append]:
+    """What a compacted topic takes of these; the rest is among the outcomes."""
+    taken = []
+    for append in appends:
+        error = _keyless(append)
+        if error is None:
+            taken.append(append)
+        else:
+            outcomes.append((append, error))
+    return taken
+
+
+def _keyless(append: Append) -> CordwoodError | None:
+    """Why a compacted topic does not take an append: one of its records has no key."""
+    if append.is_key_checked:
+        return None
+    position = 0
+    for header in append.headers:
+        if not header.is_control:
+            try:
+                walked = check_body(append.data, position, header, INFLATED_BYTES_MAX)
+            except CordwoodError as error:
+                return error
+            if walked is None or walked.keyless >= 0:
+                return InvalidRecord(
+                    f"topic {append.partition.tp.topic} is compacted and takes no record without "
+                    "a key; send it with one, as Kafka clients, `cordwood produce -K` and ingress "
+                    "lines do"
+                )
+        position += header.size_bytes
+    return None
 
 
 def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:

@@ -1,4 +1,4 @@
-"""A bounded number of open files for readers on any thread.
+"""A bounded number of open files: for readers on any thread, and beside them for the writer.
 
 A reader leases a descriptor and gives it back; idle ones stay open, least recently used first out.
 A leased descriptor is never closed under its reader, because its number would at once belong to
@@ -9,6 +9,7 @@ the same path is another file.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,7 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from cordwood.config import BrokerConfig
+from cordwood.decide.descriptors import LIMIT_MIN, UNLIMITED, DescriptorPlan, plan_descriptors
+from cordwood.errors import ConfigError
+from cordwood.log.open_tails import OpenTails
+
 IDLE_MAX: Final = 256  # a quarter of the usual limit of a process
+LISTENERS: Final = 4  # kafka, ingress, control, http: each with connections.max of its own
 
 
 @dataclass(slots=True)
@@ -28,9 +35,13 @@ class _Entry:
 
 
 class Descriptors:
-    """Read descriptors shared by the readers of one partition or of many."""
+    """Read descriptors shared by the readers of one partition or of many.
 
-    def __init__(self, idle_max: int = IDLE_MAX) -> None:
+    ``tails`` bounds what the writer of the same partitions has open.
+    """
+
+    def __init__(self, idle_max: int = IDLE_MAX, tails_max: int = IDLE_MAX) -> None:
+        self.tails = OpenTails(tails_max)
         self._idle_max = idle_max
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
@@ -94,3 +105,16 @@ class Descriptors:
 def _close_all(entries: OrderedDict[Hashable, _Entry]) -> None:
     for entry in entries.values():
         os.close(entry.fd)
+
+
+def share_descriptors(config: BrokerConfig) -> DescriptorPlan:
+    """Who may have how many of this process's descriptors; raises ``ConfigError``."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = UNLIMITED
+    if limit < LIMIT_MIN:
+        raise ConfigError(
+            f"this process may open {limit} files, a broker needs {LIMIT_MIN}; raise the limit "
+            "with `ulimit -n` or systemd's LimitNOFILE"
+        )
+    return plan_descriptors(limit, LISTENERS * config.connections_max)

@@ -1,11 +1,13 @@
 """The data directory as one process holds it: the lock, the format, and what else lies in it.
 
     format-version    what wrote everything beside and below it (``layout``)
-    lock              flock'ed by the one process that may write; holds its pid
+    identity          which directory this is, and the nonce of the broker that runs (``identity``)
+    lock              flock'ed, as the directory is, by the one process that may write; its pid
     meta.db           the catalog, with SQLite's -wal and -shm beside it
     <topic>-<n>/      a partition
     <topic>-<n>.<topic id>-delete/   a deleted partition on its way out
-    staging/<job>/    results that wait for the gate
+    staging/<job>/    results that jobs leave for the broker
+    claimed/          segments that the broker took from there, until they are live (``claim``)
     archive/          bundles
     cleaner/          key digests, which compaction makes again when they are gone
     pipeline.log      what Spark said, and before that in pipeline.log.1
@@ -16,25 +18,30 @@ directory that belongs to no topic is foreign too, and no topic can be created o
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cordwood.config import KIB
 from cordwood.errors import (
     ConfigError,
     CorruptionError,
-    DirectoryInUse,
     DiskFull,
+    TopicExists,
     UnavailableError,
     UnknownFormat,
 )
-from cordwood.log.files import Files, OpenFile, as_cordwood
-from cordwood.log.layout import FORMAT, LOCK, check_format, encode_format
+from cordwood.log.claim import CLAIMED_NAME
+from cordwood.log.directory_lock import DirectoryLock
+from cordwood.log.files import TMP_SUFFIX, Files, as_cordwood
+from cordwood.log.identity import IDENTITY, DataIdentity, read_identity
+from cordwood.log.layout import FORMAT, LOCK, check_format, encode_format, parse_directory_name
 from cordwood.log.manifest import STAGING_NAME
+from cordwood.log.modes import OWNER, make_directory, open_with
+from cordwood.log.permissions import settle_permissions
 from cordwood.meta.keys import Topic
 from cordwood.model import TopicPartition
 
@@ -42,22 +49,26 @@ META: Final = "meta.db"
 ARCHIVE: Final = "archive"
 CLEANER: Final = "cleaner"
 PIPELINE_LOG: Final = "pipeline.log"
+SPACE_BYTES: Final = 64 * KIB  # an empty disk takes at least so much
 NAME_BYTES_MAX: Final = 255  # of one directory entry
 _OWN: Final = frozenset(
-    {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, ARCHIVE, CLEANER}
-    | {f"{FORMAT}.tmp", PIPELINE_LOG, f"{PIPELINE_LOG}.1"}
+    {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, CLAIMED_NAME, ARCHIVE, CLEANER}
+    | {f"{FORMAT}.tmp", IDENTITY, f"{IDENTITY}.tmp", PIPELINE_LOG, f"{PIPELINE_LOG}.1"}
 )
+_SHARED: Final = frozenset({STAGING_NAME, ARCHIVE, CLEANER})  # where jobs write
 _DOOMED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 
+logger = logging.getLogger("cordwood.log")
 
-def open_directory(path: Path, files: Files) -> OpenFile:
-    """Lock the directory, made if missing, and check its format; the open file is the lock.
+
+def open_directory(path: Path, files: Files) -> DirectoryLock:
+    """Lock the directory, made if missing, and check its format.
 
     Raises ``DirectoryInUse`` or ``UnknownFormat``, each with what to do.
     """
     try:
         _make(path, files)
-        lock = _lock(path, files)
+        lock = DirectoryLock.take(path, files)
     except DiskFull:
         raise
     except UnavailableError as error:
@@ -65,7 +76,7 @@ def open_directory(path: Path, files: Files) -> OpenFile:
     try:
         _check_format(path, files)
     except BaseException:
-        files.close(lock)
+        lock.close()
         raise
     return lock
 
@@ -103,31 +114,63 @@ def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
     )
 
 
-def _lock(path: Path, files: Files) -> OpenFile:
-    lock_path = path / LOCK
-    lock = files.open_existing(lock_path) if lock_path.exists() else files.create(lock_path)
+def prepare_permissions(path: Path, files: Files) -> None:
+    """Modes as ``file.mode`` says, of what is there, of the catalog, and of where jobs write."""
+    names = {entry.name for entry in path.iterdir()}
+    own = {n for n in names if n in _OWN or parse_directory_name(n) or _DOOMED.fullmatch(n)}
     try:
-        _take(lock, path)
-        with suppress(UnavailableError):  # on a full disk the lock holds, only the pid is missing
-            files.truncate(lock, 0)
-            files.write_at(lock, f"{os.getpid()}\n".encode(), 0)
-    except BaseException:
-        files.close(lock)
-        raise
-    return lock
+        settle_permissions(path, files, own, _SHARED)
+    except UnavailableError as error:
+        logger.warning("permissions.not_changed path=%s error=%s", path, error)
+    if META not in names:
+        _create_catalog(path / META, files.modes.file)
+    if files.modes is not OWNER:
+        for name in _SHARED - names:
+            make_directory(path / name, files.modes.shared_directory)
 
 
-def _take(lock: OpenFile, path: Path) -> None:
+def _create_catalog(path: Path, mode: int) -> None:
+    """An empty file, SQLite's from then on: it makes its other files with the same mode."""
     try:
-        fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(lock.fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise DirectoryInUse(
-            f"data directory {path} is in use by process {holder}; stop it, or choose another "
-            "directory with --data"
-        ) from None
+        os.close(open_with(path, os.O_RDWR | os.O_CREAT, mode))
     except OSError as error:
-        raise as_cordwood(error, "lock", lock.path) from error
+        raise as_cordwood(error, "create", path) from error
+
+
+def renew_identity(path: Path, files: Files) -> DataIdentity:
+    """A new sign that this directory is the one a broker runs on, and its name, which stays."""
+    fresh = DataIdentity.fresh(read_identity(path))
+    try:
+        files.write_whole(path / IDENTITY, fresh.encode())
+    except UnavailableError as error:  # a full disk, say: jobs will not believe the path
+        logger.warning("identity.not_written path=%s error=%s", path, error)
+        return fresh
+    return read_identity(path) or fresh
+
+
+def check_free(data: Path, name: str, numbers: range) -> None:
+    """Refuse a name under which somebody else's files lie: a new topic starts empty."""
+    for number in numbers:
+        path = data / f"{name}-{number}"
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise TopicExists(f"{path} is there and belongs to no topic; move it away first")
+
+
+def has_space(path: Path, files: Files) -> bool:
+    """Whether the disk takes a small file now."""
+    probe = path / f"space{TMP_SUFFIX}"
+    try:
+        files.unlink(probe)
+        file = files.create(probe)
+        try:
+            files.write_at(file, bytes(SPACE_BYTES), 0)
+            files.sync_data(file)
+        finally:
+            files.close(file)
+            files.unlink(probe)
+    except UnavailableError:
+        return False
+    return True
 
 
 def _check_format(path: Path, files: Files) -> None:

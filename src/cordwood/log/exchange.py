@@ -15,7 +15,8 @@ from cordwood.log.descriptors import Descriptors
 from cordwood.log.files import Files
 from cordwood.log.layout import SEGMENT_KINDS, SWAP, Kind, file_path
 from cordwood.log.producers import ABORTED_BYTES
-from cordwood.log.segment import Segment, Survey, survey
+from cordwood.log.segment import Segment
+from cordwood.log.survey import Survey, survey
 
 
 def survey_staged(

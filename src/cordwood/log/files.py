@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from cordwood.errors import DiskFull, UnavailableError
+from cordwood.errors import DiskFull, TooManyOpenFiles, UnavailableError
+from cordwood.log.modes import OWNER, Modes, make_directory, open_with
 
 T = TypeVar("T")
 
 TMP_SUFFIX: Final = ".tmp"
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _sync_bytes = getattr(os, "fdatasync", os.fsync)
 
@@ -42,7 +45,17 @@ class OpenFile(NamedTuple):
 
 
 class Files:
-    """The effects. Stateless; one instance serves a whole data directory."""
+    """The effects. One instance serves a whole data directory."""
+
+    check_place: Callable[[], None] = staticmethod(lambda: None)
+    """Called before a name changes; raises when the directory at that path is not ours any more."""
+
+    modes: Modes = OWNER  # of what is made here, from ``file.mode``
+
+    def name_effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
+        """An effect on a name, which may lead somewhere else by now; on a descriptor none does."""
+        self.check_place()
+        return self.effect(name, path, act)
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
         """Do one effect; every change of the disk passes here, by name."""
@@ -55,8 +68,13 @@ class Files:
 
     def create(self, path: Path) -> OpenFile:
         """A new empty file, open for reading and writing; an existing one is refused."""
+        return self.name_effect("create", path, lambda: OpenFile(self._create(path), path))
+
+    def _create(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return self.effect("create", path, lambda: OpenFile(os.open(path, flags, 0o644), path))
+        if self.modes is OWNER:  # no umask takes away what the owner needs
+            return os.open(path, flags, OWNER.file)
+        return open_with(path, flags, self.modes.file)
 
     def open_existing(self, path: Path) -> OpenFile:
         """An existing file, open for reading and writing; changes nothing."""
@@ -119,23 +137,34 @@ class Files:
 
     def rename(self, old: Path, new: Path) -> None:
         """Give a file its new name at once, over whatever had it."""
-        self.effect("rename", new, lambda: self.move(old, new))
+        self.name_effect("rename", new, lambda: self.move(old, new))
 
-    def move(self, old: Path, new: Path) -> None:
+    def take(self, old: Path, old_directory: int, new: Path) -> None:
+        """The same for a file of a directory that others write to, reached by its descriptor."""
+        self.name_effect("rename", new, lambda: self.move(old, new, old_directory))
+
+    def move(self, old: Path, new: Path, old_directory: int | None = None) -> None:
         """The rename itself; tests remember which file went where."""
-        old.replace(new)
+        if old_directory is None:
+            old.replace(new)
+        else:
+            os.replace(old.name, new, src_dir_fd=old_directory)
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name; a missing one is as good."""
-        self.effect("unlink", path, lambda: path.unlink(missing_ok=True))
+        self.name_effect("unlink", path, lambda: path.unlink(missing_ok=True))
 
     def mkdir(self, path: Path) -> None:
         """A new directory; an existing one is as good. Parents must be there."""
-        self.effect("mkdir", path, lambda: path.mkdir(exist_ok=True))
+        self.name_effect("mkdir", path, lambda: make_directory(path, self.modes.directory))
+
+    def chmod(self, path: Path, mode: int) -> None:
+        """Change who may do what with a file or directory."""
+        self.name_effect("chmod", path, lambda: path.chmod(mode))
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory."""
-        self.effect("rmdir", path, path.rmdir)
+        self.name_effect("rmdir", path, path.rmdir)
 
     def rmtree(self, path: Path) -> None:
         """Remove a directory and all in it, one effect per name."""
@@ -151,8 +180,14 @@ class Files:
         self.effect("sync_dir", path, lambda: _sync_directory(path))
 
 
-def as_cordwood(error: OSError, effect: str, path: Path) -> DiskFull | UnavailableError:
+def as_cordwood(error: OSError, effect: str, path: Path) -> UnavailableError:
     """The error of ours for one of the operating system's, with what was tried and where."""
+    if error.errno in _NO_DESCRIPTOR:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return TooManyOpenFiles(
+            f"{effect} {path}: {error.strerror}, the limit is {limit}; raise it with `ulimit -n` "
+            "or systemd's LimitNOFILE"
+        )
     if error.errno in _NO_SPACE:
         return DiskFull(f"{effect} {path}: {error.strerror}; free space on that filesystem")
     return UnavailableError(f"{effect} {path}: {error.strerror}")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from cordwood.errors import CordwoodError
 from cordwood.log.files import Files
 from cordwood.log.layout import DELETED, Kind
 from cordwood.log.segment import Segment
@@ -43,17 +44,40 @@ class Graveyard:
                     self._files.rename(path, paths[-1])
         self._graves.append(_Grave(now_ms, tuple(paths), buried))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody lies here; any thread."""
+        return not self._graves
+
     def segments(self) -> list[Segment]:
         """Who lies here; readers may still be in their files."""
         return [segment for grave in self._graves for segment in grave.segments]
 
     def purge(self, now_ms: int, delay_ms: int) -> int:
-        """Remove what has lain for ``delay_ms``; how many files."""
-        due = [grave for grave in self._graves if now_ms - grave.since_ms >= delay_ms]
-        self._graves = [grave for grave in self._graves if now_ms - grave.since_ms < delay_ms]
-        for grave in due:
-            for path in grave.paths:
-                self._files.unlink(path)
-            for segment in grave.segments:
-                segment.forget()
-        return sum(len(grave.paths) for grave in due)
+        """Remove what has lain for ``delay_ms``; how many files.
+
+        What cannot be removed stays for the next time, and is raised once all others are gone.
+        """
+        left: list[_Grave] = []
+        failure: CordwoodError | None = None
+        removed = 0
+        for grave in self._graves:
+            try:
+                if now_ms - grave.since_ms < delay_ms:
+                    left.append(grave)
+                else:
+                    self._remove(grave)
+                    removed += len(grave.paths)
+            except CordwoodError as error:
+                left.append(grave)
+                failure = error
+        self._graves = left
+        if failure is not None:
+            raise failure
+        return removed
+
+    def _remove(self, grave: _Grave) -> None:
+        for path in grave.paths:
+            self._files.unlink(path)
+        for segment in grave.segments:
+            segment.forget()

@@ -102,6 +102,11 @@ class MemoryIndex:
             return None
         return TimeEntry(self._times[i], self.base_offset + self._time_offsets[i])
 
+    def entries(self) -> list[OffsetEntry]:
+        """Every offset entry."""
+        pairs = zip(self._offsets[:], self._positions[:], strict=False)
+        return [OffsetEntry(self.base_offset + offset, position) for offset, position in pairs]
+
     def sizes_bytes(self) -> tuple[int, int]:
         """How large ``.index`` and ``.timeindex`` are as files."""
         return OFFSET_ENTRY_BYTES * len(self._offsets), TIME_ENTRY_BYTES * len(self._times)
@@ -182,6 +187,12 @@ class FileIndex:
         if i < 0:
             raise WrongIndex("the index is not what it was when it was checked")
         return OffsetEntry(self._base_offset + offsets[i], positions[i])
+
+    def entries(self) -> list[OffsetEntry]:
+        """Every offset entry, as it stands in the file."""
+        data = self._read_offsets(0, self._offset_bytes)
+        usable = data[: len(data) - len(data) % OFFSET_ENTRY_BYTES]
+        return list(parse_offsets(usable, self._base_offset))
 
     def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
         """The first time entry not below ``timestamp_ms``."""

@@ -15,13 +15,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from cordwood.decide.compaction import encode_state, parse_state
-from cordwood.errors import CorruptionError, InvalidManifest
+from cordwood.errors import CorruptionError, InvalidManifest, UnknownSegment
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.manifest import StagedSegment
+from cordwood.log.missing import remedy
 from cordwood.log.partition import Partition
+from cordwood.log.registry import DamagedRange
 from cordwood.log.swap import Verified
 from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import SegmentEntry, entry_of, parse_segment
+from cordwood.meta.keys import Scrub, SegmentEntry, entry_of, parse_segment
 from cordwood.model import SegmentInfo, SegmentState, TopicPartition
 
 IsLive = Callable[[Partition], bool]  # whether the store still serves this very partition
@@ -59,7 +61,9 @@ class Ledger:
         return [
             entry
             for entry in self._catalog.segments(tp).entries()
-            if entry.sha256 is None and entry.state is SegmentState.SEALED
+            if entry.sha256 is None
+            and entry.state is SegmentState.SEALED
+            and not (entry.scrub and entry.scrub.damage)  # nobody wants the sum of damaged bytes
         ]
 
     def index(self, partition: Partition, is_live: IsLive) -> None:
@@ -71,13 +75,25 @@ class Ledger:
                 sealed = partition.segments()[:-1]
                 self.record(partition.tp, [i for i in sealed if index.get(i.base_offset) is None])
 
+    def index_and_hash(
+        self, partition: Partition, is_live: IsLive, should_stop: Callable[[], bool]
+    ) -> int:
+        """Bring one partition's index up to date; how many sums were learned."""
+        self.index(partition, is_live)
+        hashed = 0
+        for entry in self.unhashed(partition.tp):
+            if should_stop():
+                break
+            hashed += self.hash(partition, entry, is_live)
+        return hashed
+
     def hash(self, partition: Partition, entry: SegmentEntry, is_live: IsLive) -> bool:
         """Read one segment's file and keep its sum, unless it is replaced or dropped meanwhile."""
         path = file_path(partition.directory, entry.base_offset, Kind.LOG)
         try:
             with path.open("rb") as reading:
                 sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
-        except OSError:  # it is on its way out, or a read will say what is wrong with it
+        except FileNotFoundError:  # on its way out; if it is not, the scrub says so
             return False
         with self.changing:
             index = self._catalog.segments(partition.tp)
@@ -85,6 +101,34 @@ class Ledger:
                 return False
             self._catalog.put_segments(partition.tp, [replace(entry, sha256=sha256)])
         return True
+
+    def note_scrub(
+        self, tp: TopicPartition, entry: SegmentEntry, scrub: Scrub, file_sha256: str
+    ) -> None:
+        """Keep what a scrub of this segment found, unless it is replaced or dropped meanwhile."""
+        with self.changing:
+            now = self._catalog.segments(tp).get(entry.base_offset)
+            if now is None or now.state is not SegmentState.SEALED:
+                return
+            is_same = now.size_bytes == entry.size_bytes and entry.sha256 in {None, now.sha256}
+            if is_same and tp.topic in self._catalog.topics:
+                # A sum that was taken of damaged bytes would call a restored file wrong.
+                sha256 = None if scrub.damage and now.sha256 == file_sha256 else now.sha256
+                scrub = replace(scrub, accepted=_still_accepted(now, scrub, file_sha256))
+                self._catalog.put_segments(tp, [replace(now, scrub=scrub, sha256=sha256)])
+
+    def accept_damage(
+        self, tp: TopicPartition, base_offset: int, ranges: Sequence[DamagedRange], now_ms: int
+    ) -> None:
+        """Keep that an operator accepted these ranges; raises ``UnknownSegment``."""
+        damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
+        with self.changing:
+            entry = self._catalog.segments(tp).get(base_offset)
+            if entry is None or entry.state is not SegmentState.SEALED:
+                raise UnknownSegment(f"{tp} has no sealed segment {base_offset}")
+            scrub = entry.scrub or Scrub(now_ms, damage)
+            accepted = replace(entry, scrub=replace(scrub, accepted=damage))
+            self._catalog.put_segments(tp, [accepted])
 
     # --- swaps ------------------------------------------------------------------------------
 
@@ -142,13 +186,13 @@ def _check_sealed(
     path = file_path(partition.directory, entry.base_offset, Kind.LOG)
     if entry.base_offset == active.base_offset:
         path = file_path(partition.directory, entry.end_offset, Kind.LOG)  # what came after it
-        raise CorruptionError(f"{path} is gone; restore it from a copy")
+        raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
     if live is None:
-        raise CorruptionError(f"{path} is gone; restore it from a copy")
+        raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
     if live.size_bytes != entry.size_bytes:
         raise CorruptionError(
-            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed; "
-            "restore it from a copy"
+            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed: "
+            f"records are missing; {remedy(str(partition.tp))}"
         )
 
 
@@ -175,3 +219,17 @@ def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
         state=SegmentState.SEALED,
         sha256=segment.log.sha256,
     )
+
+
+def _still_accepted(
+    entry: SegmentEntry, scrub: Scrub, file_sha256: str
+) -> tuple[tuple[int, int, str], ...]:
+    """What was accepted and is still damaged; all of it when the segment could not be read."""
+    accepted = () if entry.scrub is None else entry.scrub.accepted
+    if not file_sha256:
+        return accepted
+    found = [DamagedRange(entry.base_offset, *each) for each in scrub.damage]
+    return tuple(
+        each for each in accepted
+        if any(r.is_same(DamagedRange(entry.base_offset, *each)) for r in found)
+    )  # fmt: skip

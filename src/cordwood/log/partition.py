@@ -31,7 +31,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 from cordwood.batch.header import BatchHeader
@@ -47,11 +47,13 @@ from cordwood.log.files import Files
 from cordwood.log.graveyard import Graveyard
 from cordwood.log.health import Health
 from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import SEGMENT_KINDS, Kind
+from cordwood.log.layout import SEGMENT_KINDS
 from cordwood.log.marks import Marks
 from cordwood.log.producers import Aborted, Producers
 from cordwood.log.recovery import Loaded, Loader, Recovery, open_segment
-from cordwood.log.segment import Segment, Survey
+from cordwood.log.registry import HealthRegistry
+from cordwood.log.segment import Segment
+from cordwood.log.survey import Survey
 from cordwood.log.tail import (
     Alone,
     Batches,
@@ -84,18 +86,13 @@ Outcome = Appended | CordwoodError
 class Partition:
     """One partition of one topic. See the module for who may call what."""
 
+    is_open: ClassVar[bool] = True  # ``unopened`` has those that are not
+
     def __init__(
-        self,
-        directory: Path,
-        tp: TopicPartition,
-        config: TopicConfig,
-        *,
-        files: Files,
-        clock: Clock,
-        leader_epoch: int,
-        log_start_offset: int,
-        descriptors: Descriptors,
-    ) -> None:
+        self, directory: Path, tp: TopicPartition, config: TopicConfig, *, files: Files,
+        clock: Clock, leader_epoch: int, log_start_offset: int, descriptors: Descriptors,
+        registry: HealthRegistry,
+    ) -> None:  # fmt: skip
         """From its directory, which is there; use ``open``."""
         self.tp = tp
         self.directory = directory
@@ -105,15 +102,16 @@ class Partition:
         self._clock = clock
         self._descriptors = descriptors
         self._graveyard = Graveyard(files)
-        self._health = Health(tp)
+        self._health = Health(tp, registry)
         self._is_closed = False
         self._are_names_durable = False  # who made them may have died before it was time
+        self.is_end_noted = True  # whether ``recovery_points`` knows of the active segment
         self.cuts: Counter[RollReason] = Counter()  # since it was opened, for the metrics
         loader = self._loader()
         loader.settle()
-        loaded = loader.load() or loader.create(log_start_offset)
+        loaded = loader.load(log_start_offset) or loader.create(log_start_offset)
         self._marks = Marks(directory, files)
-        self._window = Window(self._marks)
+        self._window = Window(self._marks, self._health)
         self._window.log_start_offset = log_start_offset
         self._adopt(loaded)
         self._repair_indexes()
@@ -131,11 +129,11 @@ class Partition:
         log_start_offset: int = 0,
         topic_id: UUID | None = None,
         descriptors: Descriptors | None = None,
+        registry: HealthRegistry | None = None,
     ) -> Partition:
         """Create the partition or recover it; raises ``CorruptionError`` and then cuts nothing.
 
-        ``log_start_offset`` is the one the catalog remembers. ``descriptors`` may be shared by
-        many partitions, to bound their open files together.
+        ``log_start_offset`` is the catalog's. Partitions share ``descriptors`` and ``registry``.
         """
         descriptors = Descriptors() if descriptors is None else descriptors
         if not directory.is_dir():
@@ -144,36 +142,32 @@ class Partition:
         if topic_id is not None:
             sidecars.write_metadata(files, directory, topic_id)
         return cls(
-            directory,
-            tp,
-            config,
-            files=files,
-            clock=clock,
-            leader_epoch=leader_epoch,
-            log_start_offset=log_start_offset,
-            descriptors=descriptors,
-        )
+            directory, tp, config, files=files, clock=clock, leader_epoch=leader_epoch,
+            log_start_offset=log_start_offset, descriptors=descriptors,
+            registry=registry or HealthRegistry(),
+        )  # fmt: skip
 
     def _loader(self) -> Loader:
         return Loader(
-            self.directory,
-            files=self._files,
-            descriptors=self._descriptors,
-            interval_bytes=self.config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-        )
+            self.directory, files=self._files, descriptors=self._descriptors,
+            interval_bytes=self.config.index_interval_bytes, now_ms=self._clock.now_ms(),
+        )  # fmt: skip
 
     def _adopt(self, loaded: Loaded) -> None:
         """Begin with what the files say; all of it is durable, so all of it is published."""
         self._window.set_segments(loaded.segments)
-        self._tail = Tail(self._active, loaded.file, self._files)
+        self._tail = Tail(self._active, self._files, self._marks, self._descriptors.tails)
         self._epochs = loaded.epochs
         self.producers: Producers = loaded.producers
         self.recovery: Recovery = loaded.recovery
         self.next_offset = self._active.end_offset
+        self._clean = loaded.clean_end()
         start_offset = max(self._window.log_start_offset, loaded.segments[0].base_offset)
         self._window.log_start_offset = min(start_offset, self.next_offset)
         self.publish()
+
+    def load(self) -> None:
+        """Its files are open already."""
 
     # --- what it is -------------------------------------------------------------------------
 
@@ -209,6 +203,11 @@ class Partition:
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Oldest first; the last one is active."""
         return tuple(segment.info() for segment in self._window.segments)
+
+    def sealed_segment(self, base_offset: int) -> Segment | None:
+        """A live sealed segment; any thread."""
+        sealed = self._window.view.segments[:-1]
+        return next((each for each in sealed if each.base_offset == base_offset), None)
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
         """The latest term not after ``epoch`` and where it ended; None for one yet to come."""
@@ -368,12 +367,9 @@ class Partition:
         now_ms = self._clock.now_ms()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         active = open_segment(
-            self.directory,
-            self.next_offset,
-            self.config.index_interval_bytes,
-            now_ms,
+            self.directory, self.next_offset, self.config.index_interval_bytes, now_ms,
             self._descriptors,
-        )
+        )  # fmt: skip
         self.sync()
         self._write_sidecars(sealed)
         facts = [segment.facts() for segment in self._window.segments]
@@ -381,11 +377,11 @@ class Partition:
         file = self._files.create(active.path())
         self._sync_names("the new segment's name")
         sealed.seal()
-        self._tail.close()
-        self._tail = Tail(active, file, self._files)
+        self._tail = self._tail.succeed(active, file)
         self._window.set_segments((*self._window.segments, active))
         self._window.refresh()
         self._repair_indexes()
+        self.is_end_noted = False
         self.cuts[reason] += 1
         logger.info(
             "segment.sealed partition=%s base_offset=%d end_offset=%d records=%d reason=%s",
@@ -429,9 +425,7 @@ class Partition:
             return
         for segment in wrong:
             logger.info("index.rebuilt partition=%s base=%d", self.tp, segment.base_offset)
-            for kind in (Kind.INDEX, Kind.TIMEINDEX):
-                if segment.path(kind).name not in self.recovery.rebuilt:
-                    self.recovery.rebuilt.append(segment.path(kind).name)
+            self.recovery.note_rebuilt(segment)
             segment.forget()
             segment.seal()
 
@@ -439,8 +433,9 @@ class Partition:
         """Stop cleanly: all synced, indexes and producers in files. An offline one just stops."""
         if self._is_closed:
             return
+        end_marks = self._marks.unmap if self._health.reason else self._marks.close
         try:
-            if not self._health.reason:
+            if not self._health.reason and not self._clean.holds(self._window.segments):
                 self._repair_indexes()
                 self.sync()
                 self._write_sidecars(self._active)
@@ -448,15 +443,15 @@ class Partition:
                 self._files.sync_dir(self.directory)
         finally:
             self._is_closed = True
-            self._health.go_offline("it was closed")
+            self._health.end("it was closed")
             for segment in self._window.segments:
                 segment.retire()
             self._release()
-            self._marks.close()
+            end_marks()
 
     def abandon(self, reason: str) -> None:
         """Stop without writing anything: its files are on their way out, or not to be trusted."""
-        self._health.go_offline(reason)
+        self._health.end(reason)
         self.close()
 
     def _release(self) -> None:
@@ -478,6 +473,7 @@ class Partition:
             )
         self._window.log_start_offset = offset
         self._window.refresh()
+        self._health.end_damage(below=offset)
 
     def drop(self, base_offsets: Sequence[int]) -> tuple[SegmentInfo, ...]:
         """Let go of the oldest sealed segments, given by their base offsets, oldest first.
@@ -487,21 +483,25 @@ class Partition:
         """
         self._health.check()
         count = len(base_offsets)
-        assert tuple(base_offsets) == self._window.bases[:count], (
-            "only the oldest segments are dropped"
-        )
+        assert tuple(base_offsets) == self._window.bases[:count], "only the oldest are dropped"
         dropped, left = self._window.segments[:count], self._window.segments[count:]
         assert left, "the active segment is never dropped"
         assert left[0].base_offset <= self.high_watermark, "nothing unpublished is dropped"
         self._window.log_start_offset = max(self.log_start_offset, left[0].base_offset)
         self._window.set_segments(left)
         self._window.refresh()
+        self._health.end_damage(below=self.log_start_offset)
         self._bury(dropped)
         return tuple(segment.info() for segment in dropped)
 
     def _bury(self, segments: Iterable[Segment]) -> None:
         self._graveyard.bury(segments, self._clock.now_ms())
         self._sync_names("the removal of segments")
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether ``purge_deleted`` will have something to remove."""
+        return not self._graveyard.is_empty
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove ``.deleted`` files whose delay is over; how many."""
@@ -524,7 +524,7 @@ class Partition:
         with self._window.replacing, self._health.offline_after_errors("a truncation"):
             target.is_void = True
             self._cut(target, later, target.size_bytes if position is None else position)
-            loaded = self._loader().load()
+            loaded = self._loader().load(self._window.log_start_offset)
             assert loaded is not None, "the target is still there"
             self._release()
             self._adopt(loaded)
@@ -578,6 +578,7 @@ class Partition:
                 (*self._window.segments[:start], *fresh, *self._window.segments[end:])
             )
             self._window.refresh()
+        self._health.replaced(old)
         self._repair_indexes()
 
     def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
@@ -590,9 +591,6 @@ class Partition:
         take_live_names(self._files, self.directory, [s.facts.base_offset for s in found])
         self._sync_names("the swap")
         return live_segments(
-            self.directory,
-            found,
-            self._window.bases[end],
-            self._descriptors,
+            self.directory, found, self._window.bases[end], self._descriptors,
             self.config.index_interval_bytes,
-        )
+        )  # fmt: skip

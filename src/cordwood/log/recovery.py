@@ -8,6 +8,7 @@ false.
 found                               outcome
 ==================================  =============================================================
 no directory, or no ``.log`` in it  a new empty segment at the log start
+a segment with a line and no file   ``CorruptionError``: records are missing
 active: a torn tail                 copied to ``<base>.log.torn-<ms>``, cut off, synced, reported
 active: a zero-filled tail          cut off, synced, reported (nothing in it to keep)
 active: empty                       fine: that is how a segment begins
@@ -19,15 +20,15 @@ sealed: shorter or longer than its  walked; ``CorruptionError`` unless every bat
 line says, or without a line        and always if it is shorter: records are missing
 sealed: empty                       fine if its line says so or it has none (compaction); otherwise
                                     ``CorruptionError``
-sealed: damaged within its size     not seen here; ``CorruptionError`` with file and position when a
-                                    read, or ``survey(verify=True)``, meets it; the others serve
+sealed: damaged within its size     not seen here; ``DamagedRecords`` with file and position when a
+                                    read, or the scrub, meets it; what is sound around it serves
 index missing                       rebuilt from the ``.log``, reported
 index of a wrong size or damaged    noticed when it is first used, rebuilt in memory, reported;
                                     written at the next roll or close
 snapshot missing or damaged         an older one and the batches since then, reported
 ``.txnindex`` missing or wrong      rebuilt likewise, reported
 ``leader-epoch-checkpoint`` wrong   rebuilt from the active segment, reported
-index, snapshot without a segment   removed
+index, snapshot without a segment   removed, but for the snapshot a clean close left at the end
 ``.tmp``, ``.deleted``              removed
 ``.cleaned``, ``.swap``             finished or undone by ``swap.recover_swaps`` before this
 any other name                      left alone, reported
@@ -36,12 +37,14 @@ any other name                      left alone, reported
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cordwood.batch.records import parse_marker
 from cordwood.errors import CorruptBatch, CorruptionError
@@ -56,6 +59,7 @@ from cordwood.log.layout import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     SEGMENT_FACTS,
+    SEGMENT_KINDS,
     SWAP,
     TMP,
     TORN,
@@ -66,10 +70,15 @@ from cordwood.log.layout import (
     torn_suffix,
 )
 from cordwood.log.marks import MARKS_NAME
+from cordwood.log.missing import accept_command, missing_files, remedy
 from cordwood.log.producers import ABORTED_BYTES, Aborted, Producers, WrongSnapshot, encode_aborted
 from cordwood.log.scan import CHUNK_BYTES, End, Located, Walk, read_fd, zeros_start
-from cordwood.log.segment import Segment, survey
+from cordwood.log.segment import Segment
+from cordwood.log.survey import survey
 from cordwood.log.swap import recover_swaps
+from cordwood.model import TopicPartition
+
+logger = logging.getLogger("cordwood.log")
 
 _OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SEGMENT_FACTS})
 
@@ -79,6 +88,7 @@ class Recovery:
     """What opening found and did."""
 
     end: End = End.CLEAN
+    is_durable: bool = False  # all that a clean close writes is there already
     next_offset: int = 0
     scanned_bytes: int = 0
     cut_bytes: int = 0
@@ -86,16 +96,47 @@ class Recovery:
     rebuilt: list[str] = field(default_factory=list)  # names of files made again
     notes: list[str] = field(default_factory=list)  # anything else an operator should read
 
+    def report(self, tp: TopicPartition) -> None:
+        """Say in the log what was found."""
+        logger.info(
+            "partition.opened partition=%s seq_resume=%d end=%s cut_bytes=%d scanned_bytes=%d",
+            tp, self.next_offset, self.end.value, self.cut_bytes, self.scanned_bytes,
+        )  # fmt: skip
+        for note in self.notes:
+            logger.warning("partition.note partition=%s %s", tp, note)
+
+    def note_rebuilt(self, segment: Segment) -> None:
+        """Its indexes were made again."""
+        for kind in (Kind.INDEX, Kind.TIMEINDEX):
+            if (name := segment.path(kind).name) not in self.rebuilt:
+                self.rebuilt.append(name)
+
 
 @dataclass(slots=True)
 class Loaded:
     """A partition's state as its files tell it."""
 
     segments: tuple[Segment, ...]  # the last one is active
-    file: OpenFile  # the active segment's, for writing
     producers: Producers
     epochs: Epochs
     recovery: Recovery
+
+    def clean_end(self) -> CleanEnd:
+        """What a later close need not write again."""
+        is_durable = self.recovery.is_durable
+        return CleanEnd(self.segments if is_durable else (), self.segments[-1].size_bytes)
+
+
+class CleanEnd(NamedTuple):
+    """Segments whose last clean close still describes them, while nothing changes."""
+
+    segments: tuple[Segment, ...]
+    active_bytes: int
+
+    def holds(self, segments: tuple[Segment, ...]) -> bool:
+        """Whether these are still just those."""
+        is_same = segments is self.segments and segments[-1].size_bytes == self.active_bytes
+        return is_same and not any(segment.is_index_wrong for segment in segments)
 
 
 class Loader:
@@ -130,22 +171,29 @@ class Loader:
         if self._odd:
             self._list()
 
-    def load(self) -> Loaded | None:
+    def load(self, log_start_offset: int) -> Loaded | None:
         """The partition, or None if the directory holds no segment."""
         if not self._live:
             self._list()
         self._note_names()
         bases = sorted(self._live[Kind.LOG.value])
+        facts = parse_facts(self._read_small(SEGMENT_FACTS))
+        if missing := missing_files(facts, self._live[Kind.LOG.value], log_start_offset):
+            path = file_path(self._directory, missing[0].base_offset, Kind.LOG)
+            raise CorruptionError(
+                f"{path} is gone: records are missing; {remedy(self._directory.name)}"
+            )
         if not bases:
             return None
         self._remove_strays(frozenset(bases))
-        facts = parse_facts(self._read_small(SEGMENT_FACTS))
         sealed = [self._load_sealed(base, end, facts.get(base)) for base, end in pairwise(bases)]
         producers = self._load_producers(bases[-1], sealed)
         epochs = self._load_epochs()
-        active, file, epochs = self._load_active(bases[-1], facts.get(bases[-1]), producers, epochs)
+        active, epochs = self._load_active(bases[-1], facts.get(bases[-1]), producers, epochs)
         self._recovery.next_offset = active.end_offset
-        return Loaded((*sealed, active), file, producers, epochs, self._recovery)
+        self._recovery.is_durable &= self._exists(active.end_offset, Kind.SNAPSHOT)
+        self._remove_snapshots({*bases, active.end_offset})
+        return Loaded((*sealed, active), producers, epochs, self._recovery)
 
     def create(self, base_offset: int) -> Loaded:
         """A first, empty segment in an empty directory; the first sync makes it durable."""
@@ -155,9 +203,9 @@ class Loader:
         facts = self._directory / SEGMENT_FACTS
         text = encode_facts([active.open_facts(0)])
         self._files.write_whole(facts, text, sync_data=False, sync_dir=False)
-        file = self._files.create(active.path())
+        self._files.close(self._files.create(active.path()))
         self._recovery.next_offset = base_offset
-        return Loaded((active,), file, Producers(), (), self._recovery)
+        return Loaded((active,), Producers(), (), self._recovery)
 
     # --- names ------------------------------------------------------------------------------
 
@@ -182,11 +230,18 @@ class Loader:
                 self._recovery.notes.append(f"{path} is not a file of ours; left alone")
 
     def _remove_strays(self, bases: frozenset[int]) -> None:
-        for kind in Kind:
-            found = self._live[kind.value]
-            for base_offset in found.keys() - bases:
-                self._files.unlink(file_path(self._directory, base_offset, kind))
-                del found[base_offset]
+        for kind in SEGMENT_KINDS:
+            self._keep_only(kind, bases)
+
+    def _remove_snapshots(self, offsets: AbstractSet[int]) -> None:
+        """All but those at a segment's base, and the one a clean close left at the log's end."""
+        self._keep_only(Kind.SNAPSHOT, offsets)
+
+    def _keep_only(self, kind: Kind, offsets: AbstractSet[int]) -> None:
+        found = self._live[kind.value]
+        for offset in found.keys() - offsets:
+            self._files.unlink(file_path(self._directory, offset, kind))
+            del found[offset]
 
     def _read_small(self, name: str) -> bytes:
         try:
@@ -209,7 +264,7 @@ class Loader:
         if facts is not None and size_bytes < facts.size_bytes:
             raise CorruptionError(
                 f"{file_path(self._directory, base_offset, Kind.LOG)} has {size_bytes} bytes and "
-                f"had {facts.size_bytes}: records are missing; restore this segment from a copy"
+                f"had {facts.size_bytes}: records are missing; {remedy(self._directory.name)}"
             )
         has_index = self._exists(base_offset, Kind.INDEX)
         has_index = has_index and self._exists(base_offset, Kind.TIMEINDEX)
@@ -250,8 +305,7 @@ class Loader:
             self._interval_bytes,
         )
         segment.is_index_wrong = True
-        for kind in (Kind.INDEX, Kind.TIMEINDEX):
-            self._recovery.rebuilt.append(file_name(base_offset, kind))
+        self._recovery.note_rebuilt(segment)
         self._recovery.scanned_bytes += found.size_bytes
         self._check_aborted(segment)
         return segment
@@ -306,7 +360,7 @@ class Loader:
             for located in walk:
                 self._note(walk, located, producers, aborted)
         if walk.problem:
-            raise segment.corruption(walk.problem)
+            raise segment.corruption(walk.problem, walk.valid_bytes)
         self._recovery.scanned_bytes += segment.size_bytes
         return aborted
 
@@ -348,7 +402,7 @@ class Loader:
         facts: Facts | None,
         producers: Producers,
         epochs: Epochs,
-    ) -> tuple[Segment, OpenFile, Epochs]:
+    ) -> tuple[Segment, Epochs]:
         path = file_path(self._directory, base_offset, Kind.LOG)
         file = self._files.open_existing(path)
         try:
@@ -371,10 +425,9 @@ class Loader:
                 epochs = with_epoch(epochs, located.header.leader_epoch, located.header.base_offset)
             active.aborted, active.aborted_count = tuple(aborted), len(aborted)
             self._finish_active(file, walk, size_bytes, durable_bytes)
-        except BaseException:
+        finally:
             self._files.close(file)
-            raise
-        return active, file, epochs
+        return active, epochs
 
     def _finish_active(
         self, file: OpenFile, walk: Walk, size_bytes: int, durable_bytes: int
@@ -383,7 +436,7 @@ class Loader:
         if size_bytes < durable_bytes:
             raise CorruptionError(
                 f"{file.path} has {size_bytes} bytes and had {durable_bytes} when it was closed: "
-                "records are missing; restore this segment from a copy"
+                f"records are missing; {remedy(self._directory.name)}"
             )
         end = walk.end(durable_bytes)
         self._recovery.end = end
@@ -391,8 +444,8 @@ class Loader:
         if end is End.CORRUPT:
             raise CorruptionError(
                 f"{file.path}: {walk.problem}, and it is no torn append: nothing was cut; restore "
-                f"this segment from a copy, or cut it to {walk.valid_bytes} bytes to give up the "
-                "records behind"
+                f"this segment from a copy, or cut it to {walk.valid_bytes} bytes and accept the "
+                f"loss of the records behind: `{accept_command(self._directory.name)}`"
             )
         if end is End.TORN:
             self._recovery.notes.append(f"{file.path}: {walk.problem}; torn tail cut off")
@@ -401,6 +454,8 @@ class Loader:
             self._files.truncate(file, walk.valid_bytes)
         if walk.valid_bytes > durable_bytes or end is End.TORN:
             self._files.sync_data(file)
+        else:
+            self._recovery.is_durable = not self._recovery.rebuilt
 
     def _copy_aside(self, file: OpenFile, position: int, size_bytes: int) -> None:
         """Keep the torn bytes before they are cut; zeros are not worth keeping."""

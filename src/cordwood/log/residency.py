@@ -2,7 +2,8 @@
 
 The kernel is asked for single bytes, to be given only if it need not wait. It keeps and drops a
 file's pages in runs, so a byte here and there speaks for its neighbours; where one is wrong, a read
-waits once, for little.
+waits once, for little. Asking starts to read what is missing: a disk fast enough to have the page
+before the kernel looks again makes the answer True, and then nobody waits either.
 """
 
 from __future__ import annotations

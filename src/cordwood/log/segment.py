@@ -7,7 +7,8 @@ again at the partition's new view. A segment that is cut short is *void*: even w
 is thrown away and read again.
 
 Everything read is checked before it is handed out: frames as they are walked, checksums as batches
-leave. A batch that fails is ``CorruptionError`` with the file and the position.
+leave. A batch that fails is ``BadBatch``, after which ``map_damage`` finds out what is damaged.
+From then on a read there is ``DamagedRecords``, and reads before and behind it are as ever.
 """
 
 from __future__ import annotations
@@ -22,9 +23,19 @@ from typing import Final, NamedTuple
 from cordwood.batch.header import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, crc32c
 from cordwood.batch.records import decode_batch
 from cordwood.batch.warmth import is_warm, warm_soon
-from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.errors import CorruptBatch, CorruptionError, TooManyOpenFiles
+from cordwood.log.damage import (
+    Area,
+    BadBatch,
+    Damage,
+    Unreadable,
+    damage_at,
+    find_damage,
+    next_damage,
+)
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.facts import Facts
+from cordwood.log.files import as_cordwood
 from cordwood.log.index import FileIndex, MemoryIndex, OffsetEntry, WrongIndex
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.producers import Aborted, WrongSnapshot, parse_aborted
@@ -56,7 +67,7 @@ class Segment:
     # fmt: off
     __slots__ = (
         "_descriptors", "_interval_bytes", "_resumed", "aborted", "aborted_count", "base_offset",
-        "created_ms", "directory", "end_offset", "first_ms", "index", "is_index_wrong",
+        "created_ms", "damage", "directory", "end_offset", "first_ms", "index", "is_index_wrong",
         "is_retired", "is_sealed", "is_void", "newest_ms", "records", "size_bytes",
     )
     # fmt: on
@@ -80,6 +91,7 @@ class Segment:
         self.created_ms = facts.created_ms
         self.aborted_count = facts.aborted_count
         self.aborted: tuple[Aborted, ...] = ()  # of the active segment; a sealed one's in a file
+        self.damage: tuple[Damage, ...] = ()  # as far as known, in order
         self.is_sealed = True
         self.is_retired = False
         self.is_void = False
@@ -98,15 +110,11 @@ class Segment:
     def info(self) -> SegmentInfo:
         """A plain copy for decisions."""
         return SegmentInfo(
-            base_offset=self.base_offset,
-            end_offset=self.end_offset,
-            size_bytes=self.size_bytes,
-            records=self.records,
-            first_ms=self.first_ms,
-            newest_ms=self.newest_ms,
+            base_offset=self.base_offset, end_offset=self.end_offset, size_bytes=self.size_bytes,
+            records=self.records, first_ms=self.first_ms, newest_ms=self.newest_ms,
             created_ms=self.created_ms,
             state=SegmentState.SEALED if self.is_sealed else SegmentState.ACTIVE,
-        )
+        )  # fmt: skip
 
     def open_facts(self, durable_bytes: int) -> Facts:
         """Its line while it is active: when it was opened, and how much is on the device."""
@@ -117,17 +125,11 @@ class Segment:
         """Its line once it is sealed, its index in files and all of it on the device."""
         index_bytes, timeindex_bytes = self.index.sizes_bytes()
         return Facts(
-            base_offset=self.base_offset,
-            end_offset=self.end_offset,
-            size_bytes=self.size_bytes,
-            records=self.records,
-            first_ms=self.first_ms,
-            newest_ms=self.newest_ms,
-            created_ms=self.created_ms,
-            index_bytes=index_bytes,
-            timeindex_bytes=timeindex_bytes,
+            base_offset=self.base_offset, end_offset=self.end_offset, size_bytes=self.size_bytes,
+            records=self.records, first_ms=self.first_ms, newest_ms=self.newest_ms,
+            created_ms=self.created_ms, index_bytes=index_bytes, timeindex_bytes=timeindex_bytes,
             aborted_count=self.aborted_count,
-        )
+        )  # fmt: skip
 
     # --- the writer -------------------------------------------------------------------------
 
@@ -188,8 +190,12 @@ class Segment:
                 raise Retired from None
             if kind is not Kind.LOG:
                 raise WrongIndex(f"{path} is gone") from None
-            raise CorruptionError(f"{path} is gone; restore it from a copy") from None
+            everything = 0, self.size_bytes, self.base_offset, self.end_offset
+            raise Unreadable(self, Damage(*everything, "the file is gone")) from None
         except OSError as error:
+            refusal = as_cordwood(error, "open", path)
+            if isinstance(refusal, TooManyOpenFiles):  # no fault of the file's
+                raise refusal from error
             raise CorruptionError(f"{path} cannot be opened: {error.strerror}") from error
         if self.is_retired:  # after a swap the name may be another file's
             os.close(fd)
@@ -208,7 +214,11 @@ class Segment:
         try:
             return parse_aborted(path.read_bytes())
         except FileNotFoundError:
-            raise (Retired() if self.is_retired else self.corruption(f"{path} is gone")) from None
+            raise (
+                Retired()
+                if self.is_retired
+                else CorruptionError(f"{path} is gone; restart to have it made again")
+            ) from None
         except WrongSnapshot as error:
             raise CorruptionError(f"{path}: {error}; remove it and restart") from error
 
@@ -222,35 +232,51 @@ class Segment:
             position = self.locate(fd, offset, limit)
             if position is None:
                 return None
+            if self.damage:
+                limit = min(limit, next_damage(self, position))
             wanted = min(max(max_bytes, HEADER_BYTES), limit - position)
             data = os.pread(fd, wanted, position)
             first_bytes = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
             if first_bytes > len(data):
                 data = os.pread(fd, min(first_bytes, limit - position), position)
         are_many = len(data) >= MANY_BATCHES * first_bytes  # batches, going by the first
-        run = self._whole_by_kernel(data, end_offset) if are_many and is_warm() else None
+        # Without gaps every batch's offset is known, though it lies outside the checksum.
+        is_dense = self.records == self.end_offset - self.base_offset
+        most = max(offset, self.base_offset) if is_dense else self.end_offset
+        run = self._whole_by_kernel(data, end_offset, most) if are_many and is_warm() else None
         if run is None:
             if are_many:
                 warm_soon()  # for the next such read
-            run = self._whole_batches(data, position, end_offset)
+            run = self._whole_batches(data, position, end_offset, most)
         if self.is_void:
             raise Retired
         if run is not None:
             self._remember(run.next_offset, position + len(run.data))
         return run
 
-    def is_resident(self, offset: int, max_bytes: int, limit: int) -> bool:
-        """Whether ``read`` would wait for no disk. What it takes an index in a file to tell: no."""
-        position = self._resumed.get(offset)
+    def resident_bytes(self, offset: int, max_bytes: int, limit: int) -> int | None:
+        """How much ``read`` would give without waiting for a disk; None if it might wait.
+
+        Where it takes an index in a file to tell, it might.
+        """
+        position = self._known_position(offset)
         if position is None:
-            if not isinstance(self.index, MemoryIndex):
-                return False
+            return None
+        end = min(position + max_bytes, limit)
+        if position >= end:
+            return 0
+        with self.reading() as fd:
+            return end - position if is_resident(fd, position, end) else None
+
+    def _known_position(self, offset: int) -> int | None:
+        """Where a read of ``offset`` begins, at the latest, as far as memory tells."""
+        if offset < self.base_offset:  # a read that comes from the segment before
+            return 0
+        position = self._resumed.get(offset)
+        if position is None and isinstance(self.index, MemoryIndex):
             entry = self.index.floor(offset)
             position = 0 if entry is None else entry.position
-        if position >= limit:
-            return True
-        with self.reading() as fd:
-            return is_resident(fd, position, min(position + max_bytes, limit))
+        return position
 
     def _remember(self, offset: int, position: int) -> None:
         if len(self._resumed) >= RESUMED_MAX:
@@ -259,6 +285,8 @@ class Segment:
 
     def locate(self, fd: int, offset: int, limit: int) -> int | None:
         """The position of the first batch that ends at ``offset`` or later, below ``limit``."""
+        if offset <= self.base_offset:
+            return 0 if limit else None
         resumed = self._resumed.get(offset)
         if resumed is not None:
             if resumed >= limit:
@@ -279,20 +307,25 @@ class Segment:
         least, end_offset = self.base_offset, self.end_offset
         block, block_start = b"", position
         while position < limit:  # a hot loop: some dozens of headers for one small read
+            if self.damage and (damage := damage_at(self.damage, position)) is not None:
+                if offset < damage.end_offset:
+                    return damage.position
+                position, least, entry = damage.end_position, damage.end_offset, None
+                continue
             start = position - block_start
             if start + HEADER_BYTES > len(block):
                 block, block_start, start = os.pread(fd, WALK_BYTES, position), position, 0
                 if len(block) < HEADER_BYTES:
-                    raise self.corruption(f"the file ends in the batch at position {position}")
+                    raise self.corruption("the file ends in this batch", position)
             base_offset, length, magic, _, delta = _FRAME.unpack_from(block, start)
             last_offset, size_bytes = base_offset + delta, LOG_OVERHEAD + length
             if entry is not None:
                 self._check_entry(entry, magic, last_offset)
                 entry = None
             if magic != MAGIC or not HEADER_BYTES <= size_bytes <= limit - position:
-                raise self.corruption(f"no batch at position {position}")
+                raise self.corruption("no batch there", position)
             if not least <= base_offset <= last_offset < end_offset:
-                raise self._misplaced(position, base_offset, last_offset, least)
+                raise self._misplaced(position, base_offset, least)
             if last_offset >= offset:
                 return position
             least = last_offset + 1
@@ -318,20 +351,48 @@ class Segment:
         try:
             return decode_batch(data)
         except CorruptBatch as error:
-            raise self.corruption(f"at position {position}: {error}") from error
+            raise self.corruption(str(error), position) from error
 
     def batches(self, fd: int, position: int, limit: int) -> Iterator[Located]:
-        """Headers from ``position`` to ``limit``; raises ``CorruptionError`` at a bad one."""
-        walk = Walk(read_fd(fd), limit, self.base_offset, position=position, verify=False)
+        """Headers from ``position`` to ``limit``, but for known damage; else ``BadBatch``."""
+        least = self.base_offset
+        for damage in self.damage:
+            if position < damage.end_position and damage.position < limit:
+                yield from self._headers(fd, position, damage.position, least)
+                position, least = damage.end_position, damage.end_offset
+        yield from self._headers(fd, position, limit, least)
+
+    def _headers(self, fd: int, position: int, limit: int, least: int) -> Iterator[Located]:
+        walk = Walk(read_fd(fd), limit, least, position=position, verify=False)
         yield from walk
         if walk.problem:
-            raise self.corruption(walk.problem)
+            raise self.corruption(walk.problem, walk.valid_bytes)
 
-    def corruption(self, problem: str) -> CorruptionError | Retired:
+    def corruption(self, problem: str, position: int) -> BadBatch | Retired:
         """What is wrong with this file, and the remedy; nothing if it was cut short meanwhile."""
         if self.is_void:
             return Retired()
-        return CorruptionError(f"{self.path()}: {problem}; restore this segment from a copy")
+        text = f"{self.path()}: at position {position}: {problem}; restore this segment from a copy"
+        return BadBatch(text, self, position)
+
+    def map_damage(self, position: int, limit: int, end_offset: int) -> Damage | None:
+        """Find out what is damaged around a bad batch, and remember it; None if nothing is.
+
+        Batches from ``limit`` on, which begin with ``end_offset``, are not looked at.
+        """
+        try:
+            entries = self.index.entries()
+        except WrongIndex:
+            entries = []
+        with self.reading() as fd:
+            area = Area(
+                read_fd(fd), entries, self.base_offset, limit, end_offset, self.damage,
+                is_dense=self.records == self.end_offset - self.base_offset,
+            )  # fmt: skip
+            found = find_damage(area, position)
+        if found is not None and damage_at(self.damage, found.position) is None:
+            self.damage = tuple(sorted((*self.damage, found)))
+        return found
 
     def _floor_time(self, fd: int, timestamp_ms: int) -> int:
         try:
@@ -369,16 +430,12 @@ class Segment:
         self.is_index_wrong = True
         return index
 
-    def _misplaced(
-        self, position: int, first: int, last: int, least: int
-    ) -> CorruptionError | Retired:
+    def _misplaced(self, position: int, first: int, least: int) -> BadBatch | Retired:
         """Offsets lie outside the checksum: at least they must grow and be this segment's."""
-        return self.corruption(
-            f"the batch at position {position} claims offsets {first} to {last}, expected some "
-            f"from {least} to {self.end_offset - 1}"
-        )
+        expected = f"expected {least} to {self.end_offset - 1}"
+        return self.corruption(f"the batch claims offset {first}, {expected}", position)
 
-    def _whole_by_kernel(self, data: bytes, end_offset: int) -> Run | None:
+    def _whole_by_kernel(self, data: bytes, end_offset: int, most: int) -> Run | None:
         """The same in one call; None leaves it, and whatever there is to say, to the plain way."""
         from cordwood.batch.table import WalkEnd, walk_batches  # numpy is not for an idle broker
 
@@ -389,87 +446,58 @@ class Segment:
         is_ordered = bool((firsts <= lasts).all() and (firsts[1:] > lasts[:-1]).all())
         if not is_ordered or firsts[0] < self.base_offset or lasts[-1] >= self.end_offset:
             return None
+        if most < self.end_offset and (firsts[0] > most or (firsts[1:] > lasts[:-1] + 1).any()):
+            return None
         count = int(firsts.searchsorted(end_offset))
         if not count:
             return None
         end = int(walk.batches.positions[count - 1] + walk.batches.sizes[count - 1])
         return Run(_front(data, end), int(firsts[0]), int(lasts[count - 1]) + 1)
 
-    def _whole_batches(self, data: bytes, position: int, end_offset: int) -> Run | None:
-        """As many batches as are there whole, each with its checksum; None if all begin later."""
+    def _whole_batches(self, data: bytes, position: int, end_offset: int, most: int) -> Run | None:
+        """As many sound batches as are there whole; None if all begin later.
+
+        What is sound before a bad batch is handed out; a bad one at the front is raised. The first
+        batch begins with ``most`` at the latest; if that is not the segment's end, there are no
+        gaps between those that follow either.
+        """
+        is_dense = most < self.end_offset
         end, first_offset, next_offset = 0, -1, self.base_offset
+        before = 0, -1  # where the run ended before the last batch was added to it
         segment_end = self.end_offset
         while end + HEADER_BYTES <= len(data):
             base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
             size_bytes = LOG_OVERHEAD + length
             if magic != MAGIC or size_bytes < HEADER_BYTES:
-                raise self.corruption(f"no batch at position {position + end}")
-            if not next_offset <= base_offset <= base_offset + delta < segment_end:
-                raise self._misplaced(position + end, base_offset, base_offset + delta, next_offset)
+                if end:
+                    break
+                raise self.corruption("no batch there", position)
+            if not next_offset <= base_offset <= base_offset + delta < segment_end or (
+                is_dense and base_offset > most
+            ):
+                if base_offset < next_offset:
+                    end, next_offset = before  # either of the two may be the one that lies
+                if end:
+                    break
+                raise self._misplaced(position, base_offset, next_offset)
             if base_offset >= end_offset:
                 return Run(_front(data, end), first_offset, next_offset) if end else None
             if end + size_bytes > len(data):
                 break
             if crc32c(data[end + CRC_START : end + size_bytes]) != crc:
-                raise self.corruption(
-                    f"the batch at position {position + end} (offset {base_offset}) does not "
-                    "match its checksum"
-                )
+                if end:
+                    break
+                raise self.corruption("the batch does not match its checksum", position)
+            before = end, next_offset
             if not end:
                 first_offset = base_offset
             end += size_bytes
-            next_offset = base_offset + delta + 1
+            most = next_offset = base_offset + delta + 1
         if not end:
-            raise self.corruption(f"the file ends in the batch at position {position}")
+            raise self.corruption("the file ends in this batch", position)
         return Run(_front(data, end), first_offset, next_offset)
 
 
 def _front(data: bytes, end: int) -> bytes | memoryview:
     """Not a copy: a reply of megabytes nearly always ends inside a batch."""
     return data if end == len(data) else memoryview(data)[:end]
-
-
-class Survey(NamedTuple):
-    """What a walk over a whole ``.log`` finds out."""
-
-    facts: Facts
-    sparse: MemoryIndex
-
-
-def survey(
-    path: Path, base_offset: int, *, interval_bytes: int, created_ms: int, verify: bool = False
-) -> Survey:
-    """Walk a segment that nobody writes and make its facts and index; any thread.
-
-    ``path`` may be a staged file under any name. Raises ``CorruptionError`` for any end but a clean
-    one. With ``verify`` every checksum is checked too.
-    """
-    index = MemoryIndex(base_offset, interval_bytes)
-    records, first_ms = 0, NO_TIMESTAMP
-    with path.open("rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        walk = Walk(read_fd(file.fileno()), size_bytes, base_offset, verify=verify)
-        for position, header in walk:
-            index.add(header, position)
-            records += header.count
-            if first_ms == NO_TIMESTAMP:
-                first_ms = header.max_timestamp_ms
-    if walk.problem:
-        raise CorruptionError(f"{path}: {walk.problem}; restore this segment from a copy")
-    index.seal()
-    index_bytes, timeindex_bytes = index.sizes_bytes()
-    return Survey(
-        Facts(
-            base_offset=base_offset,
-            end_offset=walk.next_offset,
-            size_bytes=size_bytes,
-            records=records,
-            first_ms=first_ms,
-            newest_ms=index.newest.timestamp_ms,
-            created_ms=created_ms,
-            index_bytes=index_bytes,
-            timeindex_bytes=timeindex_bytes,
-            aborted_count=0,
-        ),
-        index,
-    )

@@ -20,123 +20,111 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from cordwood.clock import Clock
-from cordwood.config import KIB, BrokerConfig, TopicConfig, changed, overrides, rows
+from cordwood.config import BrokerConfig, TopicConfig, changed, overrides, rows
 from cordwood.decide.retention import RetentionPlan
 from cordwood.decide.roll import RollReason
 from cordwood.errors import (
     CordwoodError,
-    CorruptionError,
     InvalidConfig,
-    InvalidManifest,
     InvalidPartitions,
     InvalidTopic,
     OffsetOutOfRange,
     PartitionOffline,
     TopicExists,
     UnavailableError,
+    UnknownSegment,
     UnknownTopic,
 )
-from cordwood.log.descriptors import Descriptors
+from cordwood.log.accept_loss import AcceptedLoss, accept_loss
+from cordwood.log.claim import CLAIMED_NAME, claim_job, release_claim
+from cordwood.log.descriptors import Descriptors, share_descriptors
 from cordwood.log.directory import (
     META,
+    check_free,
     doomed_directories,
     doomed_name,
     foreign_names,
+    has_space,
     open_directory,
+    prepare_permissions,
+    renew_identity,
 )
-from cordwood.log.files import TMP_SUFFIX, Files, OpenFile
+from cordwood.log.directory_lock import DirectoryLock
+from cordwood.log.files import Files
+from cordwood.log.identity import DataIdentity
 from cordwood.log.ledger import Ledger
-from cordwood.log.manifest import STAGING_NAME, is_job_name
+from cordwood.log.modes import BY_NAME
 from cordwood.log.partition import Partition
-from cordwood.log.swap import Verified, apply_swap, read_manifest, verify_staged
+from cordwood.log.recovery_points import RecoveryPoints
+from cordwood.log.registry import Condition, DamagedRange, HealthRegistry
+from cordwood.log.shutdown import close_partitions
+from cordwood.log.staging import StagingArea
+from cordwood.log.swap import Verified, apply_swap, verify_staged
+from cordwood.log.topics import LiveTopic, NewTopic
+from cordwood.log.unopened import UnopenedPartition, load_all
 from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import Topic
+from cordwood.meta.keys import Scrub, SegmentEntry, Topic
 from cordwood.meta.sqlite import SqliteStore
 from cordwood.model import SegmentInfo, TopicPartition, is_topic_name
 
 PARTITIONS_MAX = 10_000
-CLOSE_THREADS = 16  # a device orders many syncs at once better than one after the other
-PROBE_BYTES = 64 * KIB  # an empty disk takes at least so much
+EAGER_MAX = 100  # so few are opened at once: damage is known before anybody is served
 
 logger = logging.getLogger("cordwood.log")
-
-
-class NewTopic(NamedTuple):
-    """A topic that is wanted; settings are dotted names."""
-
-    name: str
-    partitions: int
-    config: Mapping[str, object]
-
-
-class LiveTopic:
-    """A topic and its partitions, open or offline."""
-
-    def __init__(self, topic: Topic, config: TopicConfig) -> None:
-        """Without partitions yet; the store opens them."""
-        self.name = topic.name
-        self.id = topic.id
-        self.config = config
-        self.slots: list[Partition | PartitionOffline] = []
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions it has, offline ones included."""
-        return len(self.slots)
-
-    def partition(self, number: int) -> Partition:
-        """One partition; raises ``UnknownTopic`` or ``PartitionOffline``."""
-        if not 0 <= number < len(self.slots):
-            raise UnknownTopic(
-                f"topic {self.name} has no partition {number}, only 0 to {len(self.slots) - 1}"
-            )
-        slot = self.slots[number]
-        if isinstance(slot, PartitionOffline):
-            raise PartitionOffline(*slot.args)
-        return slot
-
-    def online(self) -> list[Partition]:
-        """The partitions that serve."""
-        return [slot for slot in self.slots if isinstance(slot, Partition)]
 
 
 class Store:
     """One data directory, held by this process from ``open`` to ``close``."""
 
     def __init__(
-        self, data: Path, catalog: Catalog, clock: Clock, files: Files, lock: OpenFile
-    ) -> None:
+        self, data: Path, catalog: Catalog, clock: Clock, files: Files, *, lock: DirectoryLock,
+        descriptors: Descriptors,
+    ) -> None:  # fmt: skip
         """From an open directory; use ``open``."""
         self.data = data
         self.catalog = catalog
         self.topics: dict[str, LiveTopic] = {}
         self._clock = clock
         self._files = files
-        self._lock = lock
+        self.lock = lock
+        self.identity = DataIdentity.fresh(None)
         self._closed = False
-        self._descriptors = Descriptors()
+        self.health = HealthRegistry()
+        self._descriptors = descriptors
         self._ledger = Ledger(catalog)
+        self.recovery_points = RecoveryPoints(catalog)
 
     @classmethod
-    def open(cls, data: Path, config: BrokerConfig, clock: Clock, files: Files) -> Store:
-        """Lock, check and recover the directory; raises ``ConfigError``s that name the remedy."""
-        del config  # nothing of it concerns the files yet; the broker's defaults are its own
+    def open(
+        cls, data: Path, config: BrokerConfig, clock: Clock, files: Files, *, eager: int = EAGER_MAX
+    ) -> Store:
+        """Lock, check and recover the directory; raises ``ConfigError``s that name the remedy.
+
+        Of more than ``eager`` partitions none is recovered before somebody needs it.
+        """
+        plan = share_descriptors(config)
+        files.modes = BY_NAME[config.file_mode]
         lock = open_directory(data, files)
         try:
+            prepare_permissions(data, files)
+            identity = renew_identity(data, files)
             catalog = Catalog(SqliteStore(data / META, clock))
         except BaseException:
-            files.close(lock)
+            lock.close()
             raise
-        store = cls(data, catalog, clock, files, lock)
+        files.check_place = lock.check
+        descriptors = Descriptors(plan.readers, plan.tails)
+        store = cls(data, catalog, clock, files, lock=lock, descriptors=descriptors)
+        store.identity = identity
         try:
-            store._start()
+            store._start(eager)
         except BaseException:
             store.close()
             raise
@@ -144,19 +132,7 @@ class Store:
 
     def has_space(self) -> bool:
         """Whether the disk takes a small file now; asked after it was full."""
-        probe = self.data / f"space{TMP_SUFFIX}"
-        try:
-            self._files.unlink(probe)
-            file = self._files.create(probe)
-            try:
-                self._files.write_at(file, bytes(PROBE_BYTES), 0)
-                self._files.sync_data(file)
-            finally:
-                self._files.close(file)
-                self._files.unlink(probe)
-        except UnavailableError:
-            return False
-        return True
+        return has_space(self.data, self._files)
 
     def close(self) -> None:
         """Close every partition, the catalog, and give the lock back; twice is as good as once."""
@@ -164,20 +140,15 @@ class Store:
             return
         self._closed = True
         try:
-            self._close_partitions()
+            for unopened in self.unopened():
+                unopened.close()
+            online = [each for topic in self.topics.values() for each in topic.online()]
+            self.recovery_points.note(close_partitions(online))
         finally:
             self.topics.clear()
             self.catalog.close()
-            self._files.close(self._lock)
-
-    def _close_partitions(self) -> None:
-        """Side by side: each waits for the device most of its time, and none needs another."""
-        partitions = [each for topic in self.topics.values() for each in topic.online()]
-        if len(partitions) == 1:
-            _close(partitions[0])
-            return
-        with ThreadPoolExecutor(CLOSE_THREADS, thread_name_prefix="cordwood-close") as pool:
-            list(pool.map(_close, partitions))  # asked for, so that no failure is lost
+            self._files.check_place = Files.check_place
+            self.lock.close()
 
     # --- lookups: any thread ----------------------------------------------------------------
 
@@ -193,9 +164,13 @@ class Store:
         return self.topic(tp.topic).partition(tp.partition)
 
     def partitions(self, name: str) -> list[Partition]:
-        """The partitions of a topic that serve; none when there is no such topic."""
+        """The open partitions of a topic; none when there is no such topic."""
         topic = self.topics.get(name)
         return topic.online() if topic else []
+
+    def unopened(self) -> list[Partition]:
+        """Every partition whose files nobody has needed yet."""
+        return [each for t in list(self.topics.values()) for each in t.held() if not each.is_open]
 
     @property
     def offline(self) -> dict[TopicPartition, PartitionOffline]:
@@ -271,7 +246,7 @@ class Store:
             raise InvalidPartitions(f"{partitions} partitions; use 1 to {PARTITIONS_MAX}")
         if name in self.topics:
             raise TopicExists(f"topic {name} exists already")
-        self._check_free(name, range(partitions))
+        check_free(self.data, name, range(partitions))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and everything known of it."""
@@ -279,8 +254,9 @@ class Store:
         with self._ledger.changing:
             topic = self.catalog.begin_delete(name)
             del self.topics[name]
-        for partition in live.online():
+        for partition in live.held():
             partition.abandon("its topic was deleted")
+        self.health.forget(name)
         self._finish_delete(topic)
 
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
@@ -292,7 +268,7 @@ class Store:
         config = changed(TopicConfig(), kept | {n: v for n, v in changes.items() if n not in unset})
         self.catalog.alter_topic(replace(self.catalog.topic(name), config=overrides(config)))
         live.config = config
-        for partition in live.online():
+        for partition in live.held():
             partition.config = config
 
     def add_partitions(self, name: str, count: int) -> None:
@@ -306,7 +282,7 @@ class Store:
             raise InvalidPartitions(
                 f"topic {name} has {before} partitions; ask for {before + 1} to {PARTITIONS_MAX}"
             )
-        self._check_free(name, range(before, count))
+        check_free(self.data, name, range(before, count))
         topic = replace(self.catalog.topic(name), partitions=count)
         self.catalog.alter_topic(topic)
         self._make_directories([topic])
@@ -353,30 +329,40 @@ class Store:
     # --- jobs: the gate ---------------------------------------------------------------------
 
     def verify_job(self, job: str) -> Verified:
-        """Read a finished job's manifest and every staged byte; on any thread."""
-        staging = self._staging(job)
-        manifest = read_manifest(staging)
-        return verify_staged(
-            staging,
-            manifest,
-            self._files,
-            interval_bytes=self.topic(manifest.topic).config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-        )
+        """Claim a finished job's files and read every byte of them; on any thread.
+
+        Whoever gets the result applies it or gives it to ``release_jobs``.
+        """
+        claim = claim_job(self.data, job, self._files)
+        try:
+            return verify_staged(
+                claim, self._files, now_ms=self._clock.now_ms(),
+                interval_bytes=self.topic(claim.manifest.topic).config.index_interval_bytes,
+            )  # fmt: skip
+        except BaseException:
+            self._release(claim.directory)
+            raise
+
+    def release_jobs(self, jobs: Iterable[Verified]) -> None:
+        """Remove what jobs that were verified and not applied have left; on any thread."""
+        for job in jobs:
+            self._release(job.directory)
+
+    def _release(self, claimed: Path) -> None:
+        release = partial(release_claim, claimed, self._files)
+        self._attempt("directory.unremoved", claimed.name, release)
 
     def apply_job(self, job: Verified) -> None:
         """Swap a verified job in and forget its staging; on the writer thread."""
         tp = job.manifest.topic_partition
         partition, live = self.partition(tp), self.topic(tp.topic)
-        staging = self._staging(job.manifest.job)
+        staging = StagingArea(self.data)
         with self._ledger.changing:
             self._ledger.settle_swap(partition)
             hashes = self._ledger.hashes(tp)
             self._ledger.begin_swap(job)
             try:
-                apply_swap(
-                    partition, staging, job, files=self._files, topic_id=live.id, hashes=hashes
-                )
+                apply_swap(partition, job, files=self._files, topic_id=live.id, hashes=hashes)
             except PartitionOffline as error:
                 self.take_offline(partition, error)
                 raise
@@ -384,13 +370,17 @@ class Store:
                 self.catalog.cancel_swap(tp)
                 raise
             self._ledger.settle_swap(partition)
-        self._files.rmtree(staging)
+        self._release(job.directory)
+        name = job.manifest.job
+        self._files.name_effect("rmtree", staging.directory / name, lambda: staging.remove(name))
 
     def take_offline(self, partition: Partition, error: PartitionOffline) -> None:
         """Stop serving a partition until the next start."""
-        logger.error("partition.offline partition=%s error=%s", partition.tp, error)
         self.topic(partition.tp.topic).slots[partition.tp.partition] = error
-        partition.abandon(str(error))
+        self.health.report(partition.tp, Condition.OFFLINE, str(error))
+        self._attempt(
+            "partition.unclean", str(partition.tp), partial(partition.abandon, str(error))
+        )
 
     # --- the segment index: any thread ------------------------------------------------------
 
@@ -402,40 +392,67 @@ class Store:
         hashed = 0
         for topic in list(self.topics.values()):
             for partition in topic.online():
-                self._ledger.index(partition, self._is_live)
-                for entry in self._ledger.unhashed(partition.tp):
-                    if should_stop():
-                        return hashed
-                    hashed += self._ledger.hash(partition, entry, self._is_live)
+                with self.guard(partition, Condition.INDEXING_FAILED):
+                    hashed += self._ledger.index_and_hash(partition, self.is_live, should_stop)
         return hashed
 
-    def _is_live(self, partition: Partition) -> bool:
+    def note_scrub(
+        self, tp: TopicPartition, entry: SegmentEntry, scrub: Scrub, file_sha256: str
+    ) -> None:
+        """Write down when a segment was read through, and what was damaged in it; any thread."""
+        self._ledger.note_scrub(tp, entry, scrub, file_sha256)
+
+    def hash_partition(self, partition: Partition) -> dict[int, str]:
+        """The sha256 of every sealed segment of a partition, learned now where it is not known."""
+        self._ledger.index_and_hash(partition, self.is_live, lambda: False)
+        return self._ledger.hashes(partition.tp)
+
+    def guard(self, partition: Partition, condition: Condition) -> AbstractContextManager[None]:
+        """One partition's part of a round over many; see ``HealthRegistry.guard``."""
+
+        def is_expected() -> bool:
+            return bool(partition.offline_reason) or not self.is_live(partition)
+
+        return self.health.guard(partition.tp, condition, is_expected)
+
+    def is_live(self, partition: Partition) -> bool:
+        """Whether this very partition is served: not deleted, nor taken offline."""
         topic = self.topics.get(partition.tp.topic)
         return topic is not None and partition in topic.slots
 
     # --- start-up ---------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self, eager: int) -> None:
         for topic in list(self.catalog.deleting.values()):
-            self._finish_delete(topic)
+            self._attempt("topic.undeleted", topic.name, partial(self._finish_delete, topic))
         for doomed in doomed_directories(self.data):
-            self._files.rmtree(doomed)
+            self._attempt("directory.unremoved", doomed.name, partial(self._files.rmtree, doomed))
+        self._release(self.data / CLAIMED_NAME)  # swaps end with the process that began them
         topics = list(self.catalog.topics.values())
         for name in foreign_names(self.data, topics):
             logger.warning("directory.foreign name=%s: not ours; left alone", name)
-        self._make_directories(topics)
+        for path in self._missing_directories(topics):
+            self._attempt("directory.unmade", path.name, partial(self._files.mkdir, path))
+        self._files.sync_dir(self.data)  # also those of a process that died before its sync
         self.catalog.begin_terms()
         for topic in topics:
             self.topics[topic.name] = self._open_topic(topic)
+        if len(unopened := self.unopened()) <= eager:
+            load_all(unopened)
 
     def _make_directories(self, topics: Iterable[Topic]) -> None:
+        """All of them, synced, or an error."""
+        for path in self._missing_directories(topics):
+            self._files.mkdir(path)
+        self._files.sync_dir(self.data)
+
+    def _missing_directories(self, topics: Iterable[Topic]) -> Iterator[Path]:
         """Directories of partitions in their first term; later ones have been there before."""
         for topic in topics:
             for tp in topic.partition_list():
                 path = self.data / str(tp)
-                if self.catalog.leader_epoch(tp) == 0 and not path.is_dir():
-                    self._files.mkdir(path)
-        self._files.sync_dir(self.data)  # also those of a process that died before its sync
+                if self.recovery_points.is_new(tp) and not path.is_dir():
+                    yield path
 
     def _open_topic(self, topic: Topic) -> LiveTopic:
         """A topic at start-up; what cannot be opened is offline, and the rest serves."""
@@ -444,11 +461,27 @@ class Store:
         except InvalidConfig as error:
             live = LiveTopic(topic, TopicConfig())
             reason = f"its settings are not this program's: {error}"
-            live.slots = [_offline(tp, reason) for tp in topic.partition_list()]
+            live.slots = [self._offline(tp, reason) for tp in topic.partition_list()]
             return live
         live = LiveTopic(topic, config)
-        live.slots = [self._open_partition(tp, topic.id, config) for tp in topic.partition_list()]
+        live.slots = [self._unopened(tp, topic.id, config) for tp in topic.partition_list()]
         return live
+
+    def _unopened(self, tp: TopicPartition, topic_id: str, config: TopicConfig) -> Partition:
+        """A partition that is recovered by the first who needs it; that may be any thread."""
+        return UnopenedPartition(
+            self.data / str(tp), tp, config, self.catalog.leader_epoch(tp),
+            recover=partial(self._recover, tp, topic_id),
+            give_up=partial(self._give_up, tp, topic_id),
+        )  # fmt: skip
+
+    def _give_up(self, tp: TopicPartition, topic_id: str, reason: str) -> PartitionOffline:
+        """It cannot be opened, so it is offline until the next start; unless it was deleted."""
+        live = self.topics.get(tp.topic)
+        if live is None or live.id != topic_id:
+            return PartitionOffline(f"partition {tp} was deleted")
+        live.slots[tp.partition] = offline = self._offline(tp, reason)
+        return offline
 
     def _open_partition(
         self, tp: TopicPartition, topic_id: str, config: TopicConfig
@@ -456,43 +489,89 @@ class Store:
         try:
             return self._recover(tp, topic_id, config)
         except (CordwoodError, OSError) as error:
-            return _offline(tp, str(error))
+            return self._offline(tp, str(error))
+
+    def _offline(self, tp: TopicPartition, reason: str) -> PartitionOffline:
+        self.health.report(tp, Condition.OFFLINE, reason)
+        return PartitionOffline(f"partition {tp} is offline: {reason}")
 
     def _recover(self, tp: TopicPartition, topic_id: str, config: TopicConfig) -> Partition:
-        path = self.data / str(tp)
-        if not path.is_dir():
-            raise CorruptionError(
-                f"its directory {path} is gone; restore it from a copy, or delete the topic"
-            )
-        partition = Partition.open(
-            path,
-            tp,
-            config,
-            files=self._files,
-            clock=self._clock,
+        self.recovery_points.check_directory(tp, self.data / str(tp))
+        partition = self._open_files(tp, topic_id, config)
+        try:
+            self._ledger.settle_swap(partition)
+            self._ledger.reconcile(partition)
+            self.recovery_points.check(partition)
+        except BaseException:
+            partition.close()
+            raise
+        partition.recovery.report(tp)
+        return partition
+
+    def _open_files(self, tp: TopicPartition, topic_id: str, config: TopicConfig) -> Partition:
+        return Partition.open(
+            self.data / str(tp), tp, config, files=self._files, clock=self._clock,
             leader_epoch=self.catalog.leader_epoch(tp),
             log_start_offset=self.catalog.log_start(tp),
             topic_id=uuid.UUID(topic_id),
             descriptors=self._descriptors,
+            registry=self.health,
+        )  # fmt: skip
+
+    def accept_loss(self, tp: TopicPartition) -> AcceptedLoss:
+        """Serve an offline partition without the records that are gone; on the writer thread."""
+        live = self.topic(tp.topic)
+        with suppress(PartitionOffline):
+            live.partition(tp.partition).load()
+            raise InvalidPartitions(f"{tp} is online: nothing of it is known to be lost")
+        accepted = accept_loss(
+            self.data / str(tp),
+            tp,
+            catalog=self.catalog,
+            files=self._files,
+            open_partition=lambda: self._open_files(tp, live.id, live.config),
         )
-        try:
-            self._ledger.settle_swap(partition)
-            self._ledger.reconcile(partition)
-        except BaseException:
-            partition.close()
-            raise
-        _report(partition)
-        return partition
+        live.slots[tp.partition] = self._recover(tp, live.id, live.config)
+        self.health.resolve(tp, Condition.OFFLINE)
+        logger.warning("partition.loss_accepted partition=%s %s", tp, accepted)
+        return accepted
+
+    def accept_damage(self, tp: TopicPartition, base_offset: int) -> list[DamagedRange]:
+        """Go on without the damaged records of a segment, which stay refused; on any thread.
+
+        The damage known now is accepted; what is found later is told again.
+        """
+        self.partition(tp)
+        ranges = [found for found in self.health.damage(tp) if found.segment == base_offset]
+        if not ranges:
+            raise UnknownSegment(
+                f"{tp} has no known damage in a segment {base_offset}; `cordwood topic describe "
+                f"{tp.topic}` lists what is damaged"
+            )
+        self._ledger.accept_damage(tp, base_offset, ranges, self._clock.now_ms())
+        self.health.accept_damage(tp, base_offset, ranges)
+        for found in ranges:
+            logger.warning("partition.damage_accepted partition=%s %s", tp, found)
+        return ranges
 
     # --- inside -----------------------------------------------------------------------------
 
     def _delete(self, topic: Topic) -> None:
         """Undo a creation that could not be finished."""
-        try:
+
+        def undo() -> None:
             self.catalog.begin_delete(topic.name)
             self._finish_delete(topic)
-        except CordwoodError as error:
-            logger.error("topic.undeleted topic=%s error=%s", topic.name, error)  # noqa: TRY400
+
+        self._attempt("topic.undeleted", topic.name, undo)
+
+    @staticmethod
+    def _attempt(event: str, name: str, act: Callable[[], None]) -> None:
+        """Do one of many things; what fails is logged, holds up no other, and is tried again."""
+        try:
+            act()
+        except (CordwoodError, OSError) as error:
+            logger.error("%s name=%s error=%s", event, name, error)  # noqa: TRY400
 
     def _finish_delete(self, topic: Topic) -> None:
         """Move the directories out of the way, free the name, then remove them."""
@@ -507,41 +586,3 @@ class Store:
         self.catalog.finish_delete(topic.name)
         for path in doomed:
             self._files.rmtree(path)
-
-    def _check_free(self, name: str, numbers: range) -> None:
-        """Refuse a name under which somebody else's files lie: a new topic starts empty."""
-        for number in numbers:
-            path = self.data / f"{name}-{number}"
-            if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-                raise TopicExists(f"{path} is there and belongs to no topic; move it away first")
-
-    def _staging(self, job: str) -> Path:
-        if not is_job_name(job):
-            raise InvalidManifest(f"{job!r} is no job name")
-        return self.data / STAGING_NAME / job
-
-
-def _close(partition: Partition) -> None:
-    try:
-        partition.close()
-    except CordwoodError as error:  # the next start scans what could not be written
-        logger.warning("partition.unclean partition=%s error=%s", partition.tp, error)
-
-
-def _offline(tp: TopicPartition, reason: str) -> PartitionOffline:
-    logger.error("partition.offline partition=%s error=%s", tp, reason)
-    return PartitionOffline(f"partition {tp} is offline: {reason}")
-
-
-def _report(partition: Partition) -> None:
-    recovery = partition.recovery
-    logger.info(
-        "partition.opened partition=%s seq_resume=%d end=%s cut_bytes=%d scanned_bytes=%d",
-        partition.tp,
-        recovery.next_offset,
-        recovery.end.value,
-        recovery.cut_bytes,
-        recovery.scanned_bytes,
-    )
-    for note in recovery.notes:
-        logger.warning("partition.note partition=%s %s", partition.tp, note)

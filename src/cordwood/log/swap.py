@@ -2,7 +2,8 @@
 
 The ladder is Kafka's, with a directory sync between rungs so that a power cut cannot reorder them:
 
-1. staged files come into the partition directory as ``.cleaned``; sync
+1. staged files, which the broker has claimed (``claim``), come into the partition directory as
+   ``.cleaned``; sync
 2. all but the lowest segment become ``.swap``; sync
 3. the lowest segment becomes ``.swap``; sync: **from here on the new segments are the log**
 4. the old segments become ``.deleted``; sync
@@ -13,7 +14,7 @@ The ladder is Kafka's, with a directory sync between rungs so that a power cut c
 swap is finished. Steps 1 to 3 are here, 4 and 5 are ``Partition.replace``, because readers must be
 led from the old files to the new ones in between.
 
-``verify_staged`` reads the staged bytes and may run anywhere; ``apply_swap`` only renames and
+``verify_staged`` reads the claimed bytes and may run anywhere; ``apply_swap`` only renames and
 belongs to the writer thread. Nothing here decides what is worth compacting, and nothing touches the
 active segment.
 """
@@ -25,9 +26,10 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import CordwoodError, CorruptionError, InvalidManifest, PartitionOffline
+from cordwood.log.claim import COPY_BYTES, Claim
 from cordwood.log.facts import Facts, encode_facts, parse_facts
 from cordwood.log.files import Files
 from cordwood.log.layout import (
@@ -40,20 +42,16 @@ from cordwood.log.layout import (
     parse_file_name,
 )
 from cordwood.log.manifest import (
-    MANIFEST_NAME,
     Manifest,
     StagedFile,
     StagedSegment,
-    parse_manifest,
     plan_swap,
 )
 from cordwood.log.scan import Walk, read_fd
-from cordwood.log.segment import Survey, survey
+from cordwood.log.survey import Survey, survey
 
 if TYPE_CHECKING:
     from cordwood.log.partition import Partition
-
-COPY_BYTES: Final = 1 << 20
 
 logger = logging.getLogger("cordwood.log")
 
@@ -63,27 +61,16 @@ class Verified(NamedTuple):
 
     manifest: Manifest
     surveys: Mapping[int, Survey]  # by base offset
+    directory: Path  # where the files are, which only the broker writes to
 
 
-def read_manifest(staging: Path) -> Manifest:
-    """The manifest of a finished job; raises ``InvalidManifest``, also while there is none."""
-    try:
-        manifest = parse_manifest((staging / MANIFEST_NAME).read_bytes())
-    except OSError as error:
-        raise InvalidManifest(f"{staging} has no manifest: {error.strerror}") from None
-    if manifest.job != staging.name:
-        raise InvalidManifest(f"{staging} holds the manifest of job {manifest.job}")
-    return manifest
-
-
-def verify_staged(
-    staging: Path, manifest: Manifest, files: Files, *, interval_bytes: int, now_ms: int
-) -> Verified:
-    """Read every staged file through: size, sha256, every batch; then sync it.
+def verify_staged(claim: Claim, files: Files, *, interval_bytes: int, now_ms: int) -> Verified:
+    """Read every claimed file through: size, sha256, every batch; then sync it.
 
     Long, and safe on any thread. Raises ``InvalidManifest`` naming the file that is not what the
     manifest says.
     """
+    manifest, staging = claim
     surveys = {}
     for segment in manifest.segments:
         for staged in segment.files:
@@ -105,12 +92,11 @@ def verify_staged(
             raise InvalidManifest(f"{error}; or run the job again") from None
         _check_survey(segment, found.facts, is_last=segment is manifest.segments[-1])
         surveys[segment.base_offset] = found
-    return Verified(manifest, surveys)
+    return Verified(manifest, surveys, staging)
 
 
 def apply_swap(
     partition: Partition,
-    staging: Path,
     job: Verified,
     *,
     files: Files,
@@ -124,9 +110,9 @@ def apply_swap(
     """
     manifest = job.manifest
     old = plan_swap(manifest, partition.segments(), topic_id, hashes)
-    _check_present(staging, manifest)
+    _check_present(job.directory, manifest)
     try:
-        _bring_in(staging, partition.directory, manifest, files)
+        _bring_in(job.directory, partition.directory, manifest, files)
     except CordwoodError as error:
         if not _take_back(partition.directory, files):
             raise _offline(manifest, error) from error
@@ -250,13 +236,14 @@ def _check_present(staging: Path, manifest: Manifest) -> None:
     for segment in manifest.segments:
         for staged in segment.files:
             path = staging / staged.name
-            if not path.is_file() or path.stat().st_size != staged.size_bytes:
+            is_file = path.is_file() and not path.is_symlink()
+            if not is_file or path.stat().st_size != staged.size_bytes:
                 raise InvalidManifest(f"{path} is not as the manifest says; run the job again")
 
 
 def _check_sum(path: Path, staged: StagedFile) -> None:
     try:
-        with path.open("rb") as reading:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as reading:
             size_bytes = os.fstat(reading.fileno()).st_size
             sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The growing end of a partition: the active segment and its file, open for writing.
+"""The growing end of a partition: the active segment and its file, open while it is written.
 
-Bytes go in here and nowhere else. A write that fails is cut back to the size before it, so a full
-disk changes nothing; if even that fails, or a sync does, the tail is ``Broken`` and must not be
-used again (``partition`` says why).
+Bytes go in here and nowhere else. An idle partition gives its file back (``open_tails``). A write
+that fails is cut back to the size before it, so a full disk changes nothing; if even that fails, or
+a sync does, the tail is ``Broken`` and must not be used again (``partition`` says why).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from cordwood.config import KIB
 from cordwood.decide.roll import Room
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files, OpenFile
+from cordwood.log.marks import Marks
+from cordwood.log.open_tails import OpenTails
 from cordwood.log.segment import Segment
 from cordwood.model import NO_TIMESTAMP
 
@@ -36,21 +38,63 @@ class Broken(Exception):  # caught within the room: the partition goes offline
 class Tail:
     """The active segment's end; writer thread only."""
 
-    def __init__(self, segment: Segment, file: OpenFile, files: Files) -> None:
-        """Everything in the segment now is on the device."""
+    def __init__(self, segment: Segment, files: Files, marks: Marks, tails: OpenTails) -> None:
+        """Everything in the segment now is on the device. Nothing is open yet."""
         self.segment = segment
-        self._file = file
-        self._files = files
         self.synced_bytes = segment.size_bytes
+        self._file: OpenFile | None = None  # while nobody writes
+        self._files = files
+        self._marks = marks
+        self._tails = tails
+
+    def _open(self) -> OpenFile:
+        """Take the descriptors that appends need; whoever is idle for longer gives up its own."""
+        file = self._files.open_existing(self.segment.path())
+        try:
+            self._marks.map()
+        except BaseException:
+            self._files.close(file)
+            raise
+        self._file = file
+        self._tails.add(self)
+        return file
+
+    def close(self) -> None:
+        """Give the descriptors back; the next write takes them again."""
+        self._tails.discard(self)
+        self._marks.unmap()
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._files.close(file)
+
+    def succeed(self, segment: Segment, file: OpenFile) -> Tail:
+        """The tail of the next segment, whose new file this is; open if this one was."""
+        tail = Tail(segment, self._files, self._marks, self._tails)
+        if self._file is None:
+            self._files.close(file)
+            return tail
+        self._tails.discard(self)
+        self._files.close(self._file)
+        tail._file = file
+        self._tails.add(tail)
+        return tail
+
+    @property
+    def appended(self) -> int:
+        """Grows with every append."""
+        return self.segment.size_bytes
 
     def write(self, data: bytearray | memoryview) -> None:
         """Put bytes behind the last batch; all of them or none. The caller notes them."""
+        file = self._file
+        if file is None:
+            file = self._open()
         size_bytes = self.segment.size_bytes
         try:
-            self._files.write_at(self._file, data, size_bytes)
+            self._files.write_at(file, data, size_bytes)
         except CordwoodError:
             try:
-                self._files.truncate(self._file, size_bytes)
+                self._files.truncate(file, size_bytes)
             except CordwoodError as error:
                 raise Broken(f"a failed write could not be undone ({error})") from error
             raise
@@ -68,21 +112,29 @@ class Tail:
         """
         if self.is_synced:
             return
+        if self._file is not None:
+            self._sync(self._file, published_bytes)
+            return
+        # It was closed between its write and this: a sync is the file's, not the descriptor's, and
+        # the kernel reports a failed write-back to whoever opens the file next.
+        file = self._files.open_existing(self.segment.path())
+        try:
+            self._sync(file, published_bytes)
+        finally:
+            self._files.close(file)
+
+    def _sync(self, file: OpenFile, published_bytes: int) -> None:
         size_bytes = self.segment.size_bytes
         try:
-            self._files.sync_data(self._file)
+            self._files.sync_data(file)
         except CordwoodError as error:
             why = f"a sync failed, and cannot be trusted a second time ({error})"
             try:
-                self._files.truncate(self._file, published_bytes)
+                self._files.truncate(file, published_bytes)
             except CordwoodError as second:
                 why += f"; nor could the unacknowledged part be cut off ({second})"
             raise Broken(why) from error
         self.synced_bytes = size_bytes
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._files.close(self._file)
 
 
 class Batches(Protocol):

@@ -4,19 +4,26 @@ A reader takes the view once and needs no lock: its segments, log start and high
 together. Nothing at or past the high watermark can be reached through a view, because the position
 at which the high watermark stood is part of it, even while the writer appends behind it.
 
-Gaps are normal: compaction removes records, whole batches and all of a segment. A read that finds
-nothing in one segment goes on in the next, so it is empty only when nothing is there up to its end.
+Gaps are normal: compaction removes records, whole batches and all of a segment. A read goes on from
+segment to segment until it has as many bytes as it may take, so it is empty only when nothing is
+there up to its end. Segments without a record are passed over: many in a row would otherwise be as
+many answers in which a client finds nothing, and librdkafka gives up after about ten of them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
+from cordwood.batch.header import HEADER_BYTES
+from cordwood.errors import CorruptionError
 from cordwood.log.producers import Aborted
-from cordwood.log.segment import Segment
+from cordwood.log.segment import Run, Segment
 from cordwood.model import NO_TIMESTAMP
+
+SEGMENTS_PER_READ_MAX: Final = 64  # each costs an open file and a read, however small
 
 
 class Slice(NamedTuple):
@@ -54,18 +61,68 @@ class View(NamedTuple):
         end_offset = min(end_offset, self.high_watermark)
         if offset >= end_offset:
             return self._slice(b"", offset, offset)
-        for segment, limit in self._from(offset):
-            if segment.base_offset >= end_offset:
+        runs = self._runs(offset, max_bytes, end_offset)
+        if not runs:
+            return self._slice(b"", offset, end_offset)
+        data = runs[0].data if len(runs) == 1 else b"".join([run.data for run in runs])
+        return self._slice(data, runs[0].first_offset, runs[-1].next_offset)
+
+    def _runs(self, offset: int, max_bytes: int, end_offset: int) -> list[Run]:
+        """What one read takes of each segment, in order; together at most ``max_bytes`` or one."""
+        runs: list[Run] = []
+        left_bytes = max_bytes
+        for segment, limit in self._with_records(offset, end_offset):
+            try:
+                run = segment.read(offset, left_bytes, end_offset, limit)
+            except CorruptionError:
+                if runs:  # what is sound is served; the next read begins at the damage and tells
+                    break
+                raise
+            if run is None:
+                continue
+            if runs and len(run.data) > left_bytes:
                 break
-            run = segment.read(offset, max_bytes, end_offset, limit)
-            if run is not None:
-                return self._slice(run.data, run.first_offset, run.next_offset)
-        return self._slice(b"", offset, end_offset)
+            runs.append(run)
+            left_bytes -= len(run.data)
+            is_whole = run.next_offset >= segment.end_offset
+            if left_bytes < HEADER_BYTES or not is_whole or len(runs) == SEGMENTS_PER_READ_MAX:
+                break
+        return runs
 
     def is_resident(self, offset: int, max_bytes: int) -> bool:
         """Whether a ``read`` from here would wait for no disk, as far as can be told beforehand."""
-        segment, limit = next(self._from(offset))
-        return segment.is_resident(offset, max_bytes, limit)
+        left_bytes = max_bytes
+        segments = self._with_records(offset, self.high_watermark)
+        for segment, limit in islice(segments, SEGMENTS_PER_READ_MAX):
+            found_bytes = segment.resident_bytes(offset, left_bytes, limit)
+            if found_bytes is None:
+                return False
+            left_bytes -= found_bytes
+            if left_bytes < HEADER_BYTES:
+                break
+        return True
+
+    def _with_records(self, offset: int, end_offset: int) -> Iterator[tuple[Segment, int]]:
+        """The segments a read goes through: those with records, and the last in any case.
+
+        The last one's empty batches tell a client that it has reached the end.
+        """
+        skipped: Segment | None = None
+        for number in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.segments)):
+            segment = self.segments[number]
+            if segment.base_offset >= end_offset:
+                break
+            if segment is self.segments[-1]:
+                if self.end_position:
+                    yield segment, self.end_position
+                    return
+            elif segment.records:
+                skipped = None
+                yield segment, segment.size_bytes
+            else:
+                skipped = segment
+        if skipped is not None:
+            yield skipped, skipped.size_bytes
 
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
         """The first record at or after the log start whose timestamp is not below this."""

@@ -11,8 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from cordwood.errors import PartitionOffline, UnavailableError
+from cordwood.errors import CorruptionError, PartitionOffline, UnavailableError
+from cordwood.log.damage import BadBatch, Damage, Unreadable
+from cordwood.log.health import Health
 from cordwood.log.marks import Marks, Published
+from cordwood.log.registry import DamagedRange
 from cordwood.log.segment import Retired, Segment
 from cordwood.log.view import View
 from cordwood.model import NO_TIMESTAMP
@@ -25,8 +28,9 @@ class Window:
 
     view: View
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, health: Health) -> None:
         self.replacing = threading.Lock()
+        self._health = health
         self.log_start_offset = 0
         self.segments: tuple[Segment, ...] = ()  # the last one is active
         self.bases: tuple[int, ...] = ()
@@ -101,7 +105,36 @@ class Window:
             except Retired:
                 with self.replacing:
                     pass  # until whoever renames has put the new view up
+            except BadBatch as error:
+                self._map(view, error)
+                continue
+            except Unreadable as error:
+                self._report(error.segment, error.damage)
+                raise
+            except CorruptionError as error:
+                self._health.read_failed(str(error))
+                raise
             except OSError as error:
+                self._health.read_failed(f"a read failed: {error}")
                 raise UnavailableError(f"a read failed: {error}") from error
             if self.view is view:
                 raise PartitionOffline("its files are gone or being replaced; open it again")
+
+    def _map(self, view: View, bad: BadBatch) -> None:
+        """Find out how far the damage goes, so that the question can be asked again."""
+        segment = bad.segment
+        is_last = segment is view.segments[-1]
+        limit = view.end_position if is_last else segment.size_bytes
+        end_offset = view.high_watermark if is_last else segment.end_offset
+        known = segment.damage
+        found = segment.map_damage(bad.position, limit, end_offset)
+        if found is None or segment.damage == known:  # sound, and yet it could not be read
+            self._health.read_failed(str(bad))
+            raise bad
+        self._report(segment, found)
+
+    def _report(self, segment: Segment, damage: Damage) -> None:
+        text = f"{segment.path()}: {damage.problem}"
+        self._health.damaged(
+            DamagedRange(segment.base_offset, damage.start_offset, damage.end_offset, text)
+        )

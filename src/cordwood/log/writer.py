@@ -36,6 +36,8 @@ LINGER_S = 0.004  # under load a commit waits this long for more to share its sy
 LOADED_BYTES = 256 * KIB  # a commit this large counts as load
 ENOUGH_BYTES = 2 * MIB  # no commit waits once this much is there
 SMALL_BYTES = 64 * KIB  # copied into the page cache in the time it takes to wake a thread
+INLINE_PARTITIONS = 64  # written inline at a time: each is a system call
+TOLD_AT_ONCE = 256  # appends whose submitters hear of a commit before the loop serves others
 HOLD_RETRY_S = 0.1  # how often held appends try a full disk again
 SPACE_RETRY_S = 0.5  # how often a full disk is looked at when no append is there to try it
 
@@ -64,6 +66,7 @@ class Writer:
         post: Callable[[Callable[[], None]], object],
         has_space: Callable[[], bool] = lambda: True,
         soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
+        note: Callable[[list[Partition]], None] = lambda _: None,
     ) -> None:
         """``enough_records``: when so many wait, whoever sends more is blocked by then.
 
@@ -72,10 +75,11 @@ class Writer:
         ``has_space`` is asked after a full disk, when nothing waits that would find out by itself.
         ``soon`` calls what it is given once the submitter is done with what it has at hand: so one
         turn of an event loop over many sockets is one commit.
+        ``note`` remembers how far partitions are on the device (``recovery_points``).
         """
         self.waiting_records = 0
         self.waiting_bytes = 0
-        self._committer = Committer(durability)
+        self._committer = Committer(durability, note)
         self._enough_records = enough_records
         self._deliver = deliver
         self._post = post
@@ -162,6 +166,11 @@ class Writer:
             self._thread.join()
         self._committer.close()
 
+    def tell_rest(self) -> None:
+        """Once it is closed, where submitters are: tell at once what is left to tell."""
+        while self._untold:
+            self._deliver(self._untold.popleft())
+
     # --- on the spot ----------------------------------------------------------------------
 
     def _end_turn(self) -> None:
@@ -202,7 +211,9 @@ class Writer:
         is_calm = not (self._calls or self._closing or self._loaded or self._retry_held_at)
         if is_calm and self.waiting_bytes <= SMALL_BYTES:
             found = by_partition(self._appends)
-            if all(partition.takes_at_once(mine) for partition, mine in found.items()):
+            if len(found) <= INLINE_PARTITIONS and all(
+                partition.takes_at_once(mine) for partition, mine in found.items()
+            ):
                 self._is_working = True
                 self._forget_waiting()
                 return found
@@ -211,9 +222,18 @@ class Writer:
         return {}
 
     def _tell(self) -> None:
-        """Tell everybody what was committed, the oldest first; then look at what came meanwhile."""
+        """Tell everybody what was committed, the oldest first; then look at what came meanwhile.
+
+        Of many appends so many are told in one turn of the submitters' loop.
+        """
+        left = TOLD_AT_ONCE
         while self._untold:
-            self._deliver(self._untold.popleft())
+            if left <= 0:
+                self._post(self._tell)
+                return
+            commit = self._untold.popleft()
+            left -= len(commit.outcomes)
+            self._deliver(commit)
         if self._appends or self._offers:
             self._look_soon()
 
@@ -303,7 +323,11 @@ class Writer:
 
     def _finish(self, written: Written) -> None:
         before = self.stats.bytes
-        self._untold.append(self._committer.finish(written))
+        commit = self._committer.finish(written)
+        if len(commit.outcomes) <= TOLD_AT_ONCE:
+            self._untold.append(commit)
+        else:
+            self._untold.extend(commit.pieces(TOLD_AT_ONCE))
         is_large = self.stats.bytes - before >= LOADED_BYTES
         self._loaded = is_large and self._committer.durability == "fsync"
 

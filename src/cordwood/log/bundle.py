@@ -1,0 +1,167 @@
+"""Read an archive bundle: a gzipped tar whose ``.log`` member is a run of record batches.
+
+Shared by whoever may believe a bundle only after reading it: the task that wrote it, the broker
+before RECLAIM counts on it, and a restore. ``pipeline.bundles`` writes bundles.
+
+Everything streams: a bundle of any size needs memory for a block.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+
+from cordwood.batch.header import CONTROL_BIT
+from cordwood.batch.table import WalkEnd, walk_batches
+from cordwood.decide.archive import Span
+from cordwood.errors import CorruptionError
+from cordwood.log.layout import Kind, file_name
+from cordwood.model import TopicPartition
+
+READ_BYTES: Final = 4 << 20
+TAR_BYTES: Final = 1 << 20  # handed to gzip at once
+
+
+def _quickest_gzip() -> tuple[Any, Any, int]:
+    """A gzip file, what it raises at damage, and the level worth its time (docs/archive.md).
+
+    ISA-L takes a quarter of the time and comes with ``cordwood[spark]``; bundles can be read
+    without it.
+    """
+    try:
+        from isal import igzip, isal_zlib
+    except ImportError:
+        return gzip.GzipFile, zlib.error, 1
+    return igzip.IGzipFile, isal_zlib.error, 2
+
+
+GzipFile, GzipError, GZIP_LEVEL = _quickest_gzip()
+
+
+class Contents(NamedTuple):
+    """What a bundle really holds, counted batch by batch."""
+
+    records: int  # without the markers of transactions
+    base_offsets: np.ndarray[Any, np.dtype[np.int64]]
+    counts: np.ndarray[Any, np.dtype[np.int64]]  # of every batch, markers included
+
+    def count(self, span: Span) -> int:
+        """Records and markers of the batches that begin inside a span."""
+        is_inside = (self.base_offsets >= span.start) & (self.base_offsets < span.end)
+        return int(self.counts[is_inside].sum())
+
+
+def digest(source: IO[bytes]) -> str:
+    """The sha256 of a file, read in blocks."""
+    found = hashlib.sha256()
+    while block := source.read(READ_BYTES):
+        found.update(block)
+    return found.hexdigest()
+
+
+@contextmanager
+def proving(source: IO[bytes], name: str, sha256: str) -> Iterator[IO[bytes]]:
+    """The same file to read; raises ``CorruptionError`` in the end unless its sum is this one.
+
+    A file whose sum is wrong is reported as that, whatever reading it led to.
+    """
+    raw = _Summing(source)
+    reader = io.BufferedReader(raw, TAR_BYTES)
+    problem: CorruptionError | None = None
+    try:
+        yield reader
+    except CorruptionError as error:
+        problem = error
+    while reader.read(READ_BYTES):
+        pass
+    if raw.sha256 != sha256:
+        raise CorruptionError(
+            f"{name}: its sha256 is {raw.sha256[:12]}…, and {sha256[:12]}… was written"
+        )
+    if problem is not None:
+        raise problem
+
+
+class _Summing(io.RawIOBase):
+    """A file that sums what is read of it."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        self._inner = inner
+        self._sum = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._inner.read(len(buffer))
+        self._sum.update(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._sum.hexdigest()
+
+
+def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[bytes]:
+    """The bundle's batches in runs of whole ones; raises ``CorruptionError``."""
+    wanted = f"{tp}/{file_name(span.start, Kind.LOG)}"
+    try:
+        with (
+            GzipFile(fileobj=source) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r|", bufsize=TAR_BYTES) as tar,
+        ):
+            for member in tar:
+                if member.name == wanted:
+                    content = tar.extractfile(member)
+                    assert content is not None, "a file has content"
+                    yield from _whole_batches(content, wanted)
+                    return
+    except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise CorruptionError(f"the bundle of {tp} from seq {span.start + 1}: {error}") from None
+    raise CorruptionError(f"the bundle of {tp} has no {wanted}")
+
+
+def _whole_batches(content: IO[bytes], name: str) -> Iterator[bytes]:
+    """Runs of whole batches out of a stream."""
+    pending = b""
+    while block := content.read(READ_BYTES):
+        pending += block
+        cut = walk_batches(pending, verify=False).valid_bytes
+        if cut:
+            yield pending[:cut]
+            pending = pending[cut:]
+    if pending:
+        raise CorruptionError(f"{name} ends in the middle of a batch")
+
+
+def check_bundle(source: IO[bytes], tp: TopicPartition, span: Span) -> Contents:
+    """Read it through: every checksum right, every offset inside; what it holds."""
+    reached = span.start
+    records, starts, counts = 0, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for data in read_batches(source, tp, span):
+        walk = walk_batches(data)
+        if walk.end is not WalkEnd.CLEAN:
+            raise CorruptionError(
+                f"the bundle of {tp} from seq {span.start + 1}: a batch behind offset {reached} "
+                "contradicts its checksum"
+            )
+        batches = walk.batches
+        ends = batches.last_offsets + 1
+        is_bad = (batches.base_offsets < np.append(reached, ends[:-1])) | (ends > span.end)
+        if bool(is_bad.any()):
+            offset = int(batches.base_offsets[int(np.argmax(is_bad))])
+            raise CorruptionError(f"the bundle of {tp} holds offset {offset}")
+        records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
+        starts.append(np.asarray(batches.base_offsets, np.int64))
+        counts.append(np.asarray(batches.counts, np.int64))
+        reached = int(ends[-1])
+    return Contents(records, np.concatenate(starts), np.concatenate(counts))
