@@ -1,61 +1,78 @@
-"""What the HTTP door answers: metrics, health, and a JSON API over the broker's desks.
+"""What the HTTP listener answers: metrics, health, and a JSON API over the broker's desks.
 
 The API is what the pipeline and the command line use for things Kafka's protocol has no words for:
-bindings, named readers, segments, and the gate for staged work. Shapes are in ``docs/http.md``.
+bindings, named readers, segments, and the gate for staged work. Requests are messages of
+``wire.api``, decoded before they come here; shapes are in ``docs/http.md``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 from cordwood import __version__
 from cordwood.broker.broker import Broker
 from cordwood.broker.compaction import describe
-from cordwood.broker.gate import Delivery, Part
-from cordwood.broker.metrics import exposition
+from cordwood.broker.exposition import exposition
+from cordwood.broker.gate import Delivery
+from cordwood.broker.health import topic_problems
+from cordwood.broker.lag import group_lags
+from cordwood.broker.turns import in_turns
 from cordwood.config import overrides
+from cordwood.decide.delivery import Part
 from cordwood.errors import RequestError
-from cordwood.log.layout import LOCK
 from cordwood.log.partition import Partition
 from cordwood.meta.bundles import BundleEntry
-from cordwood.meta.keys import ReaderPartition
+from cordwood.meta.keys import ReaderPartition, Scrub
 from cordwood.model import TopicPartition
-from cordwood.net.http import Answer, Handler, Query
+from cordwood.net.routes import Answer, Routes, by_bytes, by_json, by_long_json, by_params
+from cordwood.wire.api import messages as m
+
+T = TypeVar("T")
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OK = {"ok": True}
 
 
-def http_routes(broker: Broker) -> dict[tuple[str, str], Handler]:
-    """(method, path) → handler."""
-    api = HttpApi(broker)
+def http_routes(broker: Broker) -> Routes:
+    """(method, path) → what answers it, and what it takes."""
+    api, turn = HttpApi(broker), asyncio.Semaphore(1)
     return {
-        ("GET", "/healthz"): api.healthz,
-        ("GET", "/livez"): api.healthz,
-        ("GET", "/readyz"): api.readyz,
-        ("GET", "/metrics"): api.metrics,
-        ("GET", "/api/health"): api.health,
-        ("GET", "/api/status"): api.status,
-        ("GET", "/api/topics"): api.topics,
-        ("POST", "/api/cut"): api.cut,
-        ("POST", "/api/reclaim"): api.reclaim,
-        ("GET", "/api/pipeline"): api.pipeline,
-        ("GET", "/api/readers"): api.readers,
-        ("POST", "/api/readers"): api.change_reader,
-        ("GET", "/api/routes"): api.routes,
-        ("POST", "/api/routes"): api.set_route,
-        ("DELETE", "/api/routes"): api.remove_route,
-        ("PUT", "/api/staging"): api.upload,
-        ("DELETE", "/api/staging"): api.discard,
-        ("GET", "/api/deliveries"): api.deliveries,
-        ("POST", "/api/deliveries"): api.deliver,
-        ("POST", "/api/swaps"): api.swap,
-        ("GET", "/api/compaction"): api.compaction,
-        ("POST", "/api/compaction"): api.compact,
-        ("GET", "/api/archive"): api.archive,
-        ("POST", "/api/archive"): api.record_bundles,
-        ("GET", "/api/replays"): api.replays,
-        ("POST", "/api/replays"): api.record_replay,
+        ("GET", "/healthz"): by_params(m.Nothing, api.healthz),
+        ("GET", "/livez"): by_params(m.Nothing, api.healthz),
+        ("GET", "/readyz"): by_params(m.Nothing, api.readyz),
+        ("GET", "/metrics"): by_params(m.Nothing, api.metrics),
+        ("GET", "/api/health"): by_params(m.Nothing, api.health),
+        ("GET", "/api/status"): by_params(m.Nothing, api.status),
+        ("GET", "/api/topics"): by_params(m.ListTopics, api.topics),
+        ("POST", "/api/cut"): by_json(m.Cut, api.cut),
+        ("POST", "/api/reclaim"): by_json(m.Reclaim, api.reclaim),
+        ("POST", "/api/accept-loss"): by_json(m.AcceptLoss, api.accept_loss),
+        ("POST", "/api/accept-damage"): by_json(m.AcceptDamage, api.accept_damage),
+        ("GET", "/api/scrub"): by_params(m.Nothing, api.scrub_state),
+        ("POST", "/api/scrub"): by_json(m.Scrub, api.scrub),
+        ("GET", "/api/pipeline"): by_params(m.Nothing, api.pipeline),
+        ("GET", "/api/groups"): by_params(m.ListGroups, api.groups),
+        ("GET", "/api/readers"): by_params(m.ListReaders, api.readers),
+        ("POST", "/api/readers"): by_json(m.ChangeReader, api.change_reader),
+        ("GET", "/api/routes"): by_params(m.Nothing, api.routes),
+        ("POST", "/api/routes"): by_json(m.SetRoute, api.set_route),
+        ("DELETE", "/api/routes"): by_params(m.RemoveRoute, api.remove_route),
+        ("PUT", "/api/staging"): by_bytes(m.Upload, api.upload),
+        ("DELETE", "/api/staging"): by_params(m.Discard, api.discard),
+        ("GET", "/api/deliveries"): by_params(m.ListDeliveries, api.deliveries),
+        ("POST", "/api/deliveries"): by_long_json(m.Deliver, api.deliver, turn),
+        ("DELETE", "/api/deliveries"): by_params(m.GiveUpDelivery, api.give_up),
+        ("GET", "/api/compaction"): by_params(m.ListCompaction, api.compaction),
+        ("POST", "/api/compaction"): by_long_json(m.Compact, api.compact, turn),
+        ("GET", "/api/archive"): by_params(m.ListBundles, api.archive),
+        ("POST", "/api/archive"): by_long_json(m.RecordBundles, api.record_bundles, turn),
+        ("GET", "/api/replays"): by_params(m.Nothing, api.replays),
+        ("POST", "/api/replays"): by_long_json(m.RecordReplay, api.record_replay, turn),
     }
 
 
@@ -65,25 +82,25 @@ class HttpApi:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def healthz(self, _: Query) -> Answer:
+    async def healthz(self, _: m.Nothing) -> Answer:
         """The process answers."""
         return Answer.of({"status": "alive"})
 
-    async def readyz(self, _: Query) -> Answer:
+    async def readyz(self, _: m.Nothing) -> Answer:
         """Everything can be served; 503 and what cannot otherwise."""
         ready, facts = self._broker.is_ready()
         return Answer.of({"ready": ready, **facts}, 200 if ready else 503)
 
-    async def health(self, _: Query) -> Answer:
+    async def health(self, _: m.Nothing) -> Answer:
         """What ``/readyz`` says, for whoever wants to read it and not only its status."""
         ready, facts = self._broker.is_ready()
         return Answer.of({"ready": ready, **facts})
 
-    async def metrics(self, _: Query) -> Answer:
+    async def metrics(self, _: m.Nothing) -> Answer:
         """Prometheus text."""
-        return Answer(exposition(self._broker), content_type=METRICS_TYPE)
+        return Answer(await exposition(self._broker), content_type=METRICS_TYPE)
 
-    async def status(self, _: Query) -> Answer:
+    async def status(self, _: m.Nothing) -> Answer:
         """What this broker is."""
         broker = self._broker
         return Answer.of(
@@ -91,7 +108,7 @@ class HttpApi:
                 "version": __version__,
                 "cluster_id": broker.store.catalog.cluster_id(),
                 "data": str(broker.store.data.absolute()),
-                "lock_inode": (broker.store.data / LOCK).stat().st_ino,
+                "identity": broker.store.identity._asdict(),
                 "addresses": broker.addresses,
                 "topics": len(broker.store.topics),
                 "config": overrides(broker.config),
@@ -100,184 +117,235 @@ class HttpApi:
             }
         )
 
-    async def topics(self, query: Query) -> Answer:
+    async def topics(self, query: m.ListTopics) -> Answer:
         """Every topic, or the one named; partitions with their segments, unless ``?brief=1``."""
-        names = (
-            [query.params["name"]] if "name" in query.params else sorted(self._broker.topics.all())
-        )
-        brief = query.params.get("brief") == "1"
-        return Answer.of({"topics": [self._topic(name, brief=brief) for name in names]})
+        names = [query.name] if query.name else sorted(self._broker.topics.all())
+        brief = query.brief == "1"
+        if not brief:
+            await self._open(names)
+        return await _written("topics", self._topics(names, brief=brief))
 
-    def _topic(self, name: str, *, brief: bool) -> dict[str, Any]:
+    async def _open(self, names: Iterable[str]) -> None:
+        """Those of these topics that exist, so that all there is to know of them is known."""
+        async for name in in_turns(names):
+            if name in self._broker.topics.all():
+                await self._broker.topics.open_topic(name)
+
+    def _topics(self, names: Sequence[str], *, brief: bool) -> Iterator[str]:
+        """Their JSON bit by bit; of several, those deleted meanwhile are left out."""
+        known, separator = self._broker.topics.all(), ""
+        for name in names:
+            if name in known or len(names) == 1:
+                yield separator
+                yield from self._topic(name, brief=brief)
+                separator = ",\n  "
+
+    def _topic(self, name: str, *, brief: bool) -> Iterator[str]:
         topic = self._broker.topics.get(name)
-        described = {"name": name, "id": topic.id, "partition_count": topic.partition_count}
-        if brief:
-            return described
-        return {
-            **described,
-            "config": overrides(topic.config),
-            "partitions": [_partition(partition) for partition in topic.online()],
+        described = {
+            "name": name,
+            "id": topic.id,
+            "partition_count": topic.partition_count,
+            "max_message_bytes": topic.config.max_message_bytes,
         }
+        if brief:
+            yield json.dumps(described)
+            return
+        head = json.dumps({**described, "config": overrides(topic.config)})
+        yield f'{head[:-1]}, "partitions": ['
+        for number, partition in enumerate(topic.online()):
+            yield f"{', ' if number else ''}{json.dumps(self._partition(partition))}"
+        problems = topic_problems(self._broker.store.health, name)
+        yield f'], "problems": {json.dumps(problems)}}}'
 
-    async def cut(self, query: Query) -> Answer:
+    def _partition(self, partition: Partition) -> dict[str, Any]:
+        entries = self._broker.store.catalog.segments(partition.tp).entries()
+        return _partition(partition, {e.base_offset: e.scrub for e in entries if e.scrub})
+
+    async def cut(self, request: m.Cut) -> Answer:
         """Seal active segments now."""
-        return Answer.of({"sealed": await self._broker.monitor.cut(_text(query.json(), "topic"))})
+        return Answer.of({"sealed": await self._broker.monitor.cut(request.topic)})
 
-    async def reclaim(self, query: Query) -> Answer:
+    async def reclaim(self, request: m.Reclaim) -> Answer:
         """Drop what may go now; without a topic, everywhere."""
-        topic = query.json().get("topic")
-        return Answer.of({"dropped": await self._broker.monitor.reclaim(topic)})
+        return Answer.of({"dropped": await self._broker.monitor.reclaim(request.topic)})
 
-    async def pipeline(self, _: Query) -> Answer:
+    async def accept_loss(self, request: m.AcceptLoss) -> Answer:
+        """Serve an offline partition without the records that are gone."""
+        broker, tp = self._broker, TopicPartition(request.topic, request.partition)
+        accepted = await broker.topics.on_writer(lambda: broker.store.accept_loss(tp))
+        return Answer.of(accepted._asdict())
+
+    async def accept_damage(self, request: m.AcceptDamage) -> Answer:
+        """Go on without the damaged records of a segment; they stay refused to readers."""
+        broker, tp = self._broker, TopicPartition(request.topic, request.partition)
+        await broker.topics.open_partition(*tp)
+        accept = broker.store.accept_damage
+        ranges = await broker.topics.on_writer(lambda: accept(tp, request.segment))
+        return Answer.of({"accepted": [each._replace(accepted=True)._asdict() for each in ranges]})
+
+    async def scrub(self, request: m.Scrub) -> Answer:
+        """Read every sealed segment now, or those of ``topic``; answers at once."""
+        run = await self._broker.scrub.scrub_now(request.topic)
+        return Answer.of(run.described())
+
+    async def scrub_state(self, _: m.Nothing) -> Answer:
+        """How far the last scrub on demand is, and the damage it found."""
+        run = self._broker.scrub.last_run
+        return Answer.of({"running": False} if run is None else run.described())
+
+    async def pipeline(self, _: m.Nothing) -> Answer:
         """The embedded pipeline and its jobs."""
         return Answer.of(self._broker.pipeline.described())
 
-    async def readers(self, query: Query) -> Answer:
-        """Registered readers, their cursors, lag and held bytes."""
-        return Answer.of({"readers": self._broker.readers.describe(query.params.get("topic"))})
+    async def groups(self, query: m.ListGroups) -> Answer:
+        """Consumer groups and every other cursor: offset, end and lag per partition."""
+        store = self._broker.store
+        cursors = list(store.catalog.cursors())
+        await self._open({at.topic for at in cursors if query.group in {None, at.reader}})
+        lags = group_lags(store, query.group)
+        return await _listing("groups", (lag._asdict() for lag in lags))
 
-    async def change_reader(self, query: Query) -> Answer:
+    async def readers(self, query: m.ListReaders) -> Answer:
+        """Registered readers, their cursors, lag and held bytes."""
+        topic, readers = query.topic, self._broker.readers
+        await self._open([topic] if topic else readers.topics())
+        return await _listing("readers", readers.rows(topic))
+
+    async def change_reader(self, request: m.ChangeReader) -> Answer:
         """``action``: register (``create`` makes the topic), remove, advance or reset."""
-        said, readers = query.json(), self._broker.readers
-        action, topic, reader = (_text(said, name) for name in ("action", "topic", "reader"))
-        if said.get("create") is True:
+        readers, topic, reader = self._broker.readers, request.topic, request.reader
+        if request.create:
             await self._broker.topics.ensure(topic, explicit=True)
         self._broker.topics.get(topic)
-        tp = TopicPartition(topic, int(said.get("partition", 0)))
-        if action == "register":
+        if request.action == "register":
             await readers.register(topic, reader)
-        elif action == "remove":
+        elif request.action == "remove":
             await readers.remove(topic, reader)
-        elif action == "advance":
-            await readers.advance(tp, reader, _number(said, "offset"))
-        elif action == "reset":
-            await readers.reset(tp, reader, _number(said, "offset"))
         else:
-            raise RequestError(f"action is {action!r}; it takes register, remove, advance or reset")
+            offset = _given("offset", request.offset)
+            await self._broker.topics.open_partition(topic, request.partition)
+            move = readers.advance if request.action == "advance" else readers.reset
+            await move(TopicPartition(topic, request.partition), reader, offset)
         return Answer.of(OK)
 
-    async def routes(self, _: Query) -> Answer:
+    async def routes(self, _: m.Nothing) -> Answer:
         """Every binding."""
         return Answer.of({"routes": self._broker.routes.list()})
 
-    async def set_route(self, query: Query) -> Answer:
+    async def set_route(self, request: m.SetRoute) -> Answer:
         """Bind ``key`` (``kind`` exact or prefix) to ``topic``."""
-        said = query.json()
-        await self._broker.routes.set(*(_text(said, name) for name in ("kind", "key", "topic")))
+        await self._broker.routes.set(request.kind, request.key, request.topic)
         return Answer.of(OK)
 
-    async def remove_route(self, query: Query) -> Answer:
+    async def remove_route(self, request: m.RemoveRoute) -> Answer:
         """Take the binding of ``?kind=&key=`` away."""
-        said = dict(query.params)
-        await self._broker.routes.remove(_text(said, "kind"), _text(said, "key"))
+        await self._broker.routes.remove(request.kind, request.key)
         return Answer.of(OK)
 
-    async def upload(self, query: Query) -> Answer:
+    async def upload(self, request: m.Upload, data: bytes) -> Answer:
         """One staged file of a job that cannot reach the data directory: ``?job=&name=``."""
-        said = dict(query.params)
-        await self._broker.gate.upload(_text(said, "job"), _text(said, "name"), query.body)
+        await self._broker.gate.upload(request.job, request.name, data)
         return Answer.of(OK)
 
-    async def discard(self, query: Query) -> Answer:
+    async def discard(self, request: m.Discard) -> Answer:
         """Forget what ``?job=`` staged, unless a delivery of it is under way."""
-        await self._broker.gate.discard(_text(dict(query.params), "job"))
+        await self._broker.gate.discard(request.job)
         return Answer.of(OK)
 
-    async def deliveries(self, query: Query) -> Answer:
-        """The last batch each query delivered, or that of ``?query=``."""
-        sinks = self._broker.store.catalog.sinks
-        wanted = [query.params["query"]] if "query" in query.params else sorted(sinks)
-        return Answer.of(
-            {"deliveries": {name: sinks[name]["batch"] for name in wanted if name in sinks}}
-        )
+    async def deliveries(self, query: m.ListDeliveries) -> Answer:
+        """Each query's last batch, whether it is done and why not; or that of ``?query=``."""
+        gate, name = self._broker.gate, query.query
+        rows = gate.describe(name)
+        if name is not None and not rows:
+            batch = await gate.last_batch(name)
+            rows = {} if batch is None else {name: {"batch": batch, "done": True}}
+        return Answer.of({"deliveries": rows})
 
-    async def deliver(self, query: Query) -> Answer:
+    async def deliver(self, request: m.Deliver) -> Answer:
         """Append a query's staged batch, once."""
-        delivered = await self._broker.gate.deliver(_delivery(query.json()))
-        return Answer.of({"delivered": delivered})
+        delivery = await asyncio.to_thread(_delivery, request)  # it may have 100,000 parts
+        return Answer.of({"delivered": await self._broker.gate.deliver(delivery)})
 
-    async def swap(self, query: Query) -> Answer:
-        """Let a finished job's segments take the place of those it read."""
-        await self._broker.gate.swap(_text(query.json(), "job"))
-        return Answer.of(OK)
+    async def give_up(self, query: m.GiveUpDelivery) -> Answer:
+        """Discard what is missing of the delivery of ``?query=``, so that the query can go on."""
+        return Answer.of({"discarded": await self._broker.gate.give_up(query.query)})
 
-    async def archive(self, query: Query) -> Answer:
+    async def archive(self, query: m.ListBundles) -> Answer:
         """The bundles of ``?topic=``, and the cursors an archive keeps with its records."""
-        topic = _text(dict(query.params), "topic")
-        return Answer.of(self._broker.archive.describe(topic))
+        describe = self._broker.archive.describe  # of years of bundles: not on the loop
+        return await asyncio.to_thread(lambda: Answer.of(describe(query.topic)))
 
-    async def record_bundles(self, query: Query) -> Answer:
-        """Bundles of ``topic`` and ``partition`` that a job has written and read back."""
-        said = query.json()
-        tp = TopicPartition(_text(said, "topic"), _number(said, "partition"))
-        end = await self._broker.archive.record(tp, [_bundle(each) for each in said["bundles"]])
-        return Answer.of({"archived_end": end})
+    async def record_bundles(self, request: m.RecordBundles) -> Answer:
+        """Bundles of ``topic`` and ``partition`` that a job has entered; the broker reads them."""
+        tp = TopicPartition(request.topic, request.partition)
+        bundles = [BundleEntry(**asdict(bundle)) for bundle in request.bundles]
+        return Answer.of((await self._broker.archive.record(tp, bundles))._asdict())
 
-    async def replays(self, _: Query) -> Answer:
+    async def replays(self, _: m.Nothing) -> Answer:
         """Every replay of dead letters."""
         return Answer.of({"replays": self._broker.replays.list()})
 
-    async def record_replay(self, query: Query) -> Answer:
+    async def record_replay(self, request: m.RecordReplay) -> Answer:
         """What replay ``id`` has done so far, as ``record``."""
-        said = query.json()
-        if not isinstance(said.get("record"), dict):
-            raise RequestError("record is missing; it takes an object")
-        await self._broker.replays.put(_text(said, "id"), said["record"])
+        await self._broker.replays.put(request.id, request.record)
         return Answer.of(OK)
 
-    async def compaction(self, query: Query) -> Answer:
+    async def compaction(self, query: m.ListCompaction) -> Answer:
         """Every compacted partition, or those of ``?topic=``: state, plan and the reason."""
         config = self._broker.config
         schedule = {
             "interval_ms": config.compaction_interval_ms,
             "delay_ms": config.compaction_delay_ms,
         }
-        if "brief" in query.params:
+        if query.brief:
             return Answer.of({"schedule": schedule})
-        looks = self._broker.compaction.look(query.params.get("topic"))
-        told = [describe(look) for look in looks]
-        return Answer.of({"schedule": schedule, "partitions": told})
+        await self._open([query.topic] if query.topic else [])
+        looks = self._broker.compaction.looks(query.topic)
+        return await _listing("partitions", map(describe, looks), schedule=schedule)
 
-    async def compact(self, query: Query) -> Answer:
+    async def compact(self, request: m.Compact) -> Answer:
         """For jobs. ``action``: begin (gives orders), renew, finish, fail or release."""
-        said, desk = query.json(), self._broker.compaction
-        action = _text(said, "action")
-        if action == "begin":
-            flags = {name: said.get(name) is True for name in ("demand", "dry")}
-            orders = await desk.begin(said.get("topic"), **flags)
+        desk, lease = self._broker.compaction, request.lease
+        if request.action == "begin":
+            orders = await desk.begin(request.topic, demand=request.demand, dry=request.dry)
             return Answer.of({"orders": orders})
-        tp = TopicPartition(_text(said, "topic"), _number(said, "partition"))
-        lease = str(said.get("lease", ""))
-        if action == "renew":
+        topic = _given("topic", request.topic)
+        tp = TopicPartition(topic, _given("partition", request.partition))
+        if request.action == "renew":
             desk.renew(tp, lease)
-        elif action == "finish":
-            jobs, state = said.get("jobs"), said.get("state")
-            if not isinstance(jobs, list) or not isinstance(state, dict):
-                raise RequestError("finish takes the names of jobs and a state")
-            await desk.finish(tp, _text(said, "topic_id"), jobs, state, lease)
-        elif action == "fail":
-            await desk.fail(tp, _text(said, "error"), lease)
-        elif action == "release":
-            desk.release(tp, lease)
+        elif request.action == "finish":
+            topic_id, jobs = _given("topic_id", request.topic_id), _given("jobs", request.jobs)
+            await desk.finish(tp, topic_id, jobs, _given("state", request.state), lease)
+        elif request.action == "fail":
+            await desk.fail(tp, _given("error", request.error), lease)
         else:
-            raise RequestError(
-                f"action is {action!r}; it takes begin, renew, finish, fail or release"
-            )
+            desk.release(tp, lease)
         return Answer.of(OK)
 
 
-def _bundle(said: dict[str, Any]) -> BundleEntry:
-    return BundleEntry(
-        start_offset=_number(said, "start_offset"),
-        end_offset=_number(said, "end_offset"),
-        name=_text(said, "name"),
-        sha256=_text(said, "sha256"),
-        link=_text(said, "link"),
-        place=_text(said, "place"),
-    )
+async def _listing(name: str, items: Iterable[dict[str, Any]], **others: object) -> Answer:
+    """A JSON object with a list that may be long: an item a line, others served in between."""
+    separators = chain([""], repeat(",\n  "))
+    texts = (f"{next(separators)}{json.dumps(item)}" for item in items)
+    return await _written(name, texts, **others)
 
 
-def _partition(partition: Partition) -> dict[str, Any]:
+async def _written(name: str, texts: Iterable[str], **others: object) -> Answer:
+    """The same of items that are JSON already."""
+    head = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in others.items())
+    body = "".join([text async for text in in_turns(texts)])
+    return Answer(f'{{{head}"{name}": [\n  {body}\n]}}\n'.encode())
+
+
+def _given(name: str, value: T | None) -> T:
+    """A field that only some actions need."""
+    if value is None:
+        raise RequestError(f"{name} is missing; this action needs it")
+    return value
+
+
+def _partition(partition: Partition, scrubs: Mapping[int, Scrub]) -> dict[str, Any]:
     return {
         "partition": partition.tp.partition,
         "log_start_offset": partition.log_start_offset,
@@ -293,47 +361,36 @@ def _partition(partition: Partition) -> dict[str, Any]:
                 "first_ms": segment.first_ms,
                 "newest_ms": segment.newest_ms,
                 "state": segment.state.value,
+                **_scrubbed(scrubs.get(segment.base_offset)),
             }
             for segment in partition.segments()
         ],
     }
 
 
-def _delivery(said: dict[str, Any]) -> Delivery:
-    try:
-        cursors = {_reader(cursor): cursor for cursor in said.get("cursors", [])}
-        return Delivery(
-            query=_text(said, "query"),
-            batch=_number(said, "batch"),
-            job=_text(said, "job"),
-            parts=[
-                Part(_text(part, "topic"), _number(part, "partition"), _text(part, "file"))
-                for part in said["parts"]
-            ],
-            cursors={where: _number(cursor, "offset") for where, cursor in cursors.items()},
-            starts={
-                where: _number(cursor, "start")
-                for where, cursor in cursors.items()
-                if "start" in cursor
-            },
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"not a delivery: {error!r}") from None
+def _scrubbed(scrub: Scrub | None) -> dict[str, Any]:
+    """When the scrub last read a segment, and how many damaged ranges it found; null for never."""
+    if scrub is None:
+        return {"scrubbed_ms": None, "damaged_ranges": 0, "accepted_ranges": 0}
+    return {
+        "scrubbed_ms": scrub.at_ms,
+        "damaged_ranges": len(scrub.damage),
+        "accepted_ranges": len(scrub.accepted),
+    }
 
 
-def _reader(said: dict[str, Any]) -> ReaderPartition:
-    return ReaderPartition(_text(said, "reader"), _text(said, "topic"), _number(said, "partition"))
-
-
-def _text(said: dict[str, Any], name: str) -> str:
-    value = said.get(name)
-    if not isinstance(value, str) or not value:
-        raise RequestError(f"{name} is missing; it takes a text")
-    return value
-
-
-def _number(said: dict[str, Any], name: str) -> int:
-    value = said.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RequestError(f"{name} is missing; it takes a whole number from 0")
-    return value
+def _delivery(request: m.Deliver) -> Delivery:
+    cursors = {ReaderPartition(at.reader, at.topic, at.partition): at for at in request.cursors}
+    return Delivery(
+        query=request.query,
+        batch=request.batch,
+        job=request.job,
+        parts=[
+            Part(part.topic, part.partition, part.file, topic_id=part.topic_id)
+            for part in request.parts
+        ],
+        cursors={where: at.offset for where, at in cursors.items()},
+        starts={where: at.start for where, at in cursors.items() if at.start is not None},
+        sources={where.topic: at.topic_id for where, at in cursors.items() if at.topic_id},
+        is_once=request.once,
+    )

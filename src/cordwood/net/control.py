@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 from cordwood.broker.broker import Broker
 from cordwood.broker.commands import CommandDesk
+from cordwood.broker.subscription import Subscription
 from cordwood.config import MIB
-from cordwood.errors import CordwoodError, ProtocolError, RequestError
+from cordwood.errors import (
+    CordwoodError,
+    ProtocolError,
+    RequestError,
+    UnexpectedHttp,
+    UnexpectedTls,
+)
 from cordwood.net.server import Door, Link
 from cordwood.wire.line.commands import Put, Quit, Request, Subscribe
 from cordwood.wire.line.control import ControlConnection, Refused
+from cordwood.wire.line.foreign import encode_refusal
 from cordwood.wire.line.framing import Framing
 from cordwood.wire.line.replies import encode_error
 
@@ -55,6 +62,9 @@ class ControlProtocol(asyncio.Protocol):
         self._answering = False
         self._reading = True
         self._stopping = False
+        self._is_refused = False
+        self._is_ended = False
+        self._stream: Subscription | None = None
         self._waiting_bytes = 0
 
     # --- what asyncio calls ---------------------------------------------------------------
@@ -69,20 +79,24 @@ class ControlProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        if self._is_refused:
+            return
         try:
             self._commands.receive(data)
             self._take_requests()
         except ProtocolError as error:
-            self._requests.put_nowait(Refused(error))
-            self._requests.put_nowait(None)
+            self._refuse(error)
 
     def eof_received(self) -> bool:
-        """The peer sends no more commands; its replies and its stream go on."""
+        """The peer sends no more: what it asked is answered, a stream gives what there is now."""
+        self._is_ended = True
+        if self._stream:
+            self._stream.end()
         try:
             self._commands.receive_eof()
             self._take_requests()
         except ProtocolError as error:
-            self._requests.put_nowait(Refused(error))
+            self._refuse(error)
         self._requests.put_nowait(None)
         return self._link is not None and not self._link.transport.get_extra_info("sslcontext")
 
@@ -103,6 +117,15 @@ class ControlProtocol(asyncio.Protocol):
         """It caught up."""
         assert self._link
         self._link.writable.set()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """The peer cannot be understood: answer what came before, say why, and close."""
+        assert self._link
+        self._is_refused = True
+        if isinstance(error, UnexpectedHttp | UnexpectedTls):
+            self._shared.door.note_foreign(self._link, error)
+        self._requests.put_nowait(Refused(error))
+        self._requests.put_nowait(None)
 
     # --- requests and replies -------------------------------------------------------------
 
@@ -140,6 +163,17 @@ class ControlProtocol(asyncio.Protocol):
             self._link.resume()
 
     async def _serve(self, link: Link) -> None:
+        try:
+            await self._serve_requests(link)
+        except Exception as error:  # noqa: BLE001 - our own mistake, told in the log
+            self._fail(link, error)
+
+    def _fail(self, link: Link, error: Exception) -> None:
+        """End a connection that cannot go on; its peer would wait for ever."""
+        logger.error("control.failed peer=%s", link.peer, exc_info=error)
+        link.transport.abort()
+
+    async def _serve_requests(self, link: Link) -> None:
         while (request := await self._requests.get()) is not None:
             self._answering = True
             self._read_on(request)
@@ -151,13 +185,13 @@ class ControlProtocol(asyncio.Protocol):
             if isinstance(request, Quit):
                 break
         else:
-            if self._subscription:  # no more commands; the stream goes on until the peer closes
+            if self._subscription and not self._is_refused:  # it ends with what there is now
                 await asyncio.wait([self._subscription])
         link.transport.close()
 
     async def _answer(self, request: Request | Refused) -> bytes | None:
         if isinstance(request, Refused):
-            return encode_error(request.error)
+            return encode_refusal(request.error) or encode_error(request.error)
         try:
             if isinstance(request, Subscribe):
                 return await self._subscribe(request)
@@ -172,10 +206,13 @@ class ControlProtocol(asyncio.Protocol):
         if self._subscription and not self._subscription.done():
             raise RequestError("this connection has a subscription; open another for a second one")
         stream = await self._desk.subscribe(request, self._commands.framing or Framing.TEXT)
-        self._subscription = asyncio.ensure_future(self._stream(stream))
+        if self._is_ended:
+            stream.end()
+        self._stream = stream
+        self._subscription = asyncio.ensure_future(self._send_all(stream))
         return None
 
-    async def _stream(self, stream: AsyncIterator[bytes]) -> None:
+    async def _send_all(self, stream: Subscription) -> None:
         assert self._link
         link = self._link
         link.is_listener = True
@@ -187,6 +224,8 @@ class ControlProtocol(asyncio.Protocol):
                     return
         except CordwoodError as error:
             link.transport.write(self._commands.encode(encode_error(error)))
+        except Exception as error:  # noqa: BLE001 - our own mistake, told in the log
+            self._fail(link, error)
         link.is_listener = False
 
 

@@ -1,110 +1,116 @@
-"""The HTTP door: h11 reads and writes the protocol, a table of routes answers.
+"""The HTTP listener: h11 reads and writes the protocol, a table of routes answers.
 
-Small on purpose: metrics, health and a JSON API whose answers come from the broker's desks.
-A handler takes a ``Query`` and returns an ``Answer``; what it raises of ours becomes JSON with the
-error's name and text and a fitting status.
+A request is looked at twice. Its head decides whether it is taken at all: whose page asks
+(``decide.web``), whether there is such a route, what content type it takes, how large it is. Only
+then is its body read, decoded into the route's message (``wire.api``) and handed to the handler.
+What a handler raises of ours becomes JSON with the error's name and text and a fitting status, and
+so does every refusal, also of what is no HTTP at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from http import HTTPStatus
+from typing import Final
 
 import h11
 
-from cordwood.config import MIB
+from cordwood.config import KIB, MIB
+from cordwood.decide.web import AllowedHosts, check_access
 from cordwood.errors import (
-    ConfigError,
     CordwoodError,
-    CorruptionError,
+    ForeignHost,
+    ForeignOrigin,
+    Overloaded,
     RequestError,
-    UnavailableError,
+    UnexpectedTls,
 )
+from cordwood.net.routes import Answer, Query, Routes, find_route
 from cordwood.net.server import Door, Link
 
 logger = logging.getLogger("cordwood.net")
 
-BODY_BYTES_MAX = 16 * MIB
+BODY_BYTES_MAX: Final = 16 * MIB
+HEADERS_BYTES_MAX: Final = 16 * KIB
+BODIES_BYTES_MAX: Final = 128 * MIB  # of all connections together; then others are told to wait
+AHEAD_BYTES_MAX: Final = 64 * KIB  # read beyond a request that is being answered
+TLS_HANDSHAKE: Final = b"\x16\x03"
+LINGER_S: Final = 2.0  # how long a refused peer may go on sending before it is cut off
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One request, read whole."""
+class HttpListener:
+    """What the listener's connections share."""
 
-    method: str
-    path: str
-    params: Mapping[str, str]
-    body: bytes
+    def __init__(self, door: Door, routes: Routes, hosts: AllowedHosts) -> None:
+        self.door = door
+        self.routes = routes
+        self.hosts = hosts
+        self.body_bytes = 0  # of requests that are being read
 
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object; raises ``RequestError``."""
-        try:
-            value = json.loads(self.body or b"{}")
-        except ValueError as error:
-            raise RequestError(f"the body is not JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise RequestError("the body must be a JSON object")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes back."""
-
-    body: bytes
-    status: int = 200
-    content_type: str = "application/json"
-
-    @classmethod
-    def of(cls, value: object, status: int = 200) -> Answer:
-        """A JSON answer."""
-        return cls(json.dumps(value, indent=1).encode() + b"\n", status)
-
-
-Handler = Callable[[Query], Awaitable[Answer]]
+    def __call__(self) -> HttpProtocol:
+        """A protocol for a new connection."""
+        return HttpProtocol(self)
 
 
 class HttpProtocol(asyncio.Protocol):
     """One connection; requests are answered one after another."""
 
-    def __init__(self, door: Door, routes: Mapping[tuple[str, str], Handler]) -> None:
-        self._door = door
-        self._routes = routes
-        self._http = h11.Connection(h11.SERVER)
+    def __init__(self, shared: HttpListener) -> None:
+        self._shared = shared
+        self._http = h11.Connection(h11.SERVER, HEADERS_BYTES_MAX)
         self._link: Link | None = None
         self._received = asyncio.Event()
         self._answering = False
+        self._ahead_bytes = 0
+        self._body = bytearray()
+        self._is_first = True
+        self._is_head = False
+        self._lingering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
+    # --- what asyncio calls ---------------------------------------------------------------
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place at the door and begin to answer."""
-        self._link = self._door.admit(transport)
+        """Take a place and begin to answer."""
+        self._link = self._shared.door.admit(transport)
         if self._link:
             self._link.is_busy = lambda: self._answering
             self._link.quiesce = self._link.pause
             self._task = asyncio.ensure_future(self._serve(self._link))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for h11."""
+        """Bytes for h11; a peer that is refused already may talk on for a moment, unheard."""
+        if self._lingering:
+            return
+        if self._is_first:
+            self._is_first = False
+            if data.startswith(TLS_HANDSHAKE):
+                self._refuse_tls()
+                return
         self._http.receive_data(data)
         self._received.set()
+        if self._answering:
+            self._ahead_bytes += len(data)
+            if self._ahead_bytes > AHEAD_BYTES_MAX and self._link:
+                self._link.pause()
 
-    def eof_received(self) -> None:
-        """The peer sends no more."""
+    def eof_received(self) -> bool:
+        """The peer sends no more; what it asked is answered all the same."""
+        if self._lingering:
+            return False
         self._http.receive_data(b"")
         self._received.set()
+        return self._link is not None and not self._link.transport.get_extra_info("sslcontext")
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Give the place back."""
+        """Give the place back; nobody waits for an answer any more."""
         if self._link:
-            self._door.release(self._link)
+            self._shared.door.release(self._link)
         if self._task:
             self._task.cancel()
+        if self._lingering:
+            self._lingering.cancel()
 
     def pause_writing(self) -> None:
         """The peer reads slowly."""
@@ -116,29 +122,42 @@ class HttpProtocol(asyncio.Protocol):
         assert self._link
         self._link.writable.set()
 
+    # --- requests -------------------------------------------------------------------------
+
     async def _serve(self, link: Link) -> None:
         try:
-            while (query := await self._next_query()) is not None:
+            await self._serve_requests(link)
+        except Exception:
+            logger.exception("http.failed peer=%s", link.peer)
+            link.transport.abort()
+        finally:
+            self._answering = False
+            self._forget_body()
+
+    async def _serve_requests(self, link: Link) -> None:
+        """Answer one request after the other; what cannot be answered is refused."""
+        try:
+            while (query := await self._next_query(link)) is not None:
                 self._answering = True
-                self._door.touch(link)
-                link.pause()  # a peer that pipelines waits its turn unread
-                answer = await self._answer(query)
-                self._send(link, query, answer)
+                self._shared.door.touch(link)
+                self._send(link, await self._answer(query))
                 await link.writable.wait()
                 self._answering = False
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
+                self._is_head = False  # until the next request's head says so
+                self._ahead_bytes = 0
                 link.resume()
-        except h11.RemoteProtocolError as error:
-            self._refuse(link, error)
-        finally:
-            self._answering = False
             link.transport.close()
+        except _Refused as refused:
+            self._refuse(link, refused.answer)
+        except h11.RemoteProtocolError as error:
+            logger.info("http.malformed peer=%s error=%s", link.peer, error)
+            self._refuse(link, _malformed(error))
 
-    async def _next_query(self) -> Query | None:
+    async def _next_query(self, link: Link) -> Query | None:
         request: h11.Request | None = None
-        body = bytearray()
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
@@ -146,55 +165,133 @@ class HttpProtocol(asyncio.Protocol):
                 await self._received.wait()
             elif isinstance(event, h11.Request):
                 request = event
+                self._check_head(link, request)
             elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > BODY_BYTES_MAX:
-                    raise h11.RemoteProtocolError("body too large", error_status_hint=413)
+                self._add_body(event.data)
             elif isinstance(event, h11.EndOfMessage) and request is not None:
-                return _query(request, bytes(body))
+                query = Query.of(request, bytes(self._body))
+                self._forget_body()
+                return query
             else:  # ConnectionClosed, or a state we only leave by closing
                 return None
 
-    async def _answer(self, query: Query) -> Answer:
-        handler = self._routes.get((query.method, query.path))
-        if handler is None:
-            known = sorted({path for _, path in self._routes})
-            return Answer.of({"error": "NOT_FOUND", "message": f"paths: {', '.join(known)}"}, 404)
+    def _check_head(self, link: Link, request: h11.Request) -> None:
+        """Refuse before the body is read what no body could mend."""
+        self._is_head = request.method == b"HEAD"
+        headers = _headers(request)
+        if sum(len(name) + len(value) for name, value in request.headers) > HEADERS_BYTES_MAX:
+            raise _Refused(_headers_too_large())
         try:
-            return await handler(query)
+            query = Query.of(request, b"")
+            # A target such as http://name/path names a host of its own.
+            for host in filter(None, (headers.get("host"), query.authority)):
+                self._check_access(link, query, {**headers, "host": host})
+            if "host" not in headers:
+                self._check_access(link, query, headers)
+            find_route(self._shared.routes, query).check_content_type(headers)
         except CordwoodError as error:
-            return Answer.of({"error": error.name, "message": str(error)}, _status(error))
+            raise _Refused(Answer.error(error)) from None
+        if int(headers.get("content-length", "0")) > BODY_BYTES_MAX:
+            raise _too_large()
+        if self._http.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            link.transport.write(self._http.send(go_on) or b"")
+
+    def _check_access(self, link: Link, query: Query, headers: dict[str, str]) -> None:
+        refusal = check_access(query.method, query.path, headers, self._shared.hosts)
+        if isinstance(refusal, ForeignHost | ForeignOrigin):
+            self._shared.door.note_foreign(link, refusal)
+            raise refusal
+
+    def _add_body(self, data: bytes | bytearray) -> None:
+        self._body += data
+        self._shared.body_bytes += len(data)
+        if len(self._body) > BODY_BYTES_MAX:
+            raise _too_large()
+        if self._shared.body_bytes > BODIES_BYTES_MAX:
+            busy = Overloaded("too much is being uploaded at once; send this again in a moment")
+            raise _Refused(Answer.error(busy))
+
+    def _forget_body(self) -> None:
+        self._shared.body_bytes -= len(self._body)
+        self._body = bytearray()
+
+    async def _answer(self, query: Query) -> Answer:
+        try:
+            return await find_route(self._shared.routes, query).answer(query)
+        except CordwoodError as error:
+            return Answer.error(error)
         except Exception:
             logger.exception("http.failed path=%s", query.path)
             return Answer.of({"error": "INTERNAL", "message": "see the broker's log"}, 500)
 
-    def _send(self, link: Link, query: Query, answer: Answer) -> None:
-        headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
-        parts = [self._http.send(h11.Response(status_code=answer.status, headers=headers))]
-        if query.method != "HEAD":
+    # --- answers --------------------------------------------------------------------------
+
+    def _send(self, link: Link, answer: Answer, *extra: tuple[str, str]) -> None:
+        headers = [
+            ("content-type", answer.content_type),
+            ("content-length", str(len(answer.body))),
+            ("x-content-type-options", "nosniff"),
+            *answer.headers,
+            *extra,
+        ]
+        reason = HTTPStatus(answer.status).phrase
+        response = h11.Response(status_code=answer.status, headers=headers, reason=reason)
+        parts = [self._http.send(response)]
+        if not self._is_head:
             parts.append(self._http.send(h11.Data(data=answer.body)))
         parts.append(self._http.send(h11.EndOfMessage()))
         link.transport.write(b"".join(part or b"" for part in parts))
 
-    def _refuse(self, link: Link, error: h11.RemoteProtocolError) -> None:
-        logger.info("http.malformed peer=%s error=%s", link.peer, error)
+    def _refuse_tls(self) -> None:
+        """Close at once: such a peer reads no answer of ours, and would wait for one."""
+        if self._link:
+            error = UnexpectedTls("a TLS handshake came to plain HTTP; use http.tls, or http://")
+            self._shared.door.note_foreign(self._link, error)
+            self._link.transport.close()
+
+    def _refuse(self, link: Link, answer: Answer) -> None:
+        """Answer and close; whoever still sends gets the time to read it.
+
+        Closing a socket with unread bytes resets it, and the answer would be lost on its way.
+        """
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            response = h11.Response(
-                status_code=error.error_status_hint, headers=[("content-length", "0")]
-            )
-            link.transport.write(self._http.send(response) or b"")
+            self._send(link, answer, ("connection", "close"))
+        loop = asyncio.get_running_loop()
+        self._lingering = loop.call_later(LINGER_S, link.transport.abort)
+        if self._http.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
+            link.transport.close()
+        elif link.transport.can_write_eof():
+            link.transport.write_eof()
 
 
-def _query(request: h11.Request, body: bytes) -> Query:
-    target = urlsplit(request.target.decode("ascii", "replace"))
-    params = dict(parse_qsl(target.query, keep_blank_values=True))
-    return Query(request.method.decode("ascii"), unquote(target.path), params, body)
+class _Refused(Exception):
+    """The request is answered without a handler, and the connection closed."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
 
 
-def _status(error: CordwoodError) -> int:
-    if error.exit_code == 3:
-        return 404
-    if error.exit_code == 4:
-        return 409
-    families = {RequestError: 400, ConfigError: 400, UnavailableError: 503, CorruptionError: 500}
-    return next((code for family, code in families.items() if isinstance(error, family)), 500)
+def _too_large() -> _Refused:
+    text = f"a body has at most {BODY_BYTES_MAX} bytes; send less, or in parts"
+    return _Refused(Answer.of({"error": "BODY_TOO_LARGE", "message": text}, 413))
+
+
+def _headers_too_large() -> Answer:
+    text = f"a request line and its headers have at most {HEADERS_BYTES_MAX} bytes; send fewer"
+    return Answer.of({"error": "HEADERS_TOO_LARGE", "message": text}, 431)
+
+
+def _malformed(error: h11.RemoteProtocolError) -> Answer:
+    """What h11 could not follow: a request line, a header, a length; or too many headers."""
+    if error.error_status_hint == 431:
+        return _headers_too_large()
+    what = str(error).partition(": bytearray")[0]
+    refusal = RequestError(f"this is no HTTP/1.1 request: {what}")
+    return Answer.of({"error": refusal.name, "message": str(refusal)}, error.error_status_hint)
+
+
+def _headers(request: h11.Request) -> dict[str, str]:
+    """By lower-case name; h11 has seen to it that there is one Host and one length."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}

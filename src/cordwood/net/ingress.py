@@ -14,8 +14,9 @@ from collections.abc import Coroutine
 
 from cordwood.broker.ingress import IngressDesk, IngressSession
 from cordwood.config import KIB
-from cordwood.errors import CordwoodError, ProtocolError
+from cordwood.errors import CordwoodError, ProtocolError, UnexpectedHttp, UnexpectedTls
 from cordwood.net.server import Door, Link
+from cordwood.wire.line.foreign import encode_refusal
 from cordwood.wire.line.framing import TooLong
 from cordwood.wire.line.ingress import (
     Frames,
@@ -214,8 +215,12 @@ class IngressProtocol(asyncio.BufferedProtocol):
 
     def _refuse(self, error: CordwoodError) -> None:
         assert self._link
-        logger.info("connection.refused door=ingress peer=%s error=%s", self._link.peer, error)
-        self._tell(f"ERR {error.name} {error}".encode())
+        if isinstance(error, UnexpectedHttp | UnexpectedTls):
+            self._ended = True  # nothing of it is a line, and none is left half
+            self._shared.door.note_foreign(self._link, error)
+        else:
+            logger.info("connection.refused door=ingress peer=%s error=%s", self._link.peer, error)
+        self._tell(encode_refusal(error) or f"ERR {error.name} {error}".encode())
         self._link.transport.close()
 
     async def _finish(self) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import IO, Final
+
+from cordwood.log.modes import like, open_with
 
 logger = logging.getLogger("cordwood.net")
 
@@ -34,13 +37,18 @@ class Journal:
             self._is_refused = True
 
     def _room_for(self, size: int) -> IO[bytes]:
-        file = self._file or self.path.open("ab", buffering=0)
+        file = self._file or self._open()
         if file.tell() and file.tell() + size > self._bytes_max:
             file.close()
             self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-            file = self.path.open("ab", buffering=0)
+            file = self._open()
         self._file = file
         return file
+
+    def _open(self) -> IO[bytes]:
+        """Records may be quoted in it: who may read them may read it."""
+        flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, like(self.path.parent).file
+        return os.fdopen(open_with(self.path, flags, mode), "ab", buffering=0)
 
     def close(self) -> None:
         """Nothing more comes."""

@@ -63,6 +63,7 @@ class Supervisor:
             facts.state, facts.detail = PipelineState.MISSING, detail
             logger.warning("pipeline.missing %s", detail)
             return None
+        facts.is_wanted = True
         return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
 
     def start(self) -> None:
@@ -77,14 +78,18 @@ class Supervisor:
                 await self._task
         await self._end()
         self._journal.close()
-        self._facts.state = PipelineState.OFF
+        self._facts.state, self._facts.is_wanted = PipelineState.OFF, False
 
     async def _keep(self) -> None:
         failures = 0
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            code = await self._run()
+            try:
+                code = await self._run()
+                ended = f"ended with code {code}"
+            except OSError as error:  # too many processes or open files, or no memory: for now
+                code, ended = -1, f"could not be started: {error.strerror}"
             if code == ConfigError.exit_code:
                 why = self._last_words.decode(errors="replace").removeprefix("cordwood: ")
                 self._facts.state = PipelineState.MISSING
@@ -95,10 +100,10 @@ class Supervisor:
             pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
             failures += 1
             self._facts.state = PipelineState.WAITING
-            self._facts.detail = f"ended with code {code}; starts again in {pause_s:.0f} s"
+            self._facts.detail = f"{ended}; starts again in {pause_s:.0f} s"
             self._facts.restarts += 1
             log = self._journal.path
-            logger.warning("pipeline.ended code=%d retry_s=%.0f log=%s", code, pause_s, log)
+            logger.warning("pipeline.ended %s retry_s=%.0f log=%s", ended, pause_s, log)
             await asyncio.sleep(pause_s)
 
     async def _run(self) -> int:
@@ -129,13 +134,19 @@ class Supervisor:
 
     async def _hear(self, stdout: asyncio.StreamReader) -> None:
         """READY, and how the jobs do."""
-        async for line in stdout:
+        while True:
+            try:
+                line = await stdout.readline()
+            except ValueError:  # longer than LINE_BYTES_MAX: passed over
+                continue
+            if not line:
+                return
             if line.strip() == READY:
                 self._facts.state = PipelineState.UP
                 logger.info("pipeline.up pid=%s", self._facts.pid)
             elif line.startswith(b"{"):
-                with contextlib.suppress(ValueError):
-                    self._facts.jobs = json.loads(line)
+                with contextlib.suppress(ValueError, RecursionError):
+                    self._facts.take_report(json.loads(line))
 
     async def _note(self, stderr: asyncio.StreamReader) -> None:
         """All of it in the journal, our own lines in our log."""

@@ -13,6 +13,7 @@ import logging
 import resource
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,7 +21,9 @@ from typing import cast
 from cordwood.client import effects
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
-from cordwood.errors import ConfigError, RequestError
+from cordwood.decide.descriptors import RESERVED
+from cordwood.errors import ConfigError, CordwoodError, RequestError
+from cordwood.log.descriptors import share_descriptors
 
 logger = logging.getLogger("cordwood.net")
 
@@ -28,7 +31,7 @@ SWEEP_S = 1.0  # how often idle connections are looked for
 CLOSE_S = 1.0  # how long a stop waits for peers to take the last bytes
 KEEPALIVE_S = 60  # a peer silent for this long is asked whether it is still there
 REFUSALS_TOLD_S = 10.0  # a door that refuses a crowd says so this often, not for each of it
-LOG_DESCRIPTORS = 256  # open files kept for the log, or a quarter where the limit is low
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8  # reset by the peer; ended by it
 
 
 @dataclass(slots=True, eq=False)
@@ -41,16 +44,19 @@ class Link:
     is_busy: Callable[[], bool] = lambda: False  # amid a request: not idle, drained before a stop
     quiesce: Callable[[], None] = lambda: None  # take no more from the peer: a stop is coming
     is_listener: bool = False  # it waits for what we send, and is never idle
+    is_paused: bool = False  # its socket is left unread, so nobody hears it close
     writable: asyncio.Event = field(default_factory=asyncio.Event)
 
     def pause(self) -> None:
         """Read no more for now; of a peer that is going, nothing is left to leave unread."""
+        self.is_paused = True
         if not self.transport.is_closing():
             with contextlib.suppress(RuntimeError):  # it went this moment
                 self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
+        self.is_paused = False
         if not self.transport.is_closing():
             with contextlib.suppress(RuntimeError):
                 self.transport.resume_reading()
@@ -61,6 +67,14 @@ class Link:
 
 
 @dataclass(slots=True, eq=False)
+class OpenConnections:
+    """How many connections all doors together have, and may have: the log needs files too."""
+
+    limit: int
+    count: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Door:
     """One protocol's connections, whatever listeners they came through."""
 
@@ -68,11 +82,15 @@ class Door:
     clock: Clock
     connections_max: int
     idle_timeout_s: float
+    total: OpenConnections
+    serves_half_closed: bool = True  # whoever sends no more may still read
     links: set[Link] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
     timed_out: int = 0
     refusals_told_at: float = float("-inf")
+    foreign: Counter[str] = field(default_factory=Counter)  # what spoke here and has no business
+    foreign_told_at: float = float("-inf")
 
     def admit(self, transport: asyncio.BaseTransport) -> Link | None:
         """A place for a new connection, or None when there is none (it is closed then)."""
@@ -85,13 +103,15 @@ class Door:
         link = Link(stream, peer_name(stream), self.clock.monotonic())
         link.writable.set()
         self.links.add(link)
+        self.total.count += 1
         return link
 
     def _obstacle(self, stream: asyncio.Transport) -> str | None:
         """Why there is no place for one more, if so."""
         if len(self.links) >= self.connections_max:
             return f"connections.max={self.connections_max}"
-        if _descriptor(stream) >= descriptors_for_connections():
+        is_out = _descriptor(stream) >= descriptors_for_connections()
+        if is_out or self.total.count >= self.total.limit:
             return "open files of this process run out; raise `ulimit -n` or LimitNOFILE"
         return None
 
@@ -103,9 +123,22 @@ class Door:
             self.refusals_told_at = now
             logger.warning("connection.refused door=%s total=%d %s", self.name, self.refused, why)
 
+    def note_foreign(self, link: Link, error: CordwoodError) -> None:
+        """Count a peer that does not belong here; log one in a while, not each of a crowd."""
+        self.foreign[error.name] += 1
+        now = self.clock.monotonic()
+        if now - self.foreign_told_at >= REFUSALS_TOLD_S:
+            self.foreign_told_at = now
+            logger.warning(
+                "connection.foreign listener=%s peer=%s total=%d error=%s",
+                self.name, link.peer, self.foreign.total(), error,
+            )  # fmt: skip
+
     def release(self, link: Link) -> None:
         """The connection is gone; whoever waits to write to it finds out."""
-        self.links.discard(link)
+        if link in self.links:
+            self.links.remove(link)
+            self.total.count -= 1
         link.writable.set()
 
     def touch(self, link: Link) -> None:
@@ -113,7 +146,9 @@ class Door:
         link.active_at = self.clock.monotonic()
 
     def sweep(self) -> None:
-        """Close what has been silent for too long."""
+        """Close what has been silent for too long, and what is gone and could not be heard."""
+        for link in [link for link in self.links if link.is_paused and self._has_left(link)]:
+            link.abort()
         oldest = self.clock.monotonic() - self.idle_timeout_s
         silent = [link for link in self.links if link.active_at < oldest and not link.is_listener]
         for link in silent:
@@ -123,6 +158,11 @@ class Door:
             logger.info("connection.idle door=%s peer=%s", self.name, link.peer)
             link.abort()
 
+    def _has_left(self, link: Link) -> bool:
+        """Whether TCP knows that the peer of an unread socket is gone."""
+        state = tcp_state(link.transport)
+        return state == TCP_CLOSE or (state == TCP_CLOSE_WAIT and not self.serves_half_closed)
+
 
 class Server:
     """All listeners of one broker."""
@@ -130,17 +170,20 @@ class Server:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self._total = OpenConnections(share_descriptors(config).connections)
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.doors: dict[str, Door] = {}
         self.addresses: dict[str, list[str]] = {}
 
-    def door(self, name: str) -> Door:
+    def door(self, name: str, *, serves_half_closed: bool = True) -> Door:
         """The named door, with the limits of the config."""
         idle_ms = self._config.idle_timeout_ms
         idle_s = float("inf") if idle_ms == KEEP_ALL else idle_ms / 1000
+        connections_max = self._config.connections_max
         return self.doors.setdefault(
-            name, Door(name, self._clock, self._config.connections_max, idle_s)
+            name,
+            Door(name, self._clock, connections_max, idle_s, self._total, serves_half_closed),
         )
 
     async def listen(
@@ -224,15 +267,15 @@ class Server:
 
 
 def descriptors_for_connections() -> float:
-    """Below which number a connection's descriptor must be, so that the log can open its files.
+    """Below which number a connection's descriptor must be, whatever the plan at the start was.
 
     Numbers are given out lowest first: a high one means that those below it are taken. Were none
-    left, the event loop would close newcomers without a word, and no segment could be cut.
+    left, the event loop would close newcomers without a word, and no file could be opened.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return float("inf")
-    return limit - min(LOG_DESCRIPTORS, limit // 4)
+    return limit - min(RESERVED, limit // 4)
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
@@ -275,6 +318,17 @@ def format_address(address: tuple[object, ...]) -> str:
 def _descriptor(transport: asyncio.Transport) -> int:
     raw = transport.get_extra_info("socket")
     return -1 if raw is None else cast("int", raw.fileno())
+
+
+def tcp_state(transport: asyncio.Transport) -> int | None:
+    """The kernel's state of a TCP connection; None where that cannot be asked."""
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    try:
+        return cast("int", raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0])
+    except OSError:
+        return None
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

@@ -10,21 +10,23 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cordwood.broker.broker import Broker
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig
+from cordwood.decide.web import AllowedHosts
 from cordwood.log.files import Files
 from cordwood.net.api import http_routes
+from cordwood.net.collection import FullCollections
 from cordwood.net.control import ControlDoor
-from cordwood.net.http import HttpProtocol
+from cordwood.net.http import HttpListener
 from cordwood.net.ingress import IngressDoor
 from cordwood.net.kafka import KafkaDoor
 from cordwood.net.memory import keep_freed_memory
 from cordwood.net.pipeline import Supervisor
-from cordwood.net.server import Server
+from cordwood.net.server import Server, parse_address
 
 logger = logging.getLogger("cordwood.net")
 
@@ -62,17 +64,17 @@ class Service:
         broker.addresses = server.addresses
         ingress = IngressDoor(server.door("ingress"), broker.ingress, config.line_bytes_max)
         control = ControlDoor(server.door("control"), broker, config.line_bytes_max)
-        kafka = KafkaDoor(server.door("kafka"), broker)
-        routes = http_routes(broker)
-        http = server.door("http")
+        kafka = KafkaDoor(server.door("kafka", serves_half_closed=False), broker)
+        hosts = AllowedHosts(broker_names(config))
+        http = HttpListener(server.door("http"), http_routes(broker), hosts)
         await server.listen("kafka", config.kafka, kafka, tls=False)
         await server.listen("kafka", config.kafka_tls, kafka, tls=True)
         await server.listen("ingress", config.ingress, ingress, tls=False)
         await server.listen("ingress", config.ingress_tls, ingress, tls=True)
         await server.listen("control", config.control, control, tls=False)
         await server.listen("control", config.control_tls, control, tls=True)
-        await server.listen("http", config.http, lambda: HttpProtocol(http, routes), tls=False)
-        await server.listen("http", config.http_tls, lambda: HttpProtocol(http, routes), tls=True)
+        await server.listen("http", config.http, http, tls=False)
+        await server.listen("http", config.http_tls, http, tls=True)
 
     async def stop(self) -> None:
         """Close the doors, write what waits, close the log."""
@@ -83,8 +85,17 @@ class Service:
             await self.broker.stop()
 
 
+def broker_names(config: BrokerConfig) -> Iterator[str]:
+    """The names under which HTTP clients may know this broker."""
+    yield from config.http_allowed_hosts.split(",")
+    for address in f"{config.http},{config.http_tls},{config.advertised_kafka}".split(","):
+        if address.strip() not in {"", "off"}:
+            yield parse_address("http", address.strip())[0]
+
+
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     """Serve until SIGTERM or SIGINT."""
+    os.umask(0o077 if config.file_mode == "owner" else 0o027)  # for what others make in our name
     keep_freed_memory()
     _raise_file_limit()
     threading.excepthook = _die
@@ -130,6 +141,12 @@ def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None
     return supervisor
 
 
+def _freeze_young() -> None:
+    """What a batch of opened partitions made stays, too: a full collection would stall the loop."""
+    gc.collect(1)
+    gc.freeze()
+
+
 async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     service = Service(config)
     stop = asyncio.Event()
@@ -138,6 +155,9 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
         loop.add_signal_handler(number, stop.set)
     await service.start()
     gc.freeze()  # what start-up made stays; later collections need not walk it
+    if service.broker is not None:
+        service.broker.topics.opener.on_batch = _freeze_young
+        service.broker.background.start("garbage-collection", FullCollections().run())
     on_ready(service.addresses)
     pipeline = _start_pipeline(config, service)
     await stop.wait()

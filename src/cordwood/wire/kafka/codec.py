@@ -1,6 +1,6 @@
 """Messages to bytes and back, by functions compiled for each message and version on first use.
 
-``decode`` never returns half a message and raises only ``BadMessage`` for what a peer may send;
+``decode`` never returns half a message and raises only ``ProtocolError`` for what a peer may send;
 unknown tagged fields and bytes after the message are passed over, as Kafka does. ``encode`` expects
 values that fit: the wrong ones are our own mistake. ``explain`` shows the source that runs.
 """
@@ -18,20 +18,27 @@ from cordwood.wire.kafka.primitives import DECODE_FAULTS, Buffer
 from cordwood.wire.kafka.schema import API_BY_KEY, api_of
 
 Message = TypeVar("Message", bound=tuple[Any, ...])
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
+Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 Encoder = Callable[[Any, list[Buffer], list[Buffer]], None]
 
+ANY_ELEMENTS: Final = 2**31
 _DECODERS: Final[dict[tuple[type[Any], int], Decoder]] = {}
 _ENCODERS: Final[dict[tuple[type[Any], int], Encoder]] = {}
 
 
-def decode(message_type: type[Message], version: int, data: Buffer) -> Message:
-    """Read a whole message; its record bytes are views of ``data``, not copies."""
+def decode(
+    message_type: type[Message], version: int, data: Buffer, elements_max: int = ANY_ELEMENTS
+) -> Message:
+    """Read a whole message; its record bytes are views of ``data``, not copies.
+
+    ``elements_max`` bounds its arrays' elements in all: what is past it raises ``TooManyElements``
+    before it is read.
+    """
     decoder = _DECODERS.get((message_type, version)) or _compile_decoder(message_type, version)
     view = data if type(data) is memoryview else memoryview(data)
     end = len(view)
     try:
-        message, position = decoder(view, 0, end)
+        message, position = decoder(view, 0, end, elements_max)
     except DECODE_FAULTS as error:
         raise BadMessage(f"{message_type.__name__} v{version}: {error}") from error
     if position > end:

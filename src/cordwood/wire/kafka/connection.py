@@ -3,8 +3,11 @@
 Small frames are copied out of one inbox that is used again and again. A frame that does not fit
 in it gets a buffer of its own, and ``get_buffer`` hands out the rest of *that* buffer, so the bytes
 of a large Produce land where the views of its records will point. The usual batch gets its room at
-once; for more, room is given as bytes arrive, eight times what is there: a peer that announces
+once; for more, room is given as bytes arrive, four times what is there: a peer that announces
 100 MB and sends nothing costs little, and of what an honest one sends little is copied again.
+
+Room is asked for (``reserve``) before it is made. When it is refused the connection ``is_waiting``:
+nothing more should be read until ``resume`` is called; what still comes is kept beside.
 
 ``get_buffer`` and ``buffer_updated`` are what ``asyncio.BufferedProtocol`` asks for; ``receive``
 does the same for bytes already in hand. A request's body belongs to that request alone.
@@ -13,19 +16,29 @@ does the same for bytes already in hand. A request's body belongs to that reques
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from struct import Struct
 from typing import Final
 
-from cordwood.errors import BadFrame
-from cordwood.wire.kafka.frames import REQUEST_BYTES_MIN, Request, Unsupported, parse_request
+from cordwood.errors import BadFrame, BadMessage
+from cordwood.wire.kafka.frames import (
+    CONTROL_BYTES_MAX,
+    REQUEST_BYTES_MIN,
+    Request,
+    Unsupported,
+    parse_request,
+)
 from cordwood.wire.kafka.primitives import Buffer
+from cordwood.wire.kafka.schema import API_BY_KEY, PRODUCE
 
 INBOX_BYTES: Final = 16 * 1024
 LARGE_BYTES_FIRST: Final = 256 * 1024
 WHOLE_BYTES_MAX: Final = 2 * LARGE_BYTES_FIRST  # growing would copy half of it
-LARGE_GROWTH: Final = 8
+LARGE_GROWTH: Final = 4
 _PREFIX: Final = Struct(">i")
+_KEY: Final = Struct(">h")
 PREFIX_BYTES: Final = _PREFIX.size
 
 
@@ -41,8 +54,15 @@ NEED_DATA: Final = NeedData.NEED_DATA
 class KafkaConnection:
     """One connection's receiving side: bytes in, requests out."""
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(
+        self, frame_bytes_max: int, reserve: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """``reserve`` is asked for so many bytes more; False: not yet."""
         self._frame_bytes_max = frame_bytes_max
+        self._reserve = reserve
+        self.is_waiting = False  # for room that was refused
+        self._stray = b""  # what came all the same
+        self.frame_bytes = 0  # of the request that was taken last
         self._inbox = memoryview(bytearray(INBOX_BYTES))
         self._start = 0  # unread bytes of the inbox
         self._end = 0
@@ -50,26 +70,51 @@ class KafkaConnection:
         self._large_bytes = 0  # what the frame will have in all
         self._filled = 0
         self._frames: deque[memoryview] = deque()
-        self._fault: BadFrame | None = None
+        self._fault: BadFrame | BadMessage | None = None
 
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
         """Where the next bytes are to be written; never empty."""
+        if self.is_waiting:
+            return self._stray_room
         if self._large is not None:
             return self._large[self._filled :]
         assert self._end < INBOX_BYTES
         return self._inbox[self._end :]
 
+    @property
+    def is_within_large(self) -> bool:
+        """Whether what comes next belongs to a frame with room of its own."""
+        return self._large is not None
+
     def buffer_updated(self, count: int) -> None:
         """Take note that so many bytes were written where ``get_buffer`` said."""
         if self._fault is not None:
             return  # nothing after a broken length can be understood
-        if self._large is not None:
+        if self.is_waiting:
+            self._stray += self._stray_room[:count]
+        elif self._large is not None:
             self._filled += count
             assert self._filled <= len(self._large)
             self._grow_large(self._large)
         else:
             self._end += count
             self._split()
+
+    @cached_property
+    def _stray_room(self) -> memoryview:
+        return memoryview(bytearray(INBOX_BYTES))
+
+    def resume(self) -> None:
+        """The room that was refused is there: go on."""
+        assert self.is_waiting
+        self.is_waiting = False
+        if self._large is not None:
+            self._enlarge(self._large)
+        else:
+            self._begin_large(*self._announced())
+            self._make_room()
+        stray, self._stray = self._stray, b""
+        self.receive(stray)
 
     def receive(self, data: Buffer) -> None:
         """Take bytes that were read elsewhere."""
@@ -84,7 +129,9 @@ class KafkaConnection:
     def next_request(self) -> Request | Unsupported | NeedData:
         """The next whole request; raises ``ProtocolError`` when the stream cannot be read on."""
         if self._frames:
-            return parse_request(self._frames.popleft())
+            frame = self._frames.popleft()
+            self.frame_bytes = len(frame)
+            return parse_request(frame)
         if self._fault is not None:
             raise self._fault
         return NEED_DATA
@@ -101,16 +148,36 @@ class KafkaConnection:
                 self._frames.append(memoryview(bytearray(self._inbox[first : first + length])))
                 self._start = first + length
             elif PREFIX_BYTES + length > INBOX_BYTES:
+                if length > CONTROL_BYTES_MAX and not self._is_produce(first):
+                    break
+                if not self._reserve(_first_room(length)):
+                    self.is_waiting = True
+                    break
                 self._begin_large(first, length)
             else:
                 break
         self._make_room()
 
+    def _is_produce(self, first: int) -> bool:
+        """Whether a frame may be so large; if its first bytes are there and say no, it is over."""
+        if self._end - first < _KEY.size:
+            return False
+        (key,) = _KEY.unpack_from(self._inbox, first)
+        if key != PRODUCE:
+            name = API_BY_KEY[key].name if key in API_BY_KEY else f"API {key}"
+            self._fault = BadMessage(f"{name} is limited to {CONTROL_BYTES_MAX} bytes")
+            self._start = self._end = 0
+        return bool(key == PRODUCE)
+
+    def _announced(self) -> tuple[int, int]:
+        """Where the frame at the head of the inbox begins, and its length."""
+        (length,) = _PREFIX.unpack_from(self._inbox, self._start)
+        return self._start + PREFIX_BYTES, length
+
     def _begin_large(self, first: int, length: int) -> None:
         self._large_bytes = length
         self._filled = self._end - first
-        room = length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST
-        self._large = memoryview(bytearray(room))
+        self._large = memoryview(bytearray(_first_room(length)))
         self._large[: self._filled] = self._inbox[first : self._end]
         self._start = self._end
 
@@ -122,7 +189,16 @@ class KafkaConnection:
             self._frames.append(large)
             self._large = None
             return
-        self._large = memoryview(bytearray(min(self._large_bytes, LARGE_GROWTH * self._filled)))
+        if self._reserve(self._next_room() - len(large)):
+            self._enlarge(large)
+        else:
+            self.is_waiting = True
+
+    def _next_room(self) -> int:
+        return min(self._large_bytes, LARGE_GROWTH * self._filled)
+
+    def _enlarge(self, large: memoryview) -> None:
+        self._large = memoryview(bytearray(self._next_room()))
         self._large[: self._filled] = large
 
     def _make_room(self) -> None:
@@ -140,3 +216,13 @@ class KafkaConnection:
             f" {self._frame_bytes_max} are accepted (socket.request.max.bytes)"
         )
         self._start = self._end = 0
+
+
+def _first_room(length: int) -> int:
+    """What a frame too big for the inbox gets at once."""
+    return length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST
+
+
+def is_reserved(frame_bytes: int) -> bool:
+    """Whether ``reserve`` was asked for a frame; else it passed through the inbox."""
+    return PREFIX_BYTES + frame_bytes > INBOX_BYTES

@@ -3,7 +3,8 @@
 Neighbouring fixed-width fields, and the length that follows them, are read in one call. A slice
 past the end of a buffer comes out short instead of failing, so lengths of strings are not checked
 one by one: positions only grow, and the caller's one check at the end (``position <= end``) finds
-every overrun. Array lengths *are* checked against the bytes left, because they size loops.
+every overrun. Array lengths *are* checked against the bytes left, because they size loops, and
+counted against the elements a message may have in all, before the first of them is read.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from uuid import UUID
 
 from cordwood.wire.kafka.layout import Field, MessageType, fields_of
 from cordwood.wire.kafka.primitives import (
+    STRING_BYTES_MAX,
+    TAGS_MAX,
     Kind,
     number_array,
     parse_uvarint,
+    refuse_crowd,
     refuse_length,
     skip_tags,
 )
@@ -51,6 +55,7 @@ class DecoderSource:
             "uvarint": parse_uvarint,
             "skip_tags": skip_tags,
             "refuse": refuse_length,
+            "crowd": refuse_crowd,
             "numbers": number_array,
             "UUID": UUID,
         }
@@ -63,10 +68,10 @@ class DecoderSource:
         self._count = 0
 
     def write(self, message_type: MessageType) -> str:
-        """The source of ``decode(data, position, end)``."""
+        """The source of ``decode(data, position, end, elements left)``."""
         result = self._struct(message_type)
         self._line(f"return {result}, pos")
-        return "def decode(buf, pos, end):\n" + "\n".join(self._lines) + "\n"
+        return "def decode(buf, pos, end, left):\n" + "\n".join(self._lines) + "\n"
 
     # --- lines and names
 
@@ -178,6 +183,8 @@ class DecoderSource:
             self._array(field.element, variable, size)
             return
         stop = self._name("stop")
+        if field.element is Kind.STRING and self._flexible:
+            self._line(f"if {size} > {STRING_BYTES_MAX}: refuse({size}, pos)")
         self._line(f"{stop} = pos + {size}")
         value = {
             Kind.STRING: f'str(buf[pos:{stop}], "utf-8")',
@@ -190,6 +197,8 @@ class DecoderSource:
         least = min_bytes(element, self._version, flexible=self._flexible)
         assert least > 0, element
         self._line(f"if {size} * {least} > end - pos: refuse({size}, pos)")
+        self._line(f"left -= {size}")
+        self._line(f"if left < 0: crowd({size}, pos)")
         if isinstance(element, Kind) and element.is_fixed:
             assert element in (Kind.INT16, Kind.INT32, Kind.INT64), element
             self._line(f"{variable} = numbers({element.value!r}, {size}).unpack_from(buf, pos)")
@@ -217,6 +226,7 @@ class DecoderSource:
             self._line(f"{variable} = {self._constant(field.default)}")
         with self._block(f"if {count}:"):
             self._line(f"{count}, pos = uvarint(buf, pos - 1)")
+            self._line(f"if {count} > {TAGS_MAX}: refuse({count}, pos)")
             with self._block(f"for _ in range({count}):"):
                 self._tag_cases(tagged)
 

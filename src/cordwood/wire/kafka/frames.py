@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from cordwood.errors import BadMessage
-from cordwood.wire.kafka.codec import decode, encode
+from cordwood.wire.kafka.codec import ANY_ELEMENTS, decode, encode
 from cordwood.wire.kafka.primitives import DECODE_FAULTS, Buffer, skip_tags
 from cordwood.wire.kafka.schema import (
     API_BY_KEY,
@@ -77,9 +77,10 @@ def parse_request(frame: Buffer) -> Request | Unsupported:
     return Request(key, version, correlation_id, client_id, view[position:])
 
 
-def decode_request(request: Request) -> Any:
+def decode_request(request: Request, elements_max: int = ANY_ELEMENTS) -> Any:
     """The typed message of a request; ``decode(FetchRequest, …)`` where the type is known."""
-    return decode(API_BY_KEY[request.api_key].request, request.api_version, request.body)
+    message_type = API_BY_KEY[request.api_key].request
+    return decode(message_type, request.api_version, request.body, elements_max)
 
 
 def encode_response(request: Request, message: tuple[Any, ...]) -> list[Buffer]:

@@ -14,6 +14,8 @@ from struct import Struct
 from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
+from cordwood.errors import TooManyElements
+
 Buffer = bytes | bytearray | memoryview
 """What record bytes may lie in; a decoded message always holds a ``memoryview``."""
 
@@ -78,6 +80,10 @@ class Tag(NamedTuple):
 # --- varints and tag sections ---------------------------------------------------------------
 
 VARINT_BYTES_MAX: Final = 5
+TAGS_MAX: Final = 64
+"""Tagged fields in one section; Kafka has defined a handful, and each costs a step to pass over."""
+STRING_BYTES_MAX: Final = 2**15 - 1
+"""Of any string, also where a varint could state more: Kafka's own limit."""
 SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
 
@@ -113,6 +119,8 @@ def encode_uvarint(value: int) -> bytes:
 def skip_tags(data: memoryview, position: int) -> int:
     """The position after a tag section none of whose fields we know."""
     count, position = parse_uvarint(data, position)
+    if count > TAGS_MAX:
+        refuse_length(count, position)
     for _ in range(count):
         _, position = parse_uvarint(data, position)
         size, position = parse_uvarint(data, position)
@@ -139,6 +147,14 @@ def number_array(code: str, count: int) -> Struct:
 def refuse_length(length: int, position: int) -> None:
     """Raise for a length that is negative where null is not allowed, or more than is there."""
     raise ValueError(f"a length of {length} before byte {position} does not fit the message")
+
+
+def refuse_crowd(length: int, position: int) -> None:
+    """Raise for an array that brings a message past the elements it may have."""
+    raise TooManyElements(
+        f"an array of {length} before byte {position} goes past request.elements.max; "
+        "ask for less at once, or raise the setting"
+    )
 
 
 DECODE_FAULTS: Final = (ValueError, IndexError, struct.error)

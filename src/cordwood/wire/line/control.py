@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cordwood.errors import CordwoodError, LineTooLong, ProtocolError, RequestError
 from cordwood.wire.line.commands import Request, parse_command
+from cordwood.wire.line.foreign import http_error, is_http
 from cordwood.wire.line.framing import Framing, Splitter, TooLong, plan_framing
 
 
@@ -47,15 +48,19 @@ class ControlConnection:
             self._open(at_end=True)
 
     def next_request(self) -> Request | Refused | None:
-        """The next request in order, or None until more arrives; raises ``BadFrame``."""
+        """The next request in order, or None until more arrives.
+
+        Raises ``BadFrame``, or ``UnexpectedHttp`` before anything of such a request is run.
+        """
         while self._splitter is not None:
             message = self._splitter.next_message()
             if message is None:
                 return self._refuse_half()
             if isinstance(message, TooLong):
+                self._check_http(message.kept)
                 return self._refuse_long(message)
             if message.strip() or self.framing is Framing.FRAMES:  # an empty line asks nothing
-                return _request(message)
+                return self._request(message)
         return None
 
     def encode(self, reply: bytes) -> bytes:
@@ -68,6 +73,17 @@ class ControlConnection:
             self._splitter = Splitter(self.framing, self._bytes_max)
             self._splitter.receive(self._head)
             self._head = b""
+
+    def _request(self, body: bytes) -> Request | Refused:
+        try:
+            return parse_command(body)
+        except RequestError as error:
+            self._check_http(body)  # only what is no command can be that
+            return Refused(error)
+
+    def _check_http(self, line: bytes) -> None:
+        if self.framing is Framing.TEXT and is_http(line):
+            raise http_error()
 
     def _refuse_half(self) -> Refused | None:
         half = self._splitter.take_half() if self._splitter and self._is_ended else b""
@@ -86,10 +102,3 @@ class ControlConnection:
                 f"send at most {self._bytes_max} or raise line.bytes.max"
             )
         )
-
-
-def _request(body: bytes) -> Request | Refused:
-    try:
-        return parse_command(body)
-    except RequestError as error:
-        return Refused(error)

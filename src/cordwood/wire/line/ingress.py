@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cordwood.errors import BadHello
+from cordwood.wire.line.foreign import http_error, is_request_line
 from cordwood.wire.line.framing import KEPT_BYTES, Framing, Splitter, TooLong, plan_framing
 
 EPOCH_MAX: Final = 2**15 - 1
@@ -216,6 +217,8 @@ class IngressConnection:
         self._skipped += here
         if cut < 0:
             return here
+        if self._is_first:
+            self._check_http(bytes(self._tail))
         self._events.append(TooLong(bytes(self._tail), self._skipped))
         self._tail.clear()
         self._skipped = 0
@@ -251,11 +254,19 @@ class IngressConnection:
         if start > run:
             self._events.append(Lines(view[run:start]))
 
+    def _check_http(self, line: bytes) -> None:
+        """Only the first line is looked at: a bad one later is a dead letter like any other."""
+        if self.framing is Framing.TEXT and is_request_line(line):
+            self._tail.clear()
+            self._skipped = 0
+            raise http_error()
+
     def _is_first_hello(self, message: bytes) -> bool:
         """Whether this is the connection's first message and a HELLO, which becomes its event."""
         if not self._is_first:
             return False
         self._is_first = False
+        self._check_http(message)
         hello = parse_hello(message) if len(message) <= self._bytes_max else None
         if hello:
             self._events.append(hello)

@@ -136,8 +136,12 @@ def _number(body: bytes, word: bytes) -> int:
 
 @cache
 def _errors_by_name() -> dict[str, type[CordwoodError]]:
-    """Code word → class; no two classes share a word."""
-    return {kind.name: kind for kind in _walk(CordwoodError)}
+    """Code word → class; no two classes of the table share a word.
+
+    What another module derives from one of them, to carry more, crosses the wire as that one.
+    """
+    table = CordwoodError.__module__
+    return {kind.name: kind for kind in _walk(CordwoodError) if kind.__module__ == table}
 
 
 def _walk(kind: type[CordwoodError]) -> Iterator[type[CordwoodError]]:
