@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from cordwood.broker.appends import StagedAppender
 from cordwood.broker.archive import ArchiveDesk
+from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.commands import CommandDesk
 from cordwood.broker.compaction import CompactionDesk
+from cordwood.broker.directory_watch import DirectoryWatch
+from cordwood.broker.exposition import snapshot
 from cordwood.broker.feed import Feed
 from cordwood.broker.gate import Gate
+from cordwood.broker.health import is_served, readiness
 from cordwood.broker.ingress import IngressDesk
 from cordwood.broker.kafka.desk import KafkaDesk
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
-from cordwood.broker.metrics import snapshot
+from cordwood.broker.kafka.outgoing import Outgoing
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.pipeline import PipelineFacts
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
 from cordwood.broker.replays import ReplayDesk
 from cordwood.broker.routes import RouteDesk
+from cordwood.broker.scrub import Scrubber
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
 from cordwood.log.commit import Commit
 from cordwood.log.files import Files
+from cordwood.log.staging import StagingArea
 from cordwood.log.store import Store
 from cordwood.log.writer import Writer
 
@@ -42,6 +48,11 @@ class DoorFacts(Protocol):
     accepted: int
     refused: int
     timed_out: int
+
+    @property
+    def foreign(self) -> Mapping[str, int]:
+        """Peers that had no business here, by what they did."""
+        ...
 
     @property
     def links(self) -> set[Any]:
@@ -66,16 +77,19 @@ class Broker:
             post=self._post,
             has_space=store.has_space,
             soon=self._soon,
+            note=store.recovery_points.note,
         )
         self.feed = Feed()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
         self._gate_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-gate")
         self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
-        self.produce = ProduceDesk(self.writer, clock)
+        self.produce = ProduceDesk(self.writer, clock, config.message_inflated_bytes_max)
         self.readers = ReaderDesk(store, clock, self._meta_thread)
         self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
+        self.directory = DirectoryWatch(store, self.topics)
         self.monitor = Monitor(config, store, self.topics, clock, self._background)
+        self.scrub = Scrubber(config, store, clock)
         self.commands = CommandDesk(
             config=config,
             topics=self.topics,
@@ -88,15 +102,24 @@ class Broker:
         self.routes = RouteDesk(store.catalog, self._meta_thread)
         self.archive = ArchiveDesk(store, self._meta_thread)
         self.replays = ReplayDesk(store.catalog, self._meta_thread)
+        appender = StagedAppender(
+            staging=StagingArea(store.data),
+            topics=self.topics,
+            produce=self.produce,
+            clock=clock,
+            background=self._gate_thread,
+            dead_letter_topic=config.dead_letter_topic,
+            is_synced=config.durability == "fsync",
+        )
         self.gate = Gate(
             store=store,
             topics=self.topics,
-            produce=self.produce,
+            appender=appender,
             clock=clock,
             meta_thread=self._meta_thread,
             verifying=self._background,
             background=self._gate_thread,
-            is_synced=config.durability == "fsync",
+            retention_ms=config.delivery_retention_ms,
         )
         self.compaction = CompactionDesk(store, self.topics, self.gate, clock, self._meta_thread)
         self._coordinators = Coordinators(
@@ -108,6 +131,7 @@ class Broker:
             produce=self.produce,
             meta_thread=self._meta_thread,
         )
+        self.outgoing = Outgoing()
         handlers = kafka_handlers(
             self._coordinators,
             config=config,
@@ -117,10 +141,11 @@ class Broker:
             produce=self.produce,
             feed=self.feed,
             addresses=lambda: self.addresses,
+            outgoing=self.outgoing,
         )
-        self.kafka = KafkaDesk(self.writer, handlers)
+        self.kafka = KafkaDesk(self.writer, self.produce, handlers, config.request_elements_max)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.background = BackgroundTasks()
 
     @classmethod
     def open(cls, config: BrokerConfig, clock: Clock, files: Files) -> Broker:
@@ -133,8 +158,11 @@ class Broker:
         self.writer.start()
         await self.gate.recover()
         self._coordinators.start()
-        self._tasks.append(asyncio.create_task(self.monitor.run()))
-        self._tasks.append(asyncio.create_task(self.gate.keep_swept()))
+        self.background.start("directory-watch", self.directory.run())
+        self.background.start("partition-opener", self.topics.opener.run())
+        self.background.start("monitor", self.monitor.run())
+        self.background.start("scrub", self.scrub.run())
+        self.background.start("staging-sweep", self.gate.keep_swept())
 
     def _soon(self, act: Callable[[], None]) -> None:
         """On the loop, where every append is submitted: after the sockets that are ready now."""
@@ -154,16 +182,8 @@ class Broker:
 
     def is_ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether everything can be served, and what cannot."""
-        offline = {str(tp): str(error) for tp, error in self.store.offline.items()}
-        disk_full = self.writer.stats.disk_full
-        quarantined = {str(tp): error for tp, error in self.compaction.quarantined().items()}
-        facts = {
-            "disk_full": disk_full,
-            "offline_partitions": offline,
-            "compaction_quarantined": quarantined,  # served all the same
-            "pipeline": self.pipeline.state.value,  # told; the broker is ready without it
-        }
-        return not offline and not disk_full, facts
+        facts = readiness(self)
+        return is_served(facts), facts
 
     def drain(self) -> None:
         """Before the doors wait for requests under way: let go of those that wait for others."""
@@ -173,16 +193,18 @@ class Broker:
     async def stop(self) -> None:
         """Write what waits, then close the log."""
         await self._coordinators.stop()
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        self.scrub.stop()
+        await self.background.stop()
         await self.gate.stop()
         await self.ingress.stop()
+        await self.produce.stop()
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.topics.opener.close)
         await loop.run_in_executor(None, self.writer.close)
+        self.writer.tell_rest()
         await asyncio.sleep(0)  # let the last commit's answers out
         self._meta_thread.shutdown()
         self._background.shutdown()
         self._gate_thread.shutdown()
+        self.archive.close()
         self.store.close()

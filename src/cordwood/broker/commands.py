@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cordwood.batch.records import decode_committed
-from cordwood.batch.warmth import is_warm, warm_soon
+from cordwood.batch.warmth import warm_soon
 from cordwood.broker.feed import Feed
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
+from cordwood.broker.subscription import Subscription, read_committed
 from cordwood.broker.topics import TopicDesk
-from cordwood.config import KIB, BrokerConfig
+from cordwood.config import BrokerConfig
 from cordwood.errors import RequestError
 from cordwood.log.partition import Partition
 from cordwood.model import Record
 from cordwood.wire.line import commands as c
 from cordwood.wire.line import replies
 from cordwood.wire.line.framing import Framing
-from cordwood.wire.line.records import encode_records
 
-SLICE_BYTES = 256 * KIB  # how much of the log a subscriber has in memory at once
-FRESH_RECORDS = 32  # so few new records are sent on by the loop itself …
-FRESH_BYTES = 16 * KIB  # … and about so many bytes of them
 DEFAULT_READER = "default"  # GET without a name: one cursor for all who give none
-IDLE_POLL_S = 60.0  # a subscriber's wait is renewed this often, come what may
 
 
 class CommandDesk:
@@ -41,7 +36,7 @@ class CommandDesk:
         readers: ReaderDesk,
         monitor: Monitor,
         feed: Feed,
-        status: Callable[[], dict[str, Any]],
+        status: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -74,14 +69,14 @@ class CommandDesk:
         """The reply, without its framing; raises our errors."""
         return await self._answers[type(request)](request, framing)
 
-    async def subscribe(self, request: c.Subscribe, framing: Framing) -> AsyncIterator[bytes]:
-        """A stream of encoded records that never ends by itself; raises before it starts."""
-        partition = self._partition(request.topic)
+    async def subscribe(self, request: c.Subscribe, framing: Framing) -> Subscription:
+        """A stream of encoded records that ends when it is told to; raises before it starts."""
+        partition = await self._partition(request.topic)
         warm_soon()
         if request.reader is not None:
             await self._readers.register(request.topic, request.reader)
         offset = self._start_offset(partition, request)
-        return self._stream(partition, offset, framing)
+        return Subscription(partition, offset, framing, self._feed)
 
     def _start_offset(self, partition: Partition, request: c.Subscribe) -> int:
         if request.start is c.Where.START:
@@ -92,47 +87,22 @@ class CommandDesk:
         cursor = self._readers.position(partition.tp, request.reader) if request.reader else None
         return partition.high_watermark if cursor is None else cursor
 
-    async def _stream(
-        self, partition: Partition, offset: int, framing: Framing
-    ) -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
-        is_fresh = False  # what is there now was written while this subscriber waited
-        while True:
-            wait = self._feed.expect([partition.tp])
-            try:
-                if offset >= partition.last_stable_offset:
-                    is_fresh = await self._feed.wait(wait, IDLE_POLL_S)
-                    continue
-            finally:
-                self._feed.forget(wait, [partition.tp])
-            if is_fresh and partition.last_stable_offset - offset <= FRESH_RECORDS:
-                # A few records still in the page cache: two thread switches would cost more.
-                lines, offset = _read_fresh(partition, offset, framing)
-            else:
-                # Elsewhere, neither a cold disk nor the encoding holds up other connections.
-                lines, offset = await loop.run_in_executor(
-                    None, _read_lines, partition, offset, framing
-                )
-            is_fresh = False
-            if lines:
-                yield lines
-
-    def _partition(self, topic: str | None) -> Partition:
-        return self._topics.get(topic or self._config.ingress_topic).partition(0)
+    async def _partition(self, topic: str | None) -> Partition:
+        return await self._topics.open_partition(topic or self._config.ingress_topic, 0)
 
     # --- one method a command -------------------------------------------------------------
 
     async def _get_ack(self, request: c.GetAck, _: Framing) -> bytes:
         if request.topic is None and self._config.ingress_topic not in self._topics.all():
             return replies.encode_ack(0)  # no line has come yet
-        return replies.encode_ack(self._partition(request.topic).high_watermark)
+        return replies.encode_ack((await self._partition(request.topic)).high_watermark)
 
     async def _get_status(self, request: c.GetStatus, _: Framing) -> bytes:
-        status = self._readers.status(self._partition(request.topic), request.seq - 1)
+        status = self._readers.status(await self._partition(request.topic), request.seq - 1)
         return status.encode()
 
     async def _ack(self, request: c.Ack, _: Framing) -> bytes:
-        partition = self._partition(request.topic)
+        partition = await self._partition(request.topic)
         if request.seq > partition.high_watermark:
             raise RequestError(
                 f"{request.topic} has {partition.high_watermark} durable records; "
@@ -154,7 +124,7 @@ class CommandDesk:
 
     async def _get(self, request: c.Get, framing: Framing) -> bytes:
         """Two GETs of one reader never take the same record: they queue here."""
-        partition = self._partition(request.topic)
+        partition = await self._partition(request.topic)
         reader = request.reader or DEFAULT_READER
         async with self._getting.setdefault((request.topic, reader), asyncio.Lock()):
             await self._readers.register(request.topic, reader)
@@ -168,26 +138,25 @@ class CommandDesk:
         loop = asyncio.get_running_loop()
         offset = max(self._readers.position(partition.tp, reader) or 0, partition.log_start_offset)
         while offset < partition.last_stable_offset:
-            records, offset = await loop.run_in_executor(
-                None, _read_committed, partition, offset, 1
-            )
+            records, offset = await loop.run_in_executor(None, read_committed, partition, offset, 1)
             if records:
                 return records[0]
         return None
 
     async def _state(self, request: c.State, _: Framing) -> bytes:
+        await self._partition(request.topic)
         return replies.encode_json(self._topics.state(request.topic))
 
     async def _metrics(self, _request: c.Metrics, _: Framing) -> bytes:
-        return replies.encode_json(self._status())
+        return await self._status()
 
     async def _list_readers(self, request: c.Readers, _: Framing) -> bytes:
-        if request.topic is not None:
-            self._topics.get(request.topic)
+        for name in [request.topic] if request.topic else self._readers.topics():
+            await self._topics.open_topic(name)
         return replies.encode_json({"readers": self._readers.describe(request.topic)})
 
     async def _reset(self, request: c.Reset, _: Framing) -> bytes:
-        partition = self._partition(request.topic)
+        partition = await self._partition(request.topic)
         places = {
             c.Where.START: partition.log_start_offset,
             c.Where.END: partition.high_watermark,
@@ -216,32 +185,3 @@ class CommandDesk:
 
     async def _quit(self, _request: c.Quit, _: Framing) -> bytes:
         return replies.OK
-
-
-def _read_committed(partition: Partition, offset: int, max_bytes: int) -> tuple[list[Record], int]:
-    """The records of one slice that are for everybody, and where the next slice begins."""
-    read = partition.read(offset, max_bytes, end_offset=partition.last_stable_offset)
-    void = partition.aborted(offset, read.next_offset)
-    aborted = [(entry.producer_id, entry.first_offset) for entry in void]
-    records = [r for r in decode_committed(read.data, aborted) if r.offset >= offset]
-    return records, read.next_offset
-
-
-def _read_fresh(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
-    """A few records as a subscriber reads them, the plain way."""
-    records, next_offset = _read_committed(partition, offset, FRESH_BYTES)
-    return encode_records(records, framing), next_offset
-
-
-def _read_lines(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
-    """The same slice as a subscriber reads it: by the kernels once they are there."""
-    if not is_warm():
-        records, next_offset = _read_committed(partition, offset, SLICE_BYTES)
-        return encode_records(records, framing), next_offset
-    from cordwood.batch.text import format_batches
-
-    read = partition.read(offset, SLICE_BYTES, end_offset=partition.last_stable_offset)
-    void = partition.aborted(offset, read.next_offset)
-    aborted = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in void]
-    is_framed = framing is Framing.FRAMES
-    return format_batches(read.data, offset, aborted, is_framed=is_framed), read.next_offset

@@ -6,14 +6,20 @@ router:
 
 1. The query's tasks have staged files of record batches, and its driver names them in a request.
 2. The gate syncs the files, numbers every batch (a producer id of the query's own, sequences that
-   run on) and writes that down, together with where the cursors of what the query has read shall
-   stand. From here on the delivery happens, whatever crashes.
-3. It appends them. What the log already has by its number is passed over.
+   run on) and writes that down, with the ids of all topics and with where the cursors of what the
+   query has read shall stand. From here on the delivery happens, whatever crashes.
+3. It appends them. What the log already has by its number is passed over; what is for a topic that
+   was deleted since is cancelled (``appends``).
 4. It notes that all is done and moves the cursors, in one durable step, and forgets the files.
 
 A request that comes again after step 2 is step 3 again; after step 4 it is nothing. A restart
 finishes what was written down. So each batch of a query is in the log once, for every kind of
-reader, whether the broker, the driver or an executor died.
+reader, whether the broker, the driver or an executor died. A topic that was created again is
+another topic, and a batch is due there again (``decide.delivery``).
+
+A delivery that cannot be finished (its files are gone, a partition is offline) is *quarantined*: a
+restart goes on without it, ``/readyz`` and ``GET /api/deliveries`` name it, and only its own query
+waits, until it can be finished or an operator discards it.
 
 A cursor may say where it must have stood. Then a second driver of the same job, a zombie perhaps,
 is refused with ``StaleDelivery`` instead of delivering the same records again.
@@ -24,46 +30,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cordwood.batch.header import parse_headers
-from cordwood.broker import staged
-from cordwood.broker.produce import ProduceDesk
+from cordwood.broker.appends import StagedAppender
+from cordwood.broker.readers import check_cursor
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
-from cordwood.config import MIB
-from cordwood.errors import RequestError, StaleDelivery
-from cordwood.log.manifest import STAGING_NAME, is_job_name
-from cordwood.log.partition import Partition
+from cordwood.config import HOUR_MS
+from cordwood.decide.delivery import (
+    CursorMove,
+    DeliveryRecord,
+    Due,
+    Part,
+    numbers_left,
+    plan_delivery,
+    plan_forget,
+    plan_sweep,
+)
+from cordwood.errors import (
+    CordwoodError,
+    QuarantinedDelivery,
+    RequestError,
+    StaleDelivery,
+    UnavailableError,
+    UnknownJob,
+)
+from cordwood.log.staging import StagingArea, check_name
 from cordwood.log.store import Store
+from cordwood.log.swap import Verified
 from cordwood.meta.keys import Cursor, ReaderPartition
 
 T = TypeVar("T")
 
 logger = logging.getLogger("cordwood.broker")
 
-STAGED_BATCH_BYTES_MAX: Final = 64 * MIB
-APPEND_BYTES: Final = 8 * MIB  # small parts of a partition are appended together up to this
-APPENDS_MAX: Final = 8  # partitions that are appended to at once, each holding so much
 SWEEP_S: Final = 3600.0
-SWEEP_IDLE_MS: Final = 24 * 3600 * 1000  # a job in whose files nothing moved this long is dead
-EPOCH: Final = 0  # a query's numbers never start again
-
-
-class Part(NamedTuple):
-    """One staged file of whole batches for one partition."""
-
-    topic: str
-    partition: int
-    file: str
-    sequence: int = 0  # of its first record, counted without end
-    records: int = 0
-    size_bytes: int = 0
+SWEEP_IDLE_MS: Final = 24 * HOUR_MS  # a job in whose files nothing moved this long is dead
+ONCE_MS: Final = HOUR_MS  # a driver asks again for minutes at most
 
 
 class Delivery(NamedTuple):
@@ -75,6 +83,25 @@ class Delivery(NamedTuple):
     parts: Sequence[Part]
     cursors: Mapping[ReaderPartition, int]
     starts: Mapping[ReaderPartition, int] = MappingProxyType({})  # where cursors must stand now
+    sources: Mapping[str, str] = MappingProxyType({})  # ids of the topics the cursors are on
+    is_once: bool = False  # the query has no other batch
+
+
+@dataclass(slots=True)
+class DeliveryStats:
+    """What metrics read."""
+
+    delivered: int = 0
+    cancelled_records: int = 0
+    discarded_records: int = 0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Requests of one query, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
 
 
 class Gate:
@@ -85,25 +112,28 @@ class Gate:
         *,
         store: Store,
         topics: TopicDesk,
-        produce: ProduceDesk,
+        appender: StagedAppender,
         clock: Clock,
         meta_thread: Executor,
         verifying: Executor,
         background: Executor,
-        is_synced: bool = True,
+        retention_ms: int,
     ) -> None:
         self._store = store
-        self._catalog = store.catalog
+        self._registry = store.catalog.deliveries
         self._topics = topics
-        self._produce = produce
+        self._appender = appender
         self._clock = clock
         self._meta_thread = meta_thread
         self._verifying = verifying  # swaps: minutes of reading, which no delivery shall wait for
         self._background = background
-        self._is_synced = is_synced  # staged files, before a delivery relies on them
-        self._busy: dict[str, asyncio.Lock] = {}
+        self._retention_ms = retention_ms
+        self._staging = StagingArea(store.data)
+        self._turns: dict[str, _Turn] = {}
         self._under_way: dict[asyncio.Task[bool], str] = {}  # deliveries, and their jobs
-        self._lanes = asyncio.Semaphore(APPENDS_MAX)
+        self._promised: dict[str, str] = {}  # query → the job whose files were accepted
+        self.quarantined: dict[str, str] = {}  # query → why its delivery could not be finished
+        self.stats = DeliveryStats()
 
     async def stop(self) -> None:
         """Let go of what is under way; the next start finishes it."""
@@ -114,12 +144,15 @@ class Gate:
 
     # --- swaps ----------------------------------------------------------------------------
 
-    async def swap(self, job: str) -> None:
-        """Read a finished job through, then swap it in between two commits."""
-        loop = asyncio.get_running_loop()
-        verified = await loop.run_in_executor(self._verifying, self._store.verify_job, job)
+    async def swap(self, verified: Verified) -> None:
+        """Swap a job in, between two commits, that was held against its order and the log."""
         await self._topics.on_writer(lambda: self._store.apply_job(verified))
-        logger.info("swap.applied job=%s partition=%s", job, verified.manifest.topic_partition)
+        manifest = verified.manifest
+        logger.info("swap.applied job=%s partition=%s", manifest.job, manifest.topic_partition)
+
+    async def in_verifying(self, act: Callable[[], T]) -> T:
+        """What takes minutes of reading, and no delivery shall wait for."""
+        return await asyncio.get_running_loop().run_in_executor(self._verifying, act)
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -129,205 +162,346 @@ class Gate:
         Goes on when the caller is gone: an append that waits for the disk cannot be called back,
         and whoever asks again must find it done, not half done.
         """
+        check_name(delivery.job, "job")
+        await self._in_background(_check_files, delivery.parts)
         task = asyncio.ensure_future(self._deliver(delivery))
         self._under_way[task] = delivery.job
         task.add_done_callback(self._under_way.pop)
         return await asyncio.shield(task)
 
     async def _deliver(self, delivery: Delivery) -> bool:
-        async with self._busy.setdefault(delivery.query, asyncio.Lock()):
-            last = self._catalog.sinks.get(delivery.query)
-            if last is not None and last["batch"] > delivery.batch:
+        async with self._turn(delivery.query):
+            last = await self._in_meta(self._registry.get, delivery.query)
+            if last is not None and not last.is_done:
+                last = await self._finish_earlier(delivery, last)
+            targets = {part.topic for part in delivery.parts}
+            earlier = set() if last is None else set(last.topics)
+            ids = {name: self._topic_id(name) for name in targets | earlier}
+            moves_cursors = bool(delivery.cursors)
+            plan = plan_delivery(last, delivery.batch, targets, ids, moves_cursors=moves_cursors)
+            if plan.due is Due.STALE:
+                assert last is not None, "a batch is older than another"
                 raise StaleDelivery(
-                    f"query {delivery.query} delivered batch {last['batch']} and now comes with "
+                    f"query {delivery.query} delivered batch {last.batch} and now comes with "
                     f"{delivery.batch}: its checkpoint is older than what it delivered"
                 )
-            if last is not None and last["batch"] == delivery.batch:
-                await self._finish(delivery.query, last)
+            if plan.due is Due.REPEAT:
                 await self._forget(delivery.job)
                 return False
-            if last is not None:
-                await self._finish(delivery.query, last)
-            record = await self._accept(delivery, last)
+            parts = [part for part in delivery.parts if part.topic in plan.topics]
+            record = await self._accept(delivery._replace(parts=parts), last)
             await self._finish(delivery.query, record)
             return True
 
-    async def recover(self) -> None:
-        """Finish what was written down before a restart."""
-        for query, record in list(self._catalog.sinks.items()):
-            await self._finish(query, record)
+    async def _finish_earlier(
+        self, delivery: Delivery, last: DeliveryRecord
+    ) -> DeliveryRecord | None:
+        """Finish what was accepted before.
 
-    async def _accept(self, delivery: Delivery, last: Any) -> Any:
+        Where its files are gone and no record of it is stored, those staged again take their place.
+        """
+        try:
+            return await self._finish(delivery.query, last)
+        except UnknownJob:
+            is_untouched = await self._is_untouched(last)
+            if is_untouched and delivery.batch == last.batch and delivery.job != last.job:
+                logger.warning(
+                    "delivery.staged_again query=%s batch=%d", delivery.query, delivery.batch
+                )
+                return replace(last, batch=last.batch - 1, is_done=True, parts=(), cursors=())
+            raise self._held_up(delivery.query, last) from None
+        except RequestError:
+            raise self._held_up(delivery.query, last) from None
+        except UnavailableError as error:  # sent again by itself, until the driver loses patience
+            raise type(error)(str(self._held_up(delivery.query, last))) from None
+
+    async def _is_untouched(self, record: DeliveryRecord) -> bool:
+        """Whether no record of it is stored anywhere."""
+        missing = await self._appender.pending(record)
+        return sum(missing.values()) == sum(part.records for part in record.parts)
+
+    def _held_up(self, query: str, record: DeliveryRecord) -> QuarantinedDelivery:
+        return QuarantinedDelivery(
+            f"batch {record.batch} of query {query} was accepted and cannot be finished: "
+            f"{self.quarantined.get(query, 'unknown')}. Remove the cause and deliver again, or run "
+            f"`cordwood pipeline discard {query}` to give up the records that are missing"
+        )
+
+    async def recover(self) -> None:
+        """Finish what was written down before a restart; what cannot be finished stops nothing."""
+        records, broken = self._registry.recent()
+        for query, error in broken.items():
+            self._quarantine(query, error)
+        pending = {query: each for query, each in records.items() if not each.is_done}
+        self._promised = {query: record.job for query, record in pending.items()}
+        for query, record in pending.items():
+            try:
+                await self._finish(query, record)
+            except CordwoodError:
+                continue  # logged, and named in health
+            except Exception as error:  # noqa: BLE001 - whatever it is, the start goes on
+                self._quarantine(query, error)
+
+    async def _accept(self, delivery: Delivery, last: DeliveryRecord | None) -> DeliveryRecord:
         """Number the parts and write the delivery down; it happens from here on."""
-        for name in {part.topic for part in delivery.parts}:
-            await self._topics.ensure(name, explicit=True)
-        numbers = dict(last["next"]) if last else {}
-        staging = self.staging(delivery.job)
-        parts = await self._in_background(self._number, staging, delivery.parts, numbers)
-        producer_id = last["producer_id"] if last else None
-        if producer_id is None:
-            producer_id = await self._in_meta(self._catalog.new_producer_id)
-        record = {
-            "batch": delivery.batch,
-            "job": delivery.job,
-            "producer_id": producer_id,
-            "done": False,
-            "next": numbers,
-            "parts": [list(part) for part in parts],
-            "cursors": [[*where, offset] for where, offset in delivery.cursors.items()],
-        }
+        await self._check_cursors(delivery.cursors)
+        topics = await self._resolve(delivery)
+        earlier = {} if last is None else dict(last.topics)
+        known = {name: self._topic_id(name) for name in earlier}
+        kept = {name: topic_id for name, topic_id in earlier.items() if known[name] == topic_id}
+        numbers = {} if last is None else numbers_left(last, kept | topics)
+        parts = await self._appender.number(delivery.job, delivery.parts, numbers)
+        producer_id = last.producer_id if last is not None else -1
+        if producer_id < 0:
+            producer_id = await self._in_meta(self._store.catalog.new_producer_id)
+        record = DeliveryRecord(
+            batch=delivery.batch,
+            job=delivery.job,
+            producer_id=producer_id,
+            is_done=False,
+            next=numbers,
+            parts=parts,
+            cursors=tuple(CursorMove(*where, at) for where, at in delivery.cursors.items()),
+            topics=kept | topics,
+            accepted_ms=self._clock.now_ms(),
+            is_once=delivery.is_once,
+        )
         await self._in_meta(self._write_down, delivery, record)
+        self._promised[delivery.query] = delivery.job
         return record
 
-    def _write_down(self, delivery: Delivery, record: Any) -> None:
+    async def _resolve(self, delivery: Delivery) -> dict[str, str]:
+        """The topics a delivery names, by id, created on sight; raises if one was recreated."""
+        expected = {part.topic: part.topic_id for part in delivery.parts if part.topic_id}
+        for name, topic_id in {**expected, **delivery.sources}.items():
+            if self._topic_id(name) != topic_id:
+                raise StaleDelivery(
+                    f"topic {name} was deleted, or created again, since batch {delivery.batch} of "
+                    f"query {delivery.query} was planned; run it again"
+                )
+        topics = {}
+        for name in {part.topic for part in delivery.parts}:
+            topics[name] = (await self._topics.ensure(name, explicit=True)).id
+        for where in delivery.cursors:
+            topics[where.topic] = self._topics.get(where.topic).id
+        return topics
+
+    async def _check_cursors(self, cursors: Mapping[ReaderPartition, int]) -> None:
+        """No cursor may end up past what there is."""
+        for (_, topic, partition), offset in cursors.items():
+            check_cursor(await self._topics.open_partition(topic, partition), offset)
+
+    def _write_down(self, delivery: Delivery, record: DeliveryRecord) -> None:
         """On the metadata thread, where every cursor moves: so none moves between look and step."""
         for where, start in delivery.starts.items():
-            cursor = self._catalog.cursor(where)
+            cursor = self._store.catalog.cursor(where)
             stands = cursor.offset if cursor else 0
             if stands != start:
                 raise StaleDelivery(
                     f"reader {where.reader} of {where.topic}-{where.partition} stands at {stands}, "
                     f"and query {delivery.query} delivers from {start}: another driver is at work"
                 )
-        self._catalog.put_sink(delivery.query, record)
+        self._registry.put(delivery.query, record)
 
-    def _number(self, staging: Path, parts: Sequence[Part], numbers: dict[str, int]) -> list[Part]:
-        """On a background thread: check every staged byte and count on from ``numbers``."""
-        numbered = []
-        room = staged.Room()
-        for part in parts:
-            partition = self._partition(part)
-            if self._is_synced:
-                staged.sync(staging / part.file)
-            data = room.read([staging / part.file])
-            headers = self._produce.check(partition, data, STAGED_BATCH_BYTES_MAX)
-            records = sum(header.last_offset_delta + 1 for header in headers)
-            where = str(partition.tp)
-            sequence = numbers.get(where, 0)
-            numbers[where] = sequence + records
-            numbered.append(part._replace(sequence=sequence, records=records, size_bytes=len(data)))
-        if parts and self._is_synced:
-            for directory in (staging, staging.parent):
-                staged.sync(directory, os.O_DIRECTORY)
-        return numbered
-
-    async def _finish(self, query: str, record: Any) -> None:
+    async def _finish(self, query: str, record: DeliveryRecord) -> DeliveryRecord:
         """Append what the log does not have yet, then note that all is there."""
-        if record["done"]:
-            return
-        staging = self.staging(record["job"])
-        chains: dict[tuple[str, int], list[Part]] = {}
-        for part in (Part(*fields) for fields in record["parts"]):
-            chains.setdefault((part.topic, part.partition), []).append(part)
-        await _all_of(
-            self._append_chain(staging, chain, record["producer_id"]) for chain in chains.values()
-        )
+        try:
+            cancelled = await self._appender.append(record)
+            done = await self._note_done(query, record)
+        except CordwoodError as error:
+            self._quarantine(query, error)
+            raise
+        except OSError as error:
+            self._quarantine(query, error)
+            raise UnavailableError(f"the delivery of query {query}: {error}") from error
+        self.stats.delivered += 1
+        self.stats.cancelled_records += cancelled.total()
+        await self._forget(record.job)
+        return done
+
+    async def _note_done(self, query: str, record: DeliveryRecord) -> DeliveryRecord:
         now_ms = self._clock.now_ms()
         cursors = {
             ReaderPartition(reader, topic, partition): Cursor(offset, commit_ms=now_ms)
-            for reader, topic, partition, offset in record["cursors"]
+            for reader, topic, partition, offset in record.cursors
         }
-        done = {**record, "done": True, "parts": [], "cursors": []}
-        await self._in_meta(self._catalog.put_sink, query, done, cursors)
-        await self._forget(record["job"])
+        done = replace(record, is_done=True, parts=(), cursors=())
+        await self._in_meta(self._registry.put, query, done, cursors)
+        self._promised.pop(query, None)
+        self.quarantined.pop(query, None)
+        return done
 
-    async def _append_chain(self, staging: Path, chain: Sequence[Part], producer_id: int) -> None:
-        """The parts of one partition, in order; what fails keeps what follows it out."""
-        async with self._lanes:
-            room = staged.Room()
-            for run in plan_appends(chain, APPEND_BYTES):
-                await self._append(staging, run, producer_id, room)
+    # --- quarantine -----------------------------------------------------------------------
 
-    async def _append(
-        self, staging: Path, run: Sequence[Part], producer_id: int, room: staged.Room
-    ) -> None:
-        partition = self._partition(run[0])
+    def _quarantine(self, query: str, error: Exception) -> None:
+        if query not in self.quarantined:
+            logger.error("delivery.quarantined query=%s error=%s", query, error)
+        self.quarantined[query] = str(error)
 
-        def prepared() -> memoryview:
-            data = room.read([staging / part.file for part in run])
-            staged.stamp(data, producer_id, EPOCH, run[0].sequence)
-            return data
+    async def retry_quarantined(self) -> None:
+        """Finish what can be finished by now: a partition may be back, or space on the disk."""
+        for query in list(self.quarantined):
+            async with self._turn(query):
+                try:
+                    record = await self._in_meta(self._registry.get, query)
+                    if record is not None and not record.is_done:
+                        await self._finish(query, record)
+                except CordwoodError:
+                    continue  # logged, and named in health
+                except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+                    self._quarantine(query, error)
 
-        data = await self._in_background(prepared)
-        have = partition.producers.last_sequence(producer_id, EPOCH)
-        rest = staged.without_stored(data, have)
-        if rest:
-            await self._produce.submit(partition, rest, parse_headers(rest), strict=False)
+    async def give_up(self, query: str) -> dict[str, int]:
+        """Discard what is missing of a query's delivery; by partition, how many records.
 
-    def _partition(self, part: Part) -> Partition:
-        return self._topics.get(part.topic).partition(part.partition)
+        The rest of it holds: its cursors move, and the query goes on behind it. A query whose last
+        delivery is done is forgotten.
+        """
+        async with self._turn(query):
+            records, broken = self._registry.recent()
+            if query in broken or records.get(query, DeliveryRecord(batch=0)).is_done:
+                await self._in_meta(self._registry.erase, query)
+                self._promised.pop(query, None)
+                self.quarantined.pop(query, None)
+                return {}
+            record = records[query]
+            lost = await self._missing(record)
+            await self._note_done(query, record)
+            self.stats.discarded_records += sum(lost.values())
+            logger.warning("delivery.discarded query=%s records=%s", query, lost)
+            with contextlib.suppress(RequestError):
+                await self._forget(record.job)
+            return lost
+
+    async def _missing(self, record: DeliveryRecord) -> dict[str, int]:
+        try:
+            found = await self._appender.pending(record)
+        except CordwoodError:  # an offline partition cannot tell: count all that was for it
+            found = Counter()
+            for part in record.parts:
+                found[part[:2]] += part.records  # type: ignore[index]
+        return {f"{topic}-{number}": count for (topic, number), count in found.items() if count}
+
+    def describe(self, query: str | None = None) -> dict[str, dict[str, Any]]:
+        """Queries in memory: their last batch, whether it is done, and why it is not."""
+        records, broken = self._registry.recent()
+        rows: dict[str, dict[str, Any]] = {
+            name: {
+                "batch": record.batch,
+                "done": record.is_done,
+                "topics": sorted(record.topics),
+                "accepted_ms": record.accepted_ms,
+                "quarantined": self.quarantined.get(name),
+            }
+            for name, record in records.items()
+        }
+        rows |= {name: {"quarantined": str(error)} for name, error in broken.items()}
+        return rows if query is None else {name: row for name, row in rows.items() if name == query}
+
+    @property
+    def known_count(self) -> int:
+        """How many queries are in memory."""
+        return len(self._registry)
+
+    async def last_batch(self, query: str) -> int | None:
+        """The last batch a query delivered, also one of long ago."""
+        found = await self._in_meta(self._registry.get, query)
+        return None if found is None else int(found.batch)
 
     # --- the staging area -----------------------------------------------------------------
 
-    def staging(self, job: str) -> Path:
-        """Where a job stages its files."""
-        if not is_job_name(job):
-            raise RequestError(f"{job!r} is no job name; use letters, digits, . _ and -")
-        return self._store.data / STAGING_NAME / job
-
     async def upload(self, job: str, name: str, data: bytes) -> None:
         """Take one staged file from a job that cannot reach the data directory."""
-        if not is_job_name(name):
-            raise RequestError(f"{name!r} is no file name; use letters, digits, . _ and -")
-        await self._in_background(staged.write, self.staging(job) / name, data)
+        check_name(job, "job")
+        check_name(name, "file")
+        if job in self._promised.values():
+            raise RequestError(f"job {job} was delivered already; stage under a new name")
+        await self._in_background(self._write_file, job, name, data)
+
+    def _write_file(self, job: str, name: str, data: bytes) -> None:
+        with self._staging.new_job(job) as files:
+            files.write(name, [data])
 
     async def discard(self, job: str) -> None:
         """Forget a job's files, unless a delivery that was written down still needs them."""
+        check_name(job, "job")
         if job not in self._needed():
             await self._forget(job)
 
     async def sweep(self) -> list[str]:
-        """Forget what jobs that died have left, long after; their names."""
-        room = self._store.data / STAGING_NAME
-        found = await self._in_background(staged.find_leftovers, room, self._clock.now_ms())
-        swept = staged.plan_sweep(found, self._needed(), SWEEP_IDLE_MS)
+        """Forget what jobs that died have left, and queries that are idle, long after."""
+        found = await self._in_background(self._staging.leftovers, self._clock.now_ms())
+        swept = plan_sweep(found, self._needed(), SWEEP_IDLE_MS)
         for job in swept:
             if job in self._needed():  # it has come back just now
                 continue
-            await self._in_background(staged.forget, room / job)
+            await self._forget(job)
             logger.info("staging.swept job=%s nobody came back for its files", job)
+        await self.forget_idle()
         return swept
+
+    async def forget_idle(self) -> list[str]:
+        """Forget queries that delivered nothing for long; their names."""
+        records, _ = self._registry.recent()
+        idle = plan_forget(records, self._clock.now_ms(), ONCE_MS, self._retention_ms)
+        idle = [query for query in idle if query not in self._turns]
+        if idle:
+            await self._in_meta(self._forget_still_idle, idle)
+            logger.info("delivery.forgotten queries=%d", len(idle))
+        return idle
+
+    def _forget_still_idle(self, queries: Iterable[str]) -> None:
+        """On the metadata thread, as every record is written there."""
+        records, _ = self._registry.recent()
+        still = {query: records[query] for query in queries if query in records}
+        self._registry.forget(plan_forget(still, self._clock.now_ms(), ONCE_MS, self._retention_ms))
 
     async def keep_swept(self) -> None:
         """Sweep now and then, until cancelled."""
         while True:
             try:
                 await self.sweep()
-            except OSError as error:
+            except (CordwoodError, OSError) as error:
                 logger.warning("staging.unswept error=%s", error)
             await asyncio.sleep(SWEEP_S)
+            await self.retry_quarantined()
 
     def _needed(self) -> set[str]:
         """Jobs whose files a delivery has been promised, or is looking at."""
-        promised = {record["job"] for record in self._catalog.sinks.values() if not record["done"]}
-        return promised | set(self._under_way.values())
+        return {*self._promised.values(), *self._under_way.values()}
 
     async def _forget(self, job: str) -> None:
-        await self._in_background(staged.forget, self.staging(job))
+        await self._in_background(self._staging.remove, job)
+
+    # --- within ---------------------------------------------------------------------------
+
+    def _topic_id(self, name: str) -> str | None:
+        topic = self._topics.all().get(name)
+        return None if topic is None else topic.id
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, query: str) -> AsyncIterator[None]:
+        """One request of a query at a time; nothing is left of a query that has none."""
+        turn = self._turns.setdefault(query, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._turns[query]
 
     async def _in_background(self, act: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._background, act, *arguments)
 
-    async def _in_meta(self, change: Any, *arguments: Any) -> Any:
+    async def _in_meta(self, change: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._meta_thread, change, *arguments)
 
 
-def plan_appends(chain: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """A partition's parts in runs of about so many bytes, one part at least."""
-    run: list[Part] = []
-    for part in chain:
-        if run and sum(each.size_bytes for each in run) + part.size_bytes > bytes_max:
-            yield run
-            run = []
-        run.append(part)
-    if run:
-        yield run
-
-
-async def _all_of(acts: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """Side by side; what fails is raised when none is under way any more."""
-    for outcome in await asyncio.gather(*acts, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
+def _check_files(parts: Iterable[Part]) -> None:
+    """Raise ``RequestError`` for a name that could lead elsewhere."""
+    for part in parts:
+        check_name(part.file, "file")

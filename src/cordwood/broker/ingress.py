@@ -140,7 +140,8 @@ class IngressDesk:
         warm_soon()  # an idle broker does not carry the kernels; lines go the plain way meanwhile
         await self._topics.ensure(self._config.dead_letter_topic)
         topic = await self._topics.ensure(self._config.ingress_topic)
-        session = IngressSession(peer, topic.partition(0), tell, close, hold, resume)
+        partition = await self._topics.open_partition(topic.name, 0)
+        session = IngressSession(peer, partition, tell, close, hold, resume)
         session.drained.set()
         return session
 
@@ -351,6 +352,7 @@ class IngressDesk:
         """Lines have no other copy, so they wait for space; and their numbers may have gaps."""
         append.hold = True
         append.strict = False
+        append.is_key_checked = True  # a line without a routing key is a dead letter
         self._writer.submit(append)
         self.stats.records += append.records
         self.stats.bytes += len(append.data)

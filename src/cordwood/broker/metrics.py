@@ -1,5 +1,9 @@
 """The metrics: a table of names and meanings, and one walk over plain counters when asked.
 
+One function per family of metrics, each a generator that does little before its next sample: others
+are served in between (``exposition``). One that must look at much before it has one yields None.
+What others may change meanwhile is copied before it is walked over.
+
 Nothing is counted here: hot paths change plain integers of their own, and a scrape reads them. The
 table makes ``docs/metrics.md``; a sample whose name is not in it is our own mistake.
 """
@@ -8,11 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cordwood.batch.warmth import is_warm
+from cordwood.broker.lag import PartitionLag, by_topic, furthest_behind, group_lags
 from cordwood.broker.pipeline import PipelineState
-from cordwood.log.commit import SYNC_BUCKETS
+from cordwood.log.registry import Condition
+from cordwood.model import TopicPartition
 
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
@@ -35,6 +41,7 @@ class Sample(NamedTuple):
 
 
 TOPIC: Final = ("topic", "partition")
+GROUP_LAGS_MAX: Final = 1000  # pairs of group and topic in one scrape
 
 METRICS: Final[dict[str, Metric]] = {
     "cordwood_info": Metric("gauge", "1, with the version as a label.", ("version",)),
@@ -48,6 +55,9 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_writer_waiting_records": Metric("gauge", "Records waiting for the writer."),
     "cordwood_writer_waiting_bytes": Metric("gauge", "Batch bytes waiting for the writer."),
     "cordwood_disk_full": Metric("gauge", "1 while appends wait for disk space."),
+    "cordwood_data_directory_lost": Metric(
+        "gauge", "1 when the data directory was moved, replaced or removed under the broker."
+    ),
     "cordwood_ingress_records_total": Metric("counter", "Lines taken as records."),
     "cordwood_ingress_duplicates_total": Metric("counter", "Resent lines that were not stored."),
     "cordwood_ingress_rejected_total": Metric("counter", "Lines sent to the dead letters."),
@@ -57,14 +67,45 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_connections_accepted_total": Metric("counter", "Connections accepted.", ("door",)),
     "cordwood_connections_refused_total": Metric("counter", "Refused: door full.", ("door",)),
     "cordwood_connections_idle_closed_total": Metric("counter", "Closed as idle.", ("door",)),
+    "cordwood_connections_foreign_total": Metric(
+        "counter",
+        "Peers that spoke another protocol (HTTP or TLS to a line listener), and HTTP requests for "
+        "a foreign host or of a foreign page.",
+        ("door", "error"),
+    ),
     "cordwood_log_start_offset": Metric("gauge", "First offset still here.", TOPIC),
     "cordwood_high_watermark": Metric("gauge", "Records below it are durable.", TOPIC),
     "cordwood_log_bytes": Metric("gauge", "Bytes of the partition's segments.", TOPIC),
     "cordwood_segments": Metric("gauge", "Segments by state.", (*TOPIC, "state")),
     "cordwood_segments_held": Metric("gauge", "Segments due but held back now.", TOPIC),
     "cordwood_archived_end_offset": Metric("gauge", "Records below it are in bundles.", TOPIC),
-    "cordwood_archive_bundles": Metric("gauge", "Archive bundles read back and verified.", TOPIC),
-    "cordwood_partition_offline": Metric("gauge", "1 when the files cannot be served.", TOPIC),
+    "cordwood_archive_bundles": Metric("gauge", "Archive bundles that jobs have read back.", TOPIC),
+    "cordwood_archive_verified_end_offset": Metric(
+        "gauge", "Records below it are in bundles that the broker itself has read.", TOPIC
+    ),
+    "cordwood_partitions_unopened": Metric(
+        "gauge", "Partitions not opened since the start: no metrics yet, no part in sums."
+    ),
+    "cordwood_partition_offline": Metric(
+        "gauge", "1 when the partition takes no writes, or cannot be served at all.", TOPIC
+    ),
+    "cordwood_partition_problem": Metric(
+        "gauge", "1 while something is wrong with the partition.", (*TOPIC, "condition")
+    ),
+    "cordwood_damaged_ranges": Metric(
+        "gauge", "Ranges of offsets that cannot be read, without accepted ones.", TOPIC
+    ),
+    "cordwood_accepted_damaged_ranges": Metric(
+        "gauge", "Ranges of offsets that cannot be read, which an operator accepted.", TOPIC
+    ),
+    "cordwood_damage_found_total": Metric(
+        "counter", "Damaged ranges found by reads and by the scrub."
+    ),
+    "cordwood_scrubbed_segments_total": Metric("counter", "Sealed segments the scrub read."),
+    "cordwood_scrubbed_bytes_total": Metric("counter", "Bytes the scrub read."),
+    "cordwood_background_tasks_died": Metric(
+        "gauge", "Tasks of the broker that ended by a mistake; restart it.", ("task",)
+    ),
     "cordwood_cuts_total": Metric("counter", "Segments sealed.", (*TOPIC, "reason")),
     "cordwood_reclaims_total": Metric("counter", "Segments reclaimed.", ("reason",)),
     "cordwood_reclaimed_bytes_total": Metric("counter", "Bytes reclaimed."),
@@ -80,7 +121,18 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_reader_held_bytes": Metric(
         "gauge", "Bytes of segments a registered reader has not passed.", ("reader", *TOPIC)
     ),
-    "cordwood_topic_bytes": Metric("gauge", "Bytes of a topic's segments.", ("topic", "cleanup")),
+    "cordwood_group_lag_records": Metric(
+        "gauge", "Records a consumer group has not committed, all partitions.", ("group", "topic")
+    ),
+    "cordwood_group_lag_records_max": Metric(
+        "gauge", "The same of the partition furthest behind.", ("group", "topic")
+    ),
+    "cordwood_group_lags_left_out": Metric(
+        "gauge", "Pairs of group and topic not shown: only the 1,000 furthest behind are."
+    ),
+    "cordwood_topic_bytes": Metric(
+        "gauge", "Bytes of a topic's segments, once all of it is open.", ("topic", "cleanup")
+    ),
     "cordwood_log_cleaner_compactions_total": Metric("counter", "Compaction passes.", TOPIC),
     "cordwood_log_cleaner_cleaned_bytes_total": Metric("counter", "Bytes compaction freed.", TOPIC),
     "cordwood_log_cleaner_dirty_ratio": Metric(
@@ -88,19 +140,35 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "cordwood_log_cleaner_duration_seconds": Metric("gauge", "What the last pass took.", TOPIC),
     "cordwood_log_cleaner_live_records": Metric("gauge", "Records the last pass left.", TOPIC),
-    "cordwood_log_cleaner_keyless_records_total": Metric(
-        "counter", "Records without a key that compaction removed.", TOPIC
+    "cordwood_log_cleaner_keyless_records": Metric(
+        "gauge", "Records without a key in the compacted part; compaction keeps them.", TOPIC
     ),
     "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while passes fail.", TOPIC),
+    "cordwood_deliveries_total": Metric("counter", "Batches of Spark queries appended whole."),
+    "cordwood_deliveries_known": Metric("gauge", "Queries whose last delivery is in memory."),
+    "cordwood_deliveries_quarantined": Metric(
+        "gauge", "Accepted deliveries that cannot be finished; each blocks its own query."
+    ),
+    "cordwood_delivery_cancelled_records_total": Metric(
+        "counter", "Records of accepted deliveries whose topic was deleted before they were stored."
+    ),
+    "cordwood_delivery_discarded_records_total": Metric(
+        "counter", "Records given up with a delivery that an operator discarded."
+    ),
     "cordwood_pipeline_up": Metric("gauge", "1 while the embedded pipeline runs its jobs."),
+    "cordwood_pipeline_wanted": Metric("gauge", "1 when the embedded pipeline should be up."),
     "cordwood_pipeline_restarts_total": Metric("counter", "Times the pipeline was restarted."),
+    "cordwood_pipeline_job_up": Metric(
+        "gauge", "1 while the job runs, or its last round went well.", ("name",)
+    ),
+    "cordwood_pipeline_job_failures_total": Metric("counter", "Times a job failed.", ("name",)),
     "cordwood_resident_memory_bytes": Metric("gauge", "Resident memory of the broker."),
 }
 
 
-def samples(broker: Broker) -> Iterator[Sample]:
-    """Every sample of one scrape."""
-    yield from _process(broker)
+def samples(broker: Broker) -> Iterator[Sample | None]:
+    """Every sample of one scrape; None where a family goes on without one yet."""
+    yield from _process()
     yield from _writer(broker)
     yield from _ingress(broker)
     yield from _connections(broker)
@@ -108,80 +176,14 @@ def samples(broker: Broker) -> Iterator[Sample]:
     yield from _monitor(broker)
     yield from _readers(broker)
     yield from _compaction(broker)
+    yield from _deliveries(broker)
+    yield from _health(broker)
+    yield from _pipeline(broker)
+    yield from _groups(broker)
 
 
-def exposition(broker: Broker) -> bytes:
-    """Prometheus's text format."""
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    registry = CollectorRegistry()
-    registry.register(_Collector(broker))
-    return generate_latest(registry)
-
-
-def snapshot(broker: Broker) -> dict[str, Any]:
-    """The same samples as JSON, for the METRICS command: labelled ones as lists."""
-    found: dict[str, Any] = {}
-    for sample in samples(broker):
-        if sample.labels:
-            found.setdefault(sample.name, []).append({**sample.labels, "value": sample.value})
-        else:
-            found[sample.name] = sample.value
-    stats = broker.writer.stats
-    found["cordwood_fsync_seconds"] = {"count": stats.syncs, "sum": stats.sync_seconds}
-    return found
-
-
-class _Collector:
-    """What prometheus_client asks."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        families: dict[str, Any] = {}
-        for sample in samples(self._broker):
-            row = METRICS[sample.name]
-            if sample.name not in families:
-                name = sample.name.removesuffix("_total")
-                families[sample.name] = kinds[row.kind](name, row.doc, labels=row.labels)
-            families[sample.name].add_metric(
-                [sample.labels[label] for label in row.labels], sample.value
-            )
-        yield from families.values()
-        name = "cordwood_fsync_seconds"
-        buckets = _sync_buckets(self._broker.writer.stats.sync_buckets)
-        yield HistogramMetricFamily(
-            name,
-            METRICS[name].doc,
-            buckets=buckets,
-            sum_value=self._broker.writer.stats.sync_seconds,
-        )
-
-
-def _sync_buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Cumulative, as the format wants them."""
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip([*map(str, SYNC_BUCKETS), "+Inf"], list(counts), strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
-
-
-def _process(broker: Broker) -> Iterator[Sample]:
+def _process() -> Iterator[Sample]:
     from cordwood import __version__
-
-    is_up = broker.pipeline.state is PipelineState.UP
-    yield Sample("cordwood_pipeline_up", int(is_up))
-    yield Sample("cordwood_pipeline_restarts_total", broker.pipeline.restarts)
 
     yield Sample("cordwood_info", 1, {"version": __version__})
     yield Sample("cordwood_kernels_loaded", int(is_warm()))
@@ -198,6 +200,7 @@ def _writer(broker: Broker) -> Iterator[Sample]:
     yield Sample("cordwood_writer_waiting_records", broker.writer.waiting_records)
     yield Sample("cordwood_writer_waiting_bytes", broker.writer.waiting_bytes)
     yield Sample("cordwood_disk_full", int(stats.disk_full))
+    yield Sample("cordwood_data_directory_lost", int(bool(broker.directory.problem)))
 
 
 def _ingress(broker: Broker) -> Iterator[Sample]:
@@ -207,17 +210,24 @@ def _ingress(broker: Broker) -> Iterator[Sample]:
 
 
 def _connections(broker: Broker) -> Iterator[Sample]:
-    for name, door in broker.doors.items():
+    for name, door in list(broker.doors.items()):
         labels = {"door": name}
         yield Sample("cordwood_connections", len(door.links), labels)
         yield Sample("cordwood_connections_accepted_total", door.accepted, labels)
         yield Sample("cordwood_connections_refused_total", door.refused, labels)
         yield Sample("cordwood_connections_idle_closed_total", door.timed_out, labels)
+        for error, count in list(door.foreign.items()):
+            yield Sample("cordwood_connections_foreign_total", count, {**labels, "error": error})
 
 
-def _partitions(broker: Broker) -> Iterator[Sample]:
-    for topic in list(broker.store.topics):
-        for partition in broker.store.partitions(topic):
+def _partitions(broker: Broker) -> Iterator[Sample | None]:
+    unopened = 0
+    for topic, live in list(broker.store.topics.items()):
+        for partition in live.held():
+            if not partition.is_open:
+                unopened += 1
+                yield None
+                continue
             labels = {"topic": topic, "partition": str(partition.tp.partition)}
             yield Sample("cordwood_log_start_offset", partition.log_start_offset, labels)
             yield Sample("cordwood_high_watermark", partition.high_watermark, labels)
@@ -232,22 +242,67 @@ def _partitions(broker: Broker) -> Iterator[Sample]:
             bundles = broker.store.catalog.bundles(partition.tp)
             yield Sample("cordwood_archived_end_offset", bundles.end, labels)
             yield Sample("cordwood_archive_bundles", len(bundles.entries()), labels)
-    for tp in broker.store.offline:
-        labels = {"topic": tp.topic, "partition": str(tp.partition)}
-        yield Sample("cordwood_partition_offline", 1, labels)
+            yield Sample("cordwood_archive_verified_end_offset", bundles.verified_end, labels)
+    yield Sample("cordwood_partitions_unopened", unopened)
+
+
+def _health(broker: Broker) -> Iterator[Sample]:
+    registry = broker.store.health
+    for tp in registry.reasons(Condition.OFFLINE, Condition.READ_ONLY):
+        yield Sample("cordwood_partition_offline", 1, _labels(tp))
+    for condition in Condition:
+        for tp in registry.reasons(condition):
+            labels = {**_labels(tp), "condition": condition.value}
+            yield Sample("cordwood_partition_problem", 1, labels)
+    for tp, ranges in registry.damaged().items():
+        yield Sample("cordwood_damaged_ranges", len(ranges), _labels(tp))
+    for tp, ranges in registry.accepted().items():
+        yield Sample("cordwood_accepted_damaged_ranges", len(ranges), _labels(tp))
+    yield Sample("cordwood_damage_found_total", registry.damage_found)
+    yield Sample("cordwood_scrubbed_segments_total", broker.scrub.stats.segments)
+    yield Sample("cordwood_scrubbed_bytes_total", broker.scrub.stats.size_bytes)
+    for task in list(broker.background.died):
+        yield Sample("cordwood_background_tasks_died", 1, {"task": task})
+
+
+def _labels(tp: TopicPartition) -> dict[str, str]:
+    return {"topic": tp.topic, "partition": str(tp.partition)}
+
+
+def _pipeline(broker: Broker) -> Iterator[Sample]:
+    facts = broker.pipeline
+    yield Sample("cordwood_pipeline_up", int(facts.state is PipelineState.UP))
+    yield Sample("cordwood_pipeline_wanted", int(facts.is_wanted))
+    yield Sample("cordwood_pipeline_restarts_total", facts.restarts)
+    for job, count in list(facts.job_failures.items()):
+        yield Sample("cordwood_pipeline_job_failures_total", count, {"name": job})
+        yield Sample("cordwood_pipeline_job_up", int(facts.is_job_up(job)), {"name": job})
+
+
+def _groups(broker: Broker) -> Iterator[Sample | None]:
+    found: list[PartitionLag] = []
+    for cursor in group_lags(broker.store):
+        found.append(cursor)
+        yield None
+    lags, left_out = furthest_behind(by_topic(found), GROUP_LAGS_MAX)
+    for lag in lags:
+        labels = {"group": lag.group, "topic": lag.topic}
+        yield Sample("cordwood_group_lag_records", lag.records, labels)
+        yield Sample("cordwood_group_lag_records_max", lag.records_max, labels)
+    yield Sample("cordwood_group_lags_left_out", left_out)
 
 
 def _monitor(broker: Broker) -> Iterator[Sample]:
     stats = broker.monitor.stats
-    for reason, count in stats.reclaims.items():
+    for reason, count in list(stats.reclaims.items()):
         yield Sample("cordwood_reclaims_total", count, {"reason": reason})
     yield Sample("cordwood_reclaimed_bytes_total", stats.reclaimed_bytes)
-    for reader, count in stats.lost_records.items():
+    for reader, count in list(stats.lost_records.items()):
         yield Sample("cordwood_lost_records_total", count, {"reader": reader})
 
 
 def _readers(broker: Broker) -> Iterator[Sample]:
-    for row in broker.readers.describe(None):
+    for row in broker.readers.rows(None):
         labels = {
             "reader": row["reader"],
             "topic": row["topic"],
@@ -258,12 +313,24 @@ def _readers(broker: Broker) -> Iterator[Sample]:
         yield Sample("cordwood_reader_held_bytes", row["held_bytes"], labels)
 
 
-def _compaction(broker: Broker) -> Iterator[Sample]:
+def _deliveries(broker: Broker) -> Iterator[Sample]:
+    stats = broker.gate.stats
+    yield Sample("cordwood_deliveries_total", stats.delivered)
+    yield Sample("cordwood_deliveries_known", broker.gate.known_count)
+    yield Sample("cordwood_deliveries_quarantined", len(broker.gate.quarantined))
+    yield Sample("cordwood_delivery_cancelled_records_total", stats.cancelled_records)
+    yield Sample("cordwood_delivery_discarded_records_total", stats.discarded_records)
+
+
+def _compaction(broker: Broker) -> Iterator[Sample | None]:
     for name, topic in list(broker.store.topics.items()):
+        if not all(partition.is_open for partition in topic.held()):
+            yield None  # not yet known
+            continue
         size_bytes = sum(partition.size_bytes for partition in topic.online())
         cleanup = ",".join(sorted(topic.config.cleanup_policy))
         yield Sample("cordwood_topic_bytes", size_bytes, {"topic": name, "cleanup": cleanup})
-    for partition, facts, plan in broker.compaction.look():
+    for partition, facts, plan in broker.compaction.looks():
         state = facts.state
         labels = {"topic": partition.tp.topic, "partition": str(partition.tp.partition)}
         values = {
@@ -272,7 +339,7 @@ def _compaction(broker: Broker) -> Iterator[Sample]:
             "dirty_ratio": plan.ratio,
             "duration_seconds": state.duration_ms / 1000,
             "live_records": state.live_records,
-            "keyless_records_total": state.keyless_records,
+            "keyless_records": state.keyless_records,
             "quarantined": int(state.failures > 0),
         }
         for name, value in values.items():

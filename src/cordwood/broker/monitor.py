@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cordwood.broker.topics import TopicDesk
+from cordwood.broker.turns import in_turns
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
 from cordwood.decide.retention import Reason, RetentionPlan, plan_retention
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.partition import Partition
+from cordwood.log.registry import Condition
 from cordwood.log.store import Store
 from cordwood.model import TopicPartition
 
@@ -59,46 +61,84 @@ class Monitor:
         """Look every ``monitor.interval.ms`` until cancelled."""
         while True:
             await asyncio.sleep(self._config.monitor_interval_ms / 1000)
-            try:
-                await self.look()
-            except CordwoodError as error:
-                logger.warning("monitor.failed error=%s", error)
+            await self.look()
 
     async def look(self) -> None:
-        """One round: cut what is old, reclaim what may go, tidy, hash what was sealed."""
-        for topic in list(self._store.topics):
-            for partition in self._store.partitions(topic):
-                await self._topics.on_writer(partial(self._cut_if_due, partition))
-            await self.reclaim(topic)
-        await self._topics.on_writer(self._purge)
+        """One round: cut what is old, reclaim what may go, tidy, hash what was sealed.
+
+        What goes wrong with one partition is reported of it and holds up no other.
+        """
+        topics = list(self._store.topics)
+        partitions = (each for name in topics for each in self._store.partitions(name))
+        async for partition in in_turns(partitions):
+            await self._look_at(partition)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._background, self._store.hash_sealed)
 
+    async def _look_at(self, partition: Partition) -> None:
+        """What is due is done on the writer thread; most of many partitions are idle."""
+        with self._store.guard(partition, Condition.RETENTION_FAILED):
+            if self._is_due(partition):
+                await self._topics.on_writer(partial(self._cut_and_reclaim, partition))
+        if partition.has_deleted:
+            with self._store.guard(partition, Condition.PURGE_FAILED):
+                await self._topics.on_writer(partial(self._purge, partition))
+
+    def _is_due(self, partition: Partition) -> bool:
+        """Whether anything would be cut or dropped now; the writer thread decides it again."""
+        active = partition.segments()[-1]
+        if plan_roll(active, 0, 0, partition.config, self._clock.now_ms()) is not None:
+            return True
+        plan = self.plan(partition)
+        if plan.drops or plan.roll_active:
+            return True
+        self._report(partition, plan)
+        return False
+
     async def cut(self, topic: str) -> int:
-        """Seal the active segments of a topic now; how many held records and were sealed."""
-        partitions = [self._topics.get(topic).partition(0), *self._store.partitions(topic)[1:]]
-        sealed = 0
-        for partition in partitions:
-            sealed += await self._topics.on_writer(partial(self._cut, partition, RollReason.DEMAND))
+        """Seal the active segments of a topic now; how many held records and were sealed.
+
+        Every partition is tried; then the first error is raised.
+        """
+        live = await self._topics.open_topic(topic)
+        sealed, errors = 0, []
+        for number in range(live.partition_count):
+            try:
+                cut = partial(self._cut, live.partition(number), RollReason.DEMAND)
+                sealed += await self._topics.on_writer(cut)
+            except CordwoodError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return sealed
 
     async def reclaim(self, topic: str | None) -> int:
-        """Drop what the policies let go now; how many segments went."""
-        names = [topic] if topic else list(self._store.topics)
-        dropped = 0
-        for name in names:
-            self._topics.get(name)
+        """Drop what the policies let go now; how many segments went.
+
+        Every partition is tried; then the first error is raised.
+        """
+        if topic is not None:
+            await self._topics.open_topic(topic)
+        dropped, errors = 0, []
+        for name in [topic] if topic else list(self._store.topics):
             for partition in self._store.partitions(name):
-                dropped += await self._topics.on_writer(partial(self._reclaim, partition))
+                try:
+                    dropped += await self._topics.on_writer(partial(self._reclaim, partition))
+                except CordwoodError as error:
+                    if self._store.is_live(partition):  # one deleted meanwhile has nothing to drop
+                        errors.append(error)
+        if errors:
+            raise errors[0]
         return dropped
 
     # --- on the writer thread -------------------------------------------------------------
 
-    def _cut_if_due(self, partition: Partition) -> None:
+    def _cut_and_reclaim(self, partition: Partition) -> None:
         active = partition.segments()[-1]
         reason = plan_roll(active, 0, 0, partition.config, self._clock.now_ms())
         if reason is not None:
             self._cut(partition, reason)
+        self._reclaim(partition)
 
     def _cut(self, partition: Partition, reason: RollReason) -> bool:
         return self._store.roll(partition, reason) is not None
@@ -129,12 +169,12 @@ class Monitor:
         """How far RECLAIM may go for the archive's sake."""
         if not partition.config.archive_required:
             return KEEP_ALL
-        return self._store.catalog.bundles(partition.tp).end
+        bundles = self._store.catalog.bundles(partition.tp)
+        is_trusted = partition.config.archive_verified_by == "job"
+        return bundles.end if is_trusted else bundles.verified_end
 
-    def _purge(self) -> None:
-        for topic in list(self._store.topics):
-            for partition in self._store.partitions(topic):
-                partition.purge_deleted(self._clock.now_ms())
+    def _purge(self, partition: Partition) -> None:
+        partition.purge_deleted(self._clock.now_ms())
 
     def _report(self, partition: Partition, plan: RetentionPlan) -> None:
         for drop in plan.drops:

@@ -1,68 +1,137 @@
-"""The desk for appends: checks what the topic asks of a batch, hands it to the writer.
+"""The desk for appends: checks every batch (``checks``), hands it to the writer.
 
-What a producer sent is stored as it arrived: this desk reads batch headers, never records, except
-where a topic's policy is about records (a compacted topic refuses one without a key).
+What a producer sent is stored as it arrived, once every record in it could be read. The event loop
+checks what takes a moment; the rest goes to a thread, one batch at a time, in order per partition.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from cordwood.batch.header import BatchHeader, check_batches, parse_headers
-from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.batch.warmth import is_warm, warm_soon
+from cordwood.batch.compress import INFLATED_BYTES_MAX
+from cordwood.batch.header import BatchHeader, parse_headers
+from cordwood.batch.records import encode_batch
+from cordwood.broker import checks
+from cordwood.broker.aside import Aside
+from cordwood.broker.checks import Rules, producer_rules
 from cordwood.clock import Clock
-from cordwood.errors import CordwoodError, InvalidRecord
+from cordwood.errors import CordwoodError
 from cordwood.log.commit import Append
 from cordwood.log.partition import Appended, Outcome, Partition
 from cordwood.log.writer import Writer
 from cordwood.model import Header, Record
 
-KERNEL_RECORDS = 16  # so many keys a kernel checks in the time of its call
+Admit = Callable[[BatchHeader], None]
 
 
 class ProduceDesk:
     """Where every append but the ingress door's own lines goes through."""
 
-    def __init__(self, writer: Writer, clock: Clock) -> None:
+    def __init__(
+        self, writer: Writer, clock: Clock, inflated_bytes_max: int = INFLATED_BYTES_MAX
+    ) -> None:
+        """``inflated_bytes_max``: of one compressed batch of a producer."""
         self._writer = writer
         self._clock = clock
+        self._inflated_bytes_max = inflated_bytes_max
+        self._checking = Aside("cordwood-check")
+        self._behind: Counter[Partition] = Counter()  # appends whose check is under way
+        self.on_checked: Callable[[], None] = lambda: None
+
+    @property
+    def checking_bytes(self) -> int:
+        """In appends whose check is under way on the other thread."""
+        return self._checking.bytes
+
+    async def stop(self) -> None:
+        """Before the writer closes: what is being checked goes to it."""
+        await self._checking.stop()
 
     def append(
         self, partition: Partition, data: bytes | bytearray | memoryview
     ) -> asyncio.Future[Appended]:
-        """Append whole batches as a client sent them; the future ends when they are durable.
-
-        Raises at once what the client can mend: a bad checksum, a batch too large, a record the
-        topic's policy refuses.
-        """
-        headers = self.check(partition, data, partition.config.max_message_bytes)
-        return self.submit(partition, bytearray(data), headers)
+        """As ``append_then``; the future ends when the batch is durable."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.append_then(partition, bytearray(data), partial(_settle, future))
+        return future
 
     def append_then(
         self,
         partition: Partition,
         data: bytes | bytearray | memoryview,
         done: Callable[[Outcome], None],
+        *,
+        admit: Admit = lambda _: None,
+        is_for_loop: bool = True,
     ) -> None:
-        """As ``append``, telling ``done`` on the loop; writable ``data`` is the log's from now on.
+        """Append a producer's batch; ``done`` hears on the loop when it is durable.
 
-        Offsets are patched into it where it lies: the bytes of a frame are copied no more on
-        their way to the file.
+        Writable ``data`` is the log's from now on: offsets are patched into it where it lies, and
+        the bytes of a frame are copied no more on their way to the file. Raises at once, or tells
+        ``done``, what the client can mend. What takes long to check (a large batch, one that
+        inflates far, or any while ``is_for_loop`` is False) is checked on another thread, and what
+        comes for the same partition meanwhile stays behind it. ``admit`` is asked on the loop just
+        before the batch goes to the writer, and may raise.
         """
-        headers = self.check(partition, data, partition.config.max_message_bytes)
         mine = memoryview(data)
-        self._submit(partition, bytearray(data) if mine.readonly else mine, headers, done)
+        if mine.readonly:
+            mine = memoryview(bytearray(data))
+        rules = producer_rules(
+            partition.tp.topic, partition.config, self._inflated_bytes_max, self._clock.now_ms()
+        )
+        if is_for_loop and partition not in self._behind and len(mine) <= checks.LOOP_BYTES:
+            header: BatchHeader | None = checks.check_frame(mine, rules)
+            assert header is not None
+            if checks.is_for_loop(mine, header):
+                bytes_max = min(checks.LOOP_INFLATED_BYTES, self._inflated_bytes_max)
+                header = checks.check_records(mine, header, rules, bytes_max)
+                if header is not None:
+                    admit(header)
+                    self._submit(partition, mine, [header], done, is_key_checked=rules.needs_keys)
+                    return
+        self._append_checked(partition, mine, rules, done, admit)
+
+    def _append_checked(
+        self,
+        partition: Partition,
+        data: memoryview,
+        rules: Rules,
+        done: Callable[[Outcome], None],
+        admit: Admit,
+    ) -> None:
+        """Check on the other thread, which keeps the order, then append."""
+
+        def checked(found: asyncio.Future[BatchHeader]) -> None:
+            self._behind[partition] -= 1
+            if not self._behind[partition]:
+                del self._behind[partition]
+            try:
+                header = found.result()
+                admit(header)
+                self._submit(partition, data, [header], done, is_key_checked=rules.needs_keys)
+            except CordwoodError as error:
+                done(error)
+            except Exception:  # our own mistake: the loop reports it, and nobody waits for ever
+                done(CordwoodError("the broker failed to check this batch; its log says why"))
+                raise
+            finally:
+                self.on_checked()
+
+        self._behind[partition] += 1
+        self._checking.run(lambda: checks.check_whole(data, rules), checked, size_bytes=len(data))
 
     def check(
         self, partition: Partition, data: bytes | bytearray | memoryview, batch_bytes_max: int
     ) -> list[BatchHeader]:
-        """The headers of batches this partition would take; raises why it would not."""
-        headers = check_batches(data, batch_bytes_max)
-        if "compact" in partition.config.cleanup_policy:
-            _check_keys(data, headers, partition)
-        return headers
+        """The headers of staged batches this partition would take; raises why it would not.
+
+        For a thread that may take its time.
+        """
+        needs_keys = "compact" in partition.config.cleanup_policy
+        return checks.check_staged(data, partition.tp.topic, batch_bytes_max, needs_keys=needs_keys)
 
     def append_record(
         self, partition: Partition, key: bytes | None, value: bytes | None
@@ -74,14 +143,18 @@ class ProduceDesk:
     def append_values(
         self, partition: Partition, values: Sequence[tuple[bytes, tuple[Header, ...]]]
     ) -> asyncio.Future[Appended]:
-        """Append values with their headers as one batch; on a full disk it waits for space."""
+        """Append values with their headers as one batch; on a full disk it waits for space.
+
+        They have no keys and nobody to be told, so they are not refused for it; compaction, should
+        the topic ask for it, keeps what has no key.
+        """
         now_ms = self._clock.now_ms()
         records = [
             Record(offset, now_ms, None, value, headers)
             for offset, (value, headers) in enumerate(values)
         ]
         data = bytearray(encode_batch(records))
-        return self.submit(partition, data, parse_headers(data), hold=True)
+        return self.submit(partition, data, parse_headers(data), hold=True, is_key_checked=True)
 
     def submit(
         self,
@@ -91,19 +164,15 @@ class ProduceDesk:
         *,
         hold: bool = False,
         strict: bool = True,
+        is_key_checked: bool = False,
     ) -> asyncio.Future[Appended]:
-        """Queue checked batches."""
+        """Queue checked batches; ``is_key_checked``: they were promised, or seen to have keys."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Outcome) -> None:
-            if future.done():  # the client went away
-                return
-            if isinstance(outcome, CordwoodError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self._submit(partition, data, headers, done, hold=hold, strict=strict)
+        done = partial(_settle, future)
+        self._submit(
+            partition, data, headers, done,
+            hold=hold, strict=strict, is_key_checked=is_key_checked,
+        )  # fmt: skip
         return future
 
     def _submit(
@@ -115,43 +184,18 @@ class ProduceDesk:
         *,
         hold: bool = False,
         strict: bool = True,
+        is_key_checked: bool = False,
     ) -> None:
         records = sum(header.count for header in headers)
         append = Append(partition, data, headers, records, done, hold=hold, strict=strict)
+        append.is_key_checked = is_key_checked
         self._writer.submit(append)
 
 
-def _check_keys(
-    data: bytes | bytearray | memoryview, headers: list[BatchHeader], partition: Partition
-) -> None:
-    """A compacted topic keeps the newest record of each key, so each record must have one.
-
-    A kernel looks at 10,000 records in 0.7 ms; the plain way takes 56, and the loop serves nobody
-    meanwhile. Few records are quicker read plainly, and so are all until the kernel is there.
-    """
-    if sum(header.count for header in headers) < KERNEL_RECORDS:
-        is_keyed = _is_keyed(data, headers)
-    elif is_warm():
-        is_keyed = _is_keyed_by_kernel(data)
+def _settle(future: asyncio.Future[Appended], outcome: Outcome) -> None:
+    if future.done():  # the client went away
+        return
+    if isinstance(outcome, CordwoodError):
+        future.set_exception(outcome)
     else:
-        warm_soon()
-        is_keyed = _is_keyed(data, headers)
-    if not is_keyed:
-        raise InvalidRecord(
-            f"topic {partition.tp.topic} is compacted and takes no record without a key"
-        )
-
-
-def _is_keyed(data: bytes | bytearray | memoryview, headers: list[BatchHeader]) -> bool:
-    position = 0
-    for header in headers:
-        if not header.is_control and any(r.key is None for r in decode_batch(data, position)):
-            return False
-        position += header.size_bytes
-    return True
-
-
-def _is_keyed_by_kernel(data: bytes | bytearray | memoryview) -> bool:
-    from cordwood.batch.columns import is_keyed  # numpy is not for an idle broker
-
-    return is_keyed(data)
+        future.set_result(outcome)

@@ -7,13 +7,13 @@ share the next transaction, so a thousand readers cost a few syncs, not a thousa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
 from cordwood.clock import Clock
 from cordwood.decide.retention import watermark
-from cordwood.errors import CordwoodError, OffsetOutOfRange, UnknownReader
+from cordwood.errors import OffsetOutOfRange, UnknownReader
 from cordwood.log.partition import Partition
 from cordwood.log.store import Store
 from cordwood.meta.keys import Cursor, ReaderPartition
@@ -70,15 +70,20 @@ class ReaderDesk:
             return f"ARCHIVED {bundle.name}"
         return "PROCESSED" if positions and offset < min(positions.values()) else "UNKNOWN"
 
+    def topics(self) -> list[str]:
+        """The topics that have registered readers, in order."""
+        return sorted(name for name in list(self._catalog.topics) if self._catalog.registered(name))
+
     def describe(self, topic: str | None) -> list[dict[str, Any]]:
         """Every registered reader on every partition: its cursor, lag and the bytes it holds."""
-        names = [topic] if topic else sorted(self._catalog.topics)
-        rows = []
-        for name in names:
+        return list(self.rows(topic))
+
+    def rows(self, topic: str | None) -> Iterator[dict[str, Any]]:
+        """The same one by one."""
+        for name in [topic] if topic else self.topics():
             for partition in self._store.partitions(name):
-                positions = self._catalog.registered_positions(partition.tp)
-                rows += [self._describe(partition, reader, at) for reader, at in positions.items()]
-        return rows
+                for reader, at in self._catalog.registered_positions(partition.tp).items():
+                    yield self._describe(partition, reader, at)
 
     def _describe(self, partition: Partition, reader: str, position: int) -> dict[str, Any]:
         return {
@@ -112,7 +117,8 @@ class ReaderDesk:
             await self.reset(tp, reader, offset)
 
     async def reset(self, tp: TopicPartition, reader: str, offset: int) -> None:
-        """Put a cursor anywhere."""
+        """Put a cursor anywhere up to the partition's end; raises ``OffsetOutOfRange``."""
+        check_cursor(self._store.topic(tp.topic).partition(tp.partition), offset)
         cursor = Cursor(offset, commit_ms=self._clock.now_ms())
         await self.commit({ReaderPartition(reader, *tp): cursor})
 
@@ -137,7 +143,7 @@ class ReaderDesk:
             merged = {where: at for commits, _ in waiting for where, at in commits.items()}
             try:
                 await self._in_meta(self._catalog.commit_cursors, merged)
-            except CordwoodError:
+            except Exception:  # noqa: BLE001 - our own mistakes too: nobody waits for ever
                 await self._flush_singly(waiting)
             else:
                 for _, done in waiting:
@@ -148,7 +154,7 @@ class ReaderDesk:
         for commits, done in waiting:
             try:
                 await self._in_meta(self._catalog.commit_cursors, commits)
-            except CordwoodError as error:
+            except Exception as error:  # noqa: BLE001
                 _end(done, error)
             else:
                 _end(done, None)
@@ -158,7 +164,20 @@ class ReaderDesk:
         return await loop.run_in_executor(self._meta_thread, change, *arguments)
 
 
-def _end(future: asyncio.Future[None], error: CordwoodError | None) -> None:
+def check_cursor(partition: Partition, offset: int) -> None:
+    """Raise ``OffsetOutOfRange`` for a cursor past the partition's end: its reader would skip.
+
+    Kafka's own OffsetCommit is not held to this, as Kafka does not; every other way in is.
+    """
+    end = partition.high_watermark
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRange(
+            f"{partition.tp} ends at offset {end}, so no cursor can stand at {offset}; "
+            f"give an offset from 0 to {end}"
+        )
+
+
+def _end(future: asyncio.Future[None], error: Exception | None) -> None:
     if future.done():  # whoever waited has gone
         return
     if error:

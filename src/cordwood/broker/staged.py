@@ -1,19 +1,18 @@
-"""Staged files, as the gate handles them: their bytes, their numbers, and when they are swept.
+"""Staged parts as a delivery handles them: their bytes, and the numbers of their batches.
 
-Plain functions that block; the gate calls them on a thread of its own. Names are checked before
-they come here.
+Plain functions that block; they are called on a background thread. Files are reached through
+``log.staging`` only.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from cordwood.batch.header import SEQUENCE_MODULUS, parse_headers, stamp_producer
-from cordwood.errors import UnknownJob
+from cordwood.batch.header import SEQUENCE_MODULUS, crc32c, parse_headers, stamp_producer
+from cordwood.decide.delivery import Part
+from cordwood.errors import UnavailableError, UnknownJob
+from cordwood.log.staging import JobFiles
 
 
 class Room:
@@ -22,50 +21,50 @@ class Room:
     def __init__(self) -> None:
         self._room = bytearray()
 
-    def read(self, paths: Sequence[Path]) -> memoryview:
+    def read(self, files: JobFiles, names: Sequence[str]) -> memoryview:
         """The files, one behind the other; what was read before is overwritten."""
-        sizes = [_size(path) for path in paths]
-        if sum(sizes) > len(self._room):
-            self._room = bytearray(sum(sizes))
-        view = memoryview(self._room)[: sum(sizes)]
+        fds: list[int] = []
+        try:
+            for name in names:
+                fds.append(files.open(name))  # noqa: PERF401 - those opened before are closed
+            sizes = [os.fstat(fd).st_size for fd in fds]
+            if sum(sizes) > len(self._room):
+                self._room = bytearray(sum(sizes))
+            view = memoryview(self._room)[: sum(sizes)]
+            position = 0
+            for name, fd, size in zip(names, fds, sizes, strict=True):
+                _read_into(files, name, fd, view[position : position + size])
+                position += size
+            return view
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def read_parts(self, files: JobFiles, parts: Sequence[Part]) -> memoryview:
+        """The files of parts that were accepted; raises ``UnknownJob`` if one is another now."""
+        view = self.read(files, [part.file for part in parts])
         position = 0
-        for path, size in zip(paths, sizes, strict=True):
-            with path.open("rb", buffering=0) as file:
-                read_bytes = file.readinto(view[position : position + size])
-            if read_bytes != size:
-                raise UnknownJob(f"{path} changed while it was read; run the job again")
-            position += size
+        for part in parts:
+            data = view[position : position + part.size_bytes]
+            position += part.size_bytes
+            if len(data) != part.size_bytes or (part.crc >= 0 and crc32c(data) != part.crc):
+                raise _changed(files, part.file)
+        if position != len(view):
+            raise _changed(files, parts[-1].file)
         return view
 
 
-def _size(path: Path) -> int:
+def _read_into(files: JobFiles, name: str, fd: int, view: memoryview) -> None:
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        raise UnknownJob(f"{path} was not staged; run the job again") from None
+        read_bytes = os.readv(fd, [view]) if view else 0
+    except OSError as error:
+        raise UnavailableError(f"{files.path / name}: {error.strerror}") from error
+    if read_bytes != len(view):
+        raise _changed(files, name)
 
 
-def sync(path: Path, flags: int = 0) -> None:
-    """Who staged it may sit on another machine; what is here is made durable here."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    except FileNotFoundError:
-        raise UnknownJob(f"{path} was not staged; run the job again") from None
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write(path: Path, data: bytes) -> None:
-    """A staged file, from a job that cannot reach this directory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def forget(directory: Path) -> None:
-    """A job's files go."""
-    shutil.rmtree(directory, ignore_errors=True)
+def _changed(files: JobFiles, name: str) -> UnknownJob:
+    return UnknownJob(f"{files.path / name} changed after it was staged; run the job again")
 
 
 def stamp(data: memoryview, producer_id: int, producer_epoch: int, sequence: int) -> None:
@@ -94,34 +93,3 @@ def without_stored(data: memoryview, have: int | None) -> memoryview:
             break
         position += header.size_bytes
     return data[position:]
-
-
-# --- what nobody comes back for -------------------------------------------------------------------
-
-
-class Leftover(NamedTuple):
-    """A job's directory, and how long nothing in it has changed."""
-
-    job: str
-    idle_ms: int
-
-
-def plan_sweep(found: Sequence[Leftover], needed: Collection[str], idle_ms_max: int) -> list[str]:
-    """The jobs to forget: idle for long, and in no delivery that was written down."""
-    return [each.job for each in found if each.idle_ms > idle_ms_max and each.job not in needed]
-
-
-def find_leftovers(staging: Path, now_ms: int) -> list[Leftover]:
-    """Every job that has staged something; its newest file tells when it was last at work."""
-    found = []
-    try:
-        rooms = [entry for entry in os.scandir(staging) if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    for room in rooms:
-        try:
-            newest = max(path.stat().st_mtime for path in [Path(room), *Path(room).rglob("*")])
-        except FileNotFoundError:  # it is being delivered, or forgotten, right now
-            continue
-        found.append(Leftover(room.name, now_ms - int(newest * 1000)))
-    return found

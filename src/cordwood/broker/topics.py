@@ -7,14 +7,17 @@ metadata thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
+from cordwood.broker.opener import PartitionOpener
 from cordwood.config import BrokerConfig
-from cordwood.errors import CordwoodError, InvalidTopic, TopicExists, UnknownTopic
-from cordwood.log.store import LiveTopic, NewTopic, Store
+from cordwood.errors import InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
+from cordwood.log.partition import Partition
+from cordwood.log.store import Store
+from cordwood.log.topics import LiveTopic, NewTopic
 from cordwood.log.writer import Writer
 from cordwood.meta.keys import LineProducer
 from cordwood.model import SegmentState, is_topic_name
@@ -22,6 +25,7 @@ from cordwood.model import SegmentState, is_topic_name
 T = TypeVar("T")
 
 NODE_ID = 1  # the one broker there is
+CREATED_AT_ONCE = 64  # topics made in one step of the writer
 
 
 class TopicDesk:
@@ -34,6 +38,7 @@ class TopicDesk:
         self._store = store
         self._writer = writer
         self._meta_thread = meta_thread
+        self.opener = PartitionOpener(store)
         self._creating: dict[str, asyncio.Future[LiveTopic]] = {}
         self._wanted: list[tuple[NewTopic, asyncio.Future[LiveTopic]]] = []
         self._creator: asyncio.Task[None] | None = None
@@ -45,6 +50,19 @@ class TopicDesk:
     def all(self) -> Mapping[str, LiveTopic]:
         """Every topic by name."""
         return self._store.topics
+
+    async def open_partition(self, name: str, number: int) -> Partition:
+        """A partition, its files open; raises ``UnknownTopic`` or ``PartitionOffline``."""
+        partition = self.get(name).partition(number)
+        if not partition.is_open:
+            await self.opener.open(partition)
+        return partition
+
+    async def open_topic(self, name: str) -> LiveTopic:
+        """A topic, all its partitions open or known to be offline; raises ``UnknownTopic``."""
+        topic = self.get(name)
+        await self.opener.open_all(topic.held())
+        return topic
 
     async def ensure(self, name: str, *, explicit: bool = False) -> LiveTopic:
         """The topic, created if it is missing and creation was asked for or is automatic."""
@@ -78,8 +96,10 @@ class TopicDesk:
     async def create(self, name: str, partitions: int, config: Mapping[str, object]) -> LiveTopic:
         """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``.
 
-        Those that are wanted at the same time are made together: a thousand cost few syncs.
+        Those that are wanted at the same time are made together, so that a thousand cost few syncs,
+        and in steps, so that appends are written in between.
         """
+        self._check_policy(name, config)
         done: asyncio.Future[LiveTopic] = asyncio.get_running_loop().create_future()
         self._wanted.append((NewTopic(name, partitions, config), done))
         if self._creator is None or self._creator.done():
@@ -88,16 +108,17 @@ class TopicDesk:
 
     async def _create_wanted(self) -> None:
         while self._wanted:
-            wanted, self._wanted = self._wanted, []
+            wanted, self._wanted = self._wanted[:CREATED_AT_ONCE], self._wanted[CREATED_AT_ONCE:]
             create = partial(self._store.create_topics, [topic for topic, _ in wanted])
+            outcomes: Sequence[LiveTopic | Exception]
             try:
                 outcomes = await self.on_writer(create)
-            except CordwoodError as error:
+            except Exception as error:  # noqa: BLE001 - told to each; nobody waits for ever
                 outcomes = [error for _ in wanted]
             for (_, done), outcome in zip(wanted, outcomes, strict=True):
                 if done.done():  # whoever wanted it has gone
                     continue
-                if isinstance(outcome, CordwoodError):
+                if isinstance(outcome, Exception):
                     done.set_exception(outcome)
                 else:
                     done.set_result(outcome)
@@ -108,7 +129,16 @@ class TopicDesk:
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> None:
         """Change settings, all or none."""
+        self._check_policy(name, changes)
         await self.on_writer(lambda: self._store.alter_topic(name, changes))
+
+    def _check_policy(self, name: str, changes: Mapping[str, object]) -> None:
+        policy = _policy_words(changes.get("cleanup.policy"))
+        if name == self._config.dead_letter_topic and "compact" in policy:
+            raise InvalidConfig(
+                f"{name} is the dead-letter topic and cannot be compacted: dead letters of one key "
+                "are not versions of each other; use delete or consume"
+            )
 
     async def add_partitions(self, name: str, count: int) -> None:
         """Raise the partition count to ``count``."""
@@ -153,6 +183,12 @@ class TopicDesk:
                 for segment in (*sealed, active)
             ],
         }
+
+
+def _policy_words(value: object) -> frozenset[str]:
+    """The words of a cleanup.policy as a request gives it; none for its default."""
+    words = value if isinstance(value, list | frozenset) else str(value or "").split(",")
+    return frozenset(str(word).strip() for word in words)
 
 
 def _look(creation: asyncio.Future[LiveTopic]) -> None:

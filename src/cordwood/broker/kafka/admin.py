@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.configs import described_topic
-from cordwood.broker.topics import NODE_ID, TopicDesk
+from cordwood.broker.kafka.turns import Turns
+from cordwood.broker.topics import CREATED_AT_ONCE, NODE_ID, TopicDesk
 from cordwood.config import BrokerConfig, TopicConfig, changed
 from cordwood.decide.codes import Code
 from cordwood.errors import (
@@ -25,7 +26,7 @@ from cordwood.errors import (
     RequestError,
 )
 from cordwood.log.partition import Partition
-from cordwood.log.store import LiveTopic, Store
+from cordwood.log.store import Store
 from cordwood.wire.kafka.messages.topics import (
     CreatedTopic,
     CreatedTopicConfig,
@@ -59,6 +60,10 @@ _NO_OFFSET: Final = -1
 _DELETE_BY_ID: Final = 6  # from this DeleteTopics on a topic may be named by its id
 
 
+CREATED_MAX: Final = 10_000  # topics in one request, as Kafka's controller has it
+TURN_CREATIONS: Final = 10  # each checks its settings, and tells all of them
+
+
 class KafkaAdmin:
     """The handlers of five APIs."""
 
@@ -66,6 +71,7 @@ class KafkaAdmin:
         self._config = config
         self._store = store
         self._topics = topics
+        self._described_last: tuple[TopicConfig, list[CreatedTopicConfig]] | None = None
 
     # --- create -----------------------------------------------------------------------------
 
@@ -73,15 +79,25 @@ class KafkaAdmin:
         self, request: CreateTopicsRequest, _version: int, _caller: Caller
     ) -> CreateTopicsResponse:
         """Create topics, each whole or not at all, or only say whether they could be."""
-        counts = Counter(topic.name for topic in request.topics)
-        created = await asyncio.gather(
-            *(
-                self._create(
-                    topic, is_repeated=counts[topic.name] > 1, validate_only=request.validate_only
-                )
-                for topic in request.topics
+        if len(request.topics) > CREATED_MAX:
+            return CreateTopicsResponse(
+                topics=[_too_many(topic.name) async for topic in Turns().of(request.topics)]
             )
-        )
+        turns = Turns(TURN_CREATIONS)
+        counts = await _count_names(request.topics)
+        created: list[CreatedTopic] = []
+        for start in range(0, len(request.topics), CREATED_AT_ONCE):
+            creations = [
+                asyncio.ensure_future(
+                    self._create(
+                        topic,
+                        is_repeated=counts[topic.name] > 1,
+                        validate_only=request.validate_only,
+                    )
+                )
+                async for topic in turns.of(request.topics[start : start + CREATED_AT_ONCE])
+            ]
+            created += await asyncio.gather(*creations)
         return CreateTopicsResponse(topics=created)
 
     async def _create(
@@ -106,11 +122,18 @@ class KafkaAdmin:
             topic_id,
             num_partitions=partitions,
             replication_factor=1,
-            configs=[
+            configs=self._described(config),
+        )
+
+    def _described(self, config: TopicConfig) -> Sequence[CreatedTopicConfig]:
+        """The settings of a new topic; those of one request mostly have the same."""
+        if self._described_last is None or self._described_last[0] != config:
+            described = [
                 CreatedTopicConfig(each.name, each.value, config_source=each.config_source)
                 for each in described_topic(config)
-            ],
-        )
+            ]
+            self._described_last = config, described
+        return self._described_last[1]
 
     def _partition_count(self, wanted: CreateTopic) -> int:
         if wanted.assignments:
@@ -142,26 +165,26 @@ class KafkaAdmin:
         topics: Sequence[DeleteTopic] = request.topics
         if version < _DELETE_BY_ID:
             topics = [DeleteTopic(name) for name in request.topic_names]
-        return DeleteTopicsResponse(topics=[await self._delete(wanted) for wanted in topics])
+        turns = Turns()
+        every = list(self._topics.all().values())
+        names = {topic.id: topic.name async for topic in turns.of(every)}
+        return DeleteTopicsResponse(
+            topics=[await self._delete(wanted, names) async for wanted in turns.of(topics)]
+        )
 
-    async def _delete(self, wanted: DeleteTopic) -> DeletedTopic:
+    async def _delete(self, wanted: DeleteTopic, names: Mapping[str, str]) -> DeletedTopic:
         name, topic_id = wanted
         try:
             if name is None:
-                found = self._find(topic_id)
-                if found is None:
+                name = names.get(str(topic_id))
+                if name is None:
                     text = f"there is no topic with id {topic_id}"
                     return DeletedTopic(None, topic_id, Code.UNKNOWN_TOPIC_ID, text)
-                name = found.name
             topic_id = UUID(self._topics.get(name).id)
             await self._topics.delete(name)
         except CordwoodError as error:
             return DeletedTopic(name, topic_id, error.code, str(error))
         return DeletedTopic(name, topic_id)
-
-    def _find(self, topic_id: UUID) -> LiveTopic | None:
-        wanted = str(topic_id)
-        return next((each for each in self._topics.all().values() if each.id == wanted), None)
 
     # --- grow -------------------------------------------------------------------------------
 
@@ -169,9 +192,9 @@ class KafkaAdmin:
         self, request: CreatePartitionsRequest, _version: int, _caller: Caller
     ) -> CreatePartitionsResponse:
         """Give topics more partitions, or only say whether they could have them."""
-        counts = Counter(topic.name for topic in request.topics)
+        counts = await _count_names(request.topics)
         results = []
-        for wanted in request.topics:
+        async for wanted in Turns().of(request.topics):
             try:
                 if counts[wanted.name] > 1:
                     raise RequestError(f"topic {wanted.name} is named twice; name it once")
@@ -204,18 +227,20 @@ class KafkaAdmin:
         self, request: DeleteRecordsRequest, _version: int, _caller: Caller
     ) -> DeleteRecordsResponse:
         """Move the starts of logs forward; durable before the reply."""
+        turns = Turns()
         return DeleteRecordsResponse(
             topics=[
                 DeletedRecordsTopic(
-                    topic.name, [await self._trim(topic.name, part) for part in topic.partitions]
+                    topic.name,
+                    [await self._trim(topic.name, p) async for p in turns.of(topic.partitions)],
                 )
-                for topic in request.topics
+                async for topic in turns.of(request.topics)
             ]
         )
 
     async def _trim(self, topic: str, wanted: DeleteRecordsPartition) -> DeletedRecordsPartition:
         try:
-            partition = self._topics.get(topic).partition(wanted.partition)
+            partition = await self._topics.open_partition(topic, wanted.partition)
             offset = _trim_offset(partition, wanted.offset)
             start = await self._topics.on_writer(
                 lambda: self._store.advance_start(partition.tp, offset)
@@ -230,13 +255,18 @@ class KafkaAdmin:
         self, request: DescribeLogDirsRequest, _version: int, _caller: Caller
     ) -> DescribeLogDirsResponse:
         """The data directory, what lies in it and how full its disk is."""
-        asked = request.topics and {topic.name: topic.partitions for topic in request.topics}
-        names = sorted(self._topics.all()) if asked is None else list(dict(asked or {}))
+        turns = Turns()
+        asked = {
+            topic.name: set(topic.partitions) async for topic in turns.of(request.topics or ())
+        }
+        names = await turns.sort(list(asked if request.topics is not None else self._topics.all()))
         topics = []
-        for name in names:
+        async for name in turns.of(names):
+            if name in self._topics.all():
+                await self._topics.open_topic(name)
             sizes = [
                 LogDirPartition(partition.tp.partition, partition.size_bytes)
-                for partition in self._store.partitions(name)
+                async for partition in turns.of(self._store.partitions(name))
                 if not asked or partition.tp.partition in asked[name]
             ]
             if sizes:
@@ -247,6 +277,19 @@ class KafkaAdmin:
         return DescribeLogDirsResponse(
             results=[LogDir(Code.NONE, path, topics, disk.total, disk.free)]
         )
+
+
+def _too_many(name: str) -> CreatedTopic:
+    text = f"more than {CREATED_MAX} topics in one request; create them in several"
+    return CreatedTopic(name, error_code=PolicyViolation.code, error_message=text)
+
+
+async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str]:
+    """How often a request names each topic."""
+    counts: Counter[str] = Counter()
+    async for topic in Turns().of(topics):
+        counts[topic.name] += 1
+    return counts
 
 
 def _config_of(wanted: CreateTopic) -> TopicConfig:

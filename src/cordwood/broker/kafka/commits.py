@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import groupby
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.topics import TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.decide.groups import Commit, CommitReply, DeleteOffsets, DeleteOffsetsReply
@@ -21,6 +22,7 @@ from cordwood.wire.kafka.messages.commits import (
     FetchedOffset,
     FetchedOffsetGroup,
     FetchedOffsetTopic,
+    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitTopic,
@@ -31,11 +33,14 @@ from cordwood.wire.kafka.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
+    TxnOffsetPartition,
     TxnOffsetTopic,
 )
 
 _BATCHED_FETCH: Final = 8  # from this OffsetFetch on there are several groups
 _NO_OFFSET: Final = -1
+STEP_OFFSETS: Final = 500  # of one event: a coordinator takes it in one go
+T = TypeVar("T")
 
 Unstable = Callable[[str, Iterable[TopicPartition]], Collection[TopicPartition]]
 
@@ -60,24 +65,19 @@ class KafkaCommits:
         self, request: OffsetCommitRequest, version: int, _caller: Caller
     ) -> OffsetCommitResponse:
         """Move the group's cursors on partitions that exist; durable before the reply."""
-        offsets = [each for each in offsets_of(request.topics) if self._topics_have(each.partition)]
-        answer = CommitReply(())
+        turns = Turns()
+        named = await offsets_of(request.topics, turns)
+        offsets = [
+            each async for each in turns.of(named) if has_partition(self._topics, each.partition)
+        ]
+        codes: dict[TopicPartition, Code] = {}
         if offsets or not request.topics:
-            answer = await self._coordinator.ask(
-                request.group_id,
-                lambda token: Commit(
-                    token=token,
-                    version=version,
-                    offsets=tuple(offsets),
-                    member_id=request.member_id,
-                    generation=request.generation_id,
-                    instance_id=request.group_instance_id,
-                ),
-            )
-        return OffsetCommitResponse(topics=committed(request.topics, dict(answer.codes)))
-
-    def _topics_have(self, partition: TopicPartition) -> bool:
-        return has_partition(self._topics, partition)
+            for some in in_steps(offsets):
+                answer: CommitReply = await self._coordinator.ask(
+                    request.group_id, partial(_commit, request, version, some)
+                )
+                codes |= answer.codes
+        return OffsetCommitResponse(topics=await committed(request.topics, codes, turns))
 
     # --- fetch ------------------------------------------------------------------------------
 
@@ -85,48 +85,53 @@ class KafkaCommits:
         self, request: OffsetFetchRequest, version: int, _caller: Caller
     ) -> OffsetFetchResponse:
         """Where groups are; -1 where nothing was committed."""
+        turns = Turns()
+        stable = request.require_stable
         if version < _BATCHED_FETCH:
-            topics = self._fetch(request.group_id, request.topics, request.require_stable)
-            return OffsetFetchResponse(topics=topics)
+            topics = await self._asked(request.group_id, request.topics, turns)
+            return OffsetFetchResponse(
+                topics=await self._fetch(request.group_id, topics, turns, stable=stable)
+            )
+        asked = {group.group_id: group.topics for group in request.groups}  # the last one counts
         return OffsetFetchResponse(
             groups=[
                 FetchedOffsetGroup(
-                    group.group_id,
-                    self._fetch(group.group_id, group.topics, request.require_stable),
+                    name,
+                    await self._fetch(
+                        name, await self._asked(name, topics, turns), turns, stable=stable
+                    ),
                 )
-                for group in request.groups
+                async for name, topics in turns.of(asked.items())
             ]
         )
 
-    def _fetch(
-        self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, require_stable: bool
+    async def _fetch(
+        self, group_id: str, topics: Sequence[OffsetFetchTopic], turns: Turns, *, stable: bool
     ) -> list[FetchedOffsetTopic]:
-        if topics is None:
-            topics = self._all_topics(group_id)
-        asked = [
-            TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
-        ]
-        unstable = self._unstable(group_id, asked) if require_stable else ()
-        return [
-            FetchedOffsetTopic(
-                topic.name,
-                [
-                    self._fetch_one(group_id, TopicPartition(topic.name, number), unstable)
-                    for number in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+        found = []
+        async for topic in turns.of(topics):
+            fetched: list[FetchedOffset] = []
+            async for numbers in turns.steps(topic.partitions):
+                asked = [TopicPartition(topic.name, number) for number in numbers]
+                unstable = self._unstable(group_id, asked) if stable else ()
+                fetched += [self._fetch_one(group_id, unstable, each) for each in asked]
+            found.append(FetchedOffsetTopic(topic.name, fetched))
+        return found
 
-    def _all_topics(self, group_id: str) -> list[OffsetFetchTopic]:
-        mine = sorted(at[1:] for at in list(self._catalog.cursors()) if at.reader == group_id)
-        return [
-            OffsetFetchTopic(name, [number for _, number in found])
-            for name, found in groupby(mine, key=lambda at: at[0])
-        ]
+    async def _asked(
+        self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: Turns
+    ) -> Sequence[OffsetFetchTopic]:
+        """The partitions asked for: for all, those where the group has cursors."""
+        if topics is not None:
+            return topics
+        own: dict[str, list[int]] = {}
+        async for _, topic, number in turns.of(self._catalog.cursors_of(group_id)):
+            own.setdefault(topic, []).append(number)
+        names = await turns.sort(list(own))
+        return [OffsetFetchTopic(name, sorted(own[name])) async for name in turns.of(names)]
 
     def _fetch_one(
-        self, group_id: str, partition: TopicPartition, unstable: Collection[TopicPartition]
+        self, group_id: str, unstable: Collection[TopicPartition], partition: TopicPartition
     ) -> FetchedOffset:
         number = partition.partition
         if partition in unstable:
@@ -142,18 +147,21 @@ class KafkaCommits:
         self, request: OffsetDeleteRequest, _version: int, _caller: Caller
     ) -> OffsetDeleteResponse:
         """Forget cursors on topics nobody of the group is subscribed to."""
-        asked = [
-            TopicPartition(topic.name, each.partition)
-            for topic in request.topics
-            for each in topic.partitions
+        turns = Turns()
+        known = [
+            tp
+            async for topic in turns.of(request.topics)
+            async for each in turns.of(topic.partitions)
+            if has_partition(self._topics, tp := TopicPartition(topic.name, each.partition))
         ]
-        known = tuple(partition for partition in asked if self._topics_have(partition))
-        answer: DeleteOffsetsReply = await self._coordinator.ask(
-            request.group_id, lambda token: DeleteOffsets(token, known)
-        )
-        if answer.code:
-            return OffsetDeleteResponse(error_code=answer.code)
-        codes = dict(answer.codes)
+        codes: dict[TopicPartition, Code] = {}
+        for some in in_steps(known):
+            answer: DeleteOffsetsReply = await self._coordinator.ask(
+                request.group_id, partial(_delete, some)
+            )
+            if answer.code:
+                return OffsetDeleteResponse(error_code=answer.code)
+            codes |= answer.codes
         topics = [
             OffsetDeletedTopic(
                 topic.name,
@@ -165,12 +173,35 @@ class KafkaCommits:
                             Code.UNKNOWN_TOPIC_OR_PARTITION,
                         ),
                     )
-                    for each in topic.partitions
+                    async for each in turns.of(topic.partitions)
                 ],
             )
-            for topic in request.topics
+            async for topic in turns.of(request.topics)
         ]
         return OffsetDeleteResponse(topics=topics)
+
+
+def _commit(
+    request: OffsetCommitRequest, version: int, offsets: Sequence[PartitionOffset], token: Token
+) -> Commit:
+    return Commit(
+        token=token,
+        version=version,
+        offsets=tuple(offsets),
+        member_id=request.member_id,
+        generation=request.generation_id,
+        instance_id=request.group_instance_id,
+    )
+
+
+def _delete(partitions: Sequence[TopicPartition], token: Token) -> DeleteOffsets:
+    return DeleteOffsets(token, tuple(partitions))
+
+
+def in_steps(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """What one event of a coordinator takes at a time; one empty step for none."""
+    for start in range(0, len(items) or 1, STEP_OFFSETS):
+        yield items[start : start + STEP_OFFSETS]
 
 
 def has_partition(topics: TopicDesk, partition: TopicPartition) -> bool:
@@ -179,8 +210,8 @@ def has_partition(topics: TopicDesk, partition: TopicPartition) -> bool:
     return topic is not None and 0 <= partition.partition < topic.partition_count
 
 
-def offsets_of(
-    topics: Sequence[OffsetCommitTopic] | Sequence[TxnOffsetTopic],
+async def offsets_of(
+    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic], turns: Turns
 ) -> list[PartitionOffset]:
     """The offsets a commit names, transactional or not."""
     return [
@@ -190,14 +221,15 @@ def offsets_of(
             each.leader_epoch,
             each.metadata or "",
         )
-        for topic in topics
-        for each in topic.partitions
+        async for topic in turns.of(topics)
+        async for each in turns.of(_partitions(topic))
     ]
 
 
-def committed(
-    topics: Sequence[OffsetCommitTopic] | Sequence[TxnOffsetTopic],
-    codes: dict[TopicPartition, Code],
+async def committed(
+    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic],
+    codes: Mapping[TopicPartition, Code],
+    turns: Turns,
 ) -> list[CommittedTopic]:
     """The reply to a commit; a partition without a code does not exist."""
     unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -208,8 +240,14 @@ def committed(
                 CommittedPartition(
                     each.partition, codes.get(TopicPartition(topic.name, each.partition), unknown)
                 )
-                for each in topic.partitions
+                async for each in turns.of(_partitions(topic))
             ],
         )
-        for topic in topics
+        async for topic in turns.of(topics)
     ]
+
+
+def _partitions(
+    topic: OffsetCommitTopic | TxnOffsetTopic,
+) -> Sequence[OffsetCommitPartition | TxnOffsetPartition]:
+    return topic.partitions

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.topics import NODE_ID, TopicDesk
 from cordwood.config import (
     BrokerConfig,
@@ -27,6 +28,7 @@ from cordwood.config import (
 )
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidConfig, RequestError
+from cordwood.log.identity import KAFKA_NAME
 from cordwood.wire.kafka.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -42,6 +44,7 @@ from cordwood.wire.kafka.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 
+TURN_RESOURCES: Final = 10  # each has dozens of settings
 TOPIC, BROKER = 2, 4  # kinds of resources
 _TOPIC_SOURCE, _STATIC_SOURCE, _DEFAULT_SOURCE = 1, 4, 5
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -56,8 +59,14 @@ Changes = dict[str, str | None]  # dotted name → text; None: back to the defau
 class KafkaConfigs:
     """The handlers of three APIs."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicDesk, addresses: Addresses) -> None:
-        """``addresses`` tells where each door listens, by the name of its setting."""
+    def __init__(
+        self, config: BrokerConfig, topics: TopicDesk, addresses: Addresses, identity: str = ""
+    ) -> None:
+        """``addresses`` tells where each door listens, by the name of its setting.
+
+        ``identity`` tells the data directory from others at its path (``log.identity``).
+        """
+        self._identity = identity
         self._config = config
         self._topics = topics
         self._addresses = addresses
@@ -69,36 +78,45 @@ class KafkaConfigs:
         self, request: DescribeConfigsRequest, _version: int, _caller: Caller
     ) -> DescribeConfigsResponse:
         """Every setting, or those asked for."""
+        resources = {  # once each
+            resource[:2]: resource async for resource in Turns().of(request.resources)
+        }
+        turns = Turns(TURN_RESOURCES)
+        shared = _SharedSettings(request)
         return DescribeConfigsResponse(
-            results=[self._describe(resource, request) for resource in request.resources]
+            results=[
+                self._describe(resource, request, shared)
+                async for resource in turns.of(resources.values())
+            ]
         )
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+        self,
+        resource: DescribeConfigsResource,
+        request: DescribeConfigsRequest,
+        shared: _SharedSettings,
     ) -> DescribedResource:
         kind, name = resource.resource_type, resource.resource_name
         try:
-            found = self._settings(kind, name)
+            if kind == TOPIC:
+                found = shared.of(self._topics.get(name).config)
+            else:
+                _check_broker(kind, name)
+                # The empty name asks for what is set for all brokers while they run: nothing is.
+                told = self._described_broker() if name else iter(())
+                found = [_trimmed(each, request) for each in told]
         except CordwoodError as error:
             return DescribedResource(error.code, str(error), kind, name)
-        wanted = resource.configuration_keys
-        configs = [
-            _trimmed(each, request) for each in found if wanted is None or each.name in wanted
-        ]
-        return DescribedResource(Code.NONE, None, kind, name, configs)
-
-    def _settings(self, kind: int, name: str) -> Iterator[DescribedConfig]:
-        if kind == TOPIC:
-            return described_topic(self._topics.get(name).config)
-        _check_broker(kind, name)
-        # The empty name asks for what is set for all brokers while they run: nothing can be.
-        return self._described_broker() if name else iter(())
+        if resource.configuration_keys is not None:
+            wanted = set(resource.configuration_keys)
+            found = [each for each in found if each.name in wanted]
+        return DescribedResource(Code.NONE, None, kind, name, found)
 
     def _described_broker(self) -> Iterator[DescribedConfig]:
         bound = {name.replace("_", "."): found for name, found in self._addresses().items()}
         for each in _described(self._config, _STATIC_SOURCE, read_only=True):
             yield each._replace(value=",".join(bound[each.name])) if each.name in bound else each
-        yield from _kafka_names(self._config, bound)
+        yield from _kafka_names(self._config, bound, self._identity)
 
     # --- change -----------------------------------------------------------------------------
 
@@ -108,7 +126,7 @@ class KafkaConfigs:
         """Replace a topic's settings: what is not named goes back to its default."""
         results = []
         repeated = _repeated(request.resources)
-        for resource in request.resources:
+        async for resource in Turns(TURN_RESOURCES).of(request.resources):
             kind, name = where = resource[:2]
             named: Changes = {each.name: each.value for each in resource.configs}
             code, text = await self._alter(
@@ -126,7 +144,7 @@ class KafkaConfigs:
         """Change the settings named and no others."""
         results = []
         repeated = _repeated(request.resources)
-        for resource in request.resources:
+        async for resource in Turns(TURN_RESOURCES).of(request.resources):
             kind, name = where = resource[:2]
             names = {each.name for each in resource.configs}
             code, text = await self._alter(
@@ -225,6 +243,20 @@ def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, st
 # --- one setting ----------------------------------------------------------------------------
 
 
+class _SharedSettings:
+    """What one reply tells of topics: neighbours with the same settings share one list."""
+
+    def __init__(self, request: DescribeConfigsRequest) -> None:
+        self._request = request
+        self._last: tuple[TopicConfig, list[DescribedConfig]] | None = None
+
+    def of(self, config: TopicConfig) -> list[DescribedConfig]:
+        """Every setting, as much of it as the request wants."""
+        if self._last is None or self._last[0] != config:
+            self._last = config, [_trimmed(each, self._request) for each in described_topic(config)]
+        return self._last[1]
+
+
 def described_topic(config: TopicConfig) -> Iterator[DescribedConfig]:
     """A topic's settings as Kafka shows them."""
     return _described(config, _TOPIC_SOURCE, read_only=False)
@@ -250,7 +282,7 @@ def _described(
 
 
 def _kafka_names(
-    config: BrokerConfig, bound: Mapping[str, Sequence[str]]
+    config: BrokerConfig, bound: Mapping[str, Sequence[str]], identity: str
 ) -> Iterator[DescribedConfig]:
     """What Kafka's tools look up under names of its own: facts here, which nobody sets."""
     listeners = [f"PLAINTEXT://{address}" for address in bound.get("kafka", ())]
@@ -261,6 +293,7 @@ def _kafka_names(
         "advertised.listeners": ",".join(told),
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": str(NODE_ID),
+        KAFKA_NAME: identity,
         "default.replication.factor": "1",
         "listeners": ",".join(listeners),
         "log.dirs": str(Path(config.data).absolute()),

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.produce import ProduceDesk
 from cordwood.config import MIB
+from cordwood.errors import TooManyElements
 from cordwood.log.writer import Writer
 from cordwood.wire.kafka.frames import Request, decode_request
 from cordwood.wire.kafka.schema import API_BY_KEY
@@ -19,21 +21,37 @@ Handler = Callable[[Any, int, Caller], Awaitable[Any]]
 WAITING_BYTES_MAX: Final = 64 * MIB  # batches waiting for the writer before Produce is held up
 
 
+LOOP_ELEMENTS: Final = 2_000  # decoded on the loop in a millisecond or two; more elsewhere
+LARGE_REQUESTS_MAX: Final = 8  # of those with more, under way at a time: each takes megabytes
+_PARKED: Final = {11, 13}  # JoinGroup waits for others, LeaveGroup is one step: never so large
+
+
 class KafkaDesk:
     """Answers decoded requests; every request of every connection comes through ``answer``."""
 
-    def __init__(self, writer: Writer, handlers: dict[str, Handler]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        produce: ProduceDesk,
+        handlers: dict[str, Handler],
+        elements_max: int = 50_000,
+    ) -> None:
         """``handlers`` by Kafka's name of the API, one for each that ``schema`` serves."""
         missing = {api.name for api in API_BY_KEY.values()} ^ set(handlers)
         assert not missing, f"served but not handled, or the reverse: {sorted(missing)}"
         self._writer = writer
+        self._produce = produce
+        produce.on_checked = self.on_commit
         self._handlers = {key: handlers[api.name] for key, api in API_BY_KEY.items()}
         self._room = asyncio.Event()
+        self._elements_max = elements_max
+        self._large = asyncio.Semaphore(LARGE_REQUESTS_MAX)
 
     @property
     def has_room(self) -> bool:
         """Whether the writer takes another Produce."""
-        return self._writer.waiting_bytes <= WAITING_BYTES_MAX
+        waiting_bytes = self._writer.waiting_bytes + self._produce.checking_bytes
+        return waiting_bytes <= WAITING_BYTES_MAX
 
     async def room(self) -> None:
         """Until it does."""
@@ -42,13 +60,25 @@ class KafkaDesk:
             await self._room.wait()
 
     def on_commit(self) -> None:
-        """A commit took what waited."""
+        """A commit took what waited, or a check refused it."""
         self._room.set()
 
     def answer(self, request: Request, caller: Caller) -> Awaitable[Any]:
         """The typed reply, or None where the protocol wants none; raises ``ProtocolError``.
 
-        Produce's batches are with the writer, in order, when this returns.
+        Produce's batches are with the writer, or behind it in order, when this returns a future;
+        a coroutine or task is still handing them over.
         """
-        message = decode_request(request)
+        try:
+            message = decode_request(request, LOOP_ELEMENTS)
+        except TooManyElements:
+            return self._answer_large(request, caller)
         return self._handlers[request.api_key](message, request.api_version, caller)
+
+    async def _answer_large(self, request: Request, caller: Caller) -> Any:
+        """Decode beside the loop; few such requests are in memory at a time."""
+        elements_max = LOOP_ELEMENTS if request.api_key in _PARKED else self._elements_max
+        async with self._large:
+            loop = asyncio.get_running_loop()
+            message = await loop.run_in_executor(None, decode_request, request, elements_max)
+            return await self._handlers[request.api_key](message, request.api_version, caller)

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Final, NamedTuple
 
 from cordwood.broker.feed import Feed
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.outgoing import Outgoing
+from cordwood.broker.kafka.turns import TURN_ITEMS
 from cordwood.broker.topics import TopicDesk
+from cordwood.broker.turns import Turn
 from cordwood.clock import Clock
 from cordwood.config import MIB
 from cordwood.decide.codes import Code
@@ -31,16 +35,18 @@ from cordwood.wire.kafka.messages.fetch import (
 )
 
 READ_COMMITTED: Final = 1
-RESPONSE_BYTES_MAX: Final = 64 * MIB  # whatever the client would take
 LOOP_BYTES: Final = MIB  # of one reply read on the loop; the client asks again for the rest
+LOOK_ITEMS: Final = 16  # after so many it is asked whether the turn is over: a clock costs too
 WAIT_S_MAX: Final = 60.0
+WATCHED_MAX: Final = 2_000  # partitions one waiting request is woken by
+UNWATCHED_WAIT_S: Final = 0.5
 
 
 class _Found:
     """What one look at the partitions of a request gave."""
 
-    def __init__(self, request: FetchRequest) -> None:
-        self.left_bytes = min(request.max_bytes, RESPONSE_BYTES_MAX)
+    def __init__(self, request: FetchRequest, share_bytes: int) -> None:
+        self.left_bytes = min(request.max_bytes, share_bytes)
         self.size_bytes = 0
         self.has_error = False
         self.topics: list[FetchedTopic] = []
@@ -63,16 +69,27 @@ class _Plan(NamedTuple):
     end: int
     bytes_max: int
     is_committed: bool
+    replan: Callable[[], _Plan | FetchedPartition] | None = None  # once its files are open
 
 
-Reads = Generator[_Plan, FetchedPartition, None]  # gives what must be read elsewhere, takes it back
+class _Turn:
+    """Given out in between: others are to be served before it goes on."""
+
+
+_TURN: Final = _Turn()
+Pause = _Plan | _Turn
+Reads = Generator[Pause, FetchedPartition | None, None]  # what is read elsewhere is sent back
 
 
 class KafkaFetch:
     """The handler of one API."""
 
-    def __init__(self, topics: TopicDesk, feed: Feed, clock: Clock) -> None:
+    def __init__(
+        self, topics: TopicDesk, feed: Feed, clock: Clock, outgoing: Outgoing | None = None
+    ) -> None:
+        """``outgoing`` knows how much of earlier replies is still unsent."""
         self._topics = topics
+        self._outgoing = outgoing or Outgoing()
         self._feed = feed
         self._clock = clock
 
@@ -80,11 +97,11 @@ class KafkaFetch:
         self, request: FetchRequest, _version: int, _caller: Caller
     ) -> Awaitable[FetchResponse]:
         """Read; if it is too little, wait for more and read again, until ``max_wait_ms``."""
-        found = _Found(request)
+        found = _Found(request, self._outgoing.share_bytes)
         reads = self._reads(request, found)
-        cold = next(reads, None)
-        if cold is not None or not self._is_enough(found, request):
-            return self._finish(request, found, reads, cold)
+        pause = next(reads, None)
+        if pause is not None or not self._is_enough(found, request):
+            return self._finish(request, found, reads, pause)
         answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
         answer.set_result(FetchResponse(topics=found.topics))
         return answer
@@ -98,13 +115,18 @@ class KafkaFetch:
         )
 
     async def _finish(
-        self, request: FetchRequest, found: _Found, reads: Reads, cold: _Plan | None
+        self, request: FetchRequest, found: _Found, reads: Reads, pause: Pause | None
     ) -> FetchResponse:
         """Go on where ``fetch`` would have had to wait."""
-        deadline = self._clock.monotonic() + min(request.max_wait_ms / 1000, WAIT_S_MAX)
-        await _read_elsewhere(reads, cold)
+        wait_s = min(request.max_wait_ms / 1000, WAIT_S_MAX)
+        deadline = self._clock.monotonic() + wait_s
+        await _read_in_turns(reads, pause)
         if self._is_enough(found, request):
             return FetchResponse(topics=found.topics)
+        if sum(len(topic.partitions) for topic in request.topics) > WATCHED_MAX:
+            # Too many to be woken by each of them: look again once, after a while.
+            await asyncio.sleep(min(wait_s, UNWATCHED_WAIT_S))
+            return FetchResponse(topics=await self._read_all(request))
         wanted = [
             TopicPartition(topic.name, part.partition)
             for topic in request.topics
@@ -113,9 +135,9 @@ class KafkaFetch:
         while True:
             published = self._feed.expect(wanted)
             try:
-                found = _Found(request)
+                found = _Found(request, self._outgoing.share_bytes)
                 reads = self._reads(request, found)
-                await _read_elsewhere(reads, next(reads, None))
+                await _read_in_turns(reads, next(reads, None))
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._is_enough(found, request):
                     return FetchResponse(topics=found.topics)
@@ -123,14 +145,29 @@ class KafkaFetch:
             finally:
                 self._feed.forget(published, wanted)
 
+    async def _read_all(self, request: FetchRequest) -> list[FetchedTopic]:
+        found = _Found(request, self._outgoing.share_bytes)
+        reads = self._reads(request, found)
+        await _read_in_turns(reads, next(reads, None))
+        return found.topics
+
     # --- reading ----------------------------------------------------------------------------
 
     def _reads(self, request: FetchRequest, found: _Found) -> Reads:
         """Read on the loop what is in the page cache; give out what is not, in between."""
+        left: int = TURN_ITEMS
+        turn: Turn | None = None  # most requests end before a clock is worth its price
         for topic in request.topics:
             parts: list[FetchedPartition] = []
             found.topics.append(FetchedTopic(topic.name, parts))
+            left -= 1
             for part in topic.partitions:
+                left -= 1
+                if left % LOOK_ITEMS == 0:
+                    turn = turn or Turn()
+                    if left <= 0 or turn.is_over():
+                        yield _TURN
+                        left, turn = TURN_ITEMS, None
                 plan = self._plan(topic.name, part, request, found.left_bytes)
                 if isinstance(plan, FetchedPartition):
                     found.add(parts, plan)
@@ -138,7 +175,9 @@ class KafkaFetch:
                     found.add(parts, _read_plan(here))
                     found.left_bytes = min(found.left_bytes, LOOP_BYTES - found.size_bytes)
                 else:
-                    found.add(parts, (yield plan))
+                    fetched = yield plan
+                    assert fetched is not None, "what was given out was read"
+                    found.add(parts, fetched)
 
     def _plan(
         self, topic: str, part: FetchPartition, request: FetchRequest, left_bytes: int
@@ -148,6 +187,9 @@ class KafkaFetch:
             partition = self._topics.get(topic).partition(part.partition)
         except CordwoodError as error:
             return FetchedPartition(part.partition, error.code, high_watermark=-1)
+        if not partition.is_open:
+            again = partial(self._plan, topic, part, request, left_bytes)
+            return _Plan(partition, part.partition, 0, 0, 0, False, again)
         offset, high = part.fetch_offset, partition.high_watermark
         is_committed = request.isolation_level == READ_COMMITTED
         end = partition.last_stable_offset if is_committed else high
@@ -171,12 +213,28 @@ def _as_resident(plan: _Plan, found: _Found) -> _Plan | None:
     return plan._replace(bytes_max=bytes_max) if is_resident else None
 
 
-async def _read_elsewhere(reads: Reads, cold: _Plan | None) -> None:
+async def _read_in_turns(reads: Reads, pause: Pause | None) -> None:
     """Do the reads that are given out, on another thread, until there are no more."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(StopIteration):
-        while cold is not None:
-            cold = reads.send(await loop.run_in_executor(None, _read_plan, cold))
+        while pause is not None:
+            if isinstance(pause, _Turn):
+                await asyncio.sleep(0)
+                pause = reads.send(None)
+            else:
+                pause = reads.send(await loop.run_in_executor(None, _read_cold, pause))
+
+
+def _read_cold(plan: _Plan) -> FetchedPartition:
+    """Carry out what was given out: open the partition first if nobody has."""
+    if plan.replan is None:
+        return _read_plan(plan)
+    try:
+        plan.partition.load()
+    except CordwoodError as error:
+        return FetchedPartition(plan.number, error.code, high_watermark=-1)
+    planned = plan.replan()
+    return planned if isinstance(planned, FetchedPartition) else _read_cold(planned)
 
 
 def _read_plan(plan: _Plan) -> FetchedPartition:
@@ -192,7 +250,15 @@ def _read_plan(plan: _Plan) -> FetchedPartition:
             ]
     except CordwoodError as error:
         return _refused(partition, plan.number, error.code)
-    return _fetched(partition, plan.number, read.data, aborted)
+    return FetchedPartition(
+        plan.number,
+        Code.NONE,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
+        aborted_transactions=aborted,
+        records=read.data,
+    )
 
 
 def _fetched(

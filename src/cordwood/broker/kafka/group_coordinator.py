@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from cordwood.broker.kafka.lanes import Lanes, Timers
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.readers import ReaderDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
@@ -134,16 +135,18 @@ class GroupCoordinator:
         """Know a group that has cursors: of an earlier life, or moved by the line protocol."""
         if group_id in self.groups or group_id in self._lanes:
             return
-        has_offsets = any(where.reader == group_id for where in list(self._catalog.cursors()))
+        has_offsets = self._catalog.has_cursors(group_id)
         if has_offsets or group_id in self._catalog.groups:
             self._restore(group_id, has_offsets=has_offsets)
 
     def adopt_all(self) -> None:
         """Know every such group."""
-        with_offsets = {where.reader for where in list(self._catalog.cursors())}
-        for group_id in sorted(with_offsets | set(self._catalog.groups)):
-            if group_id not in self.groups and group_id not in self._lanes:
-                self._restore(group_id, has_offsets=group_id in with_offsets)
+        for group_id in self.stored():
+            self.adopt(group_id)
+
+    def stored(self) -> list[str]:
+        """The groups that ``adopt`` would find in the catalog."""
+        return [*self._catalog.readers_with_cursors(), *list(self._catalog.groups)]
 
     def _restore(self, group_id: str, *, has_offsets: bool) -> None:
         instructions = self.groups.restore(
@@ -216,7 +219,7 @@ class GroupCoordinator:
 
     async def register(self, group_id: str, offsets: Sequence[PartitionOffset]) -> None:
         """Let RECLAIM wait for the group on the topics among these whose policy says so."""
-        for topic in {each.partition.topic for each in offsets}:
+        async for topic in Turns().of({each.partition.topic for each in offsets}):
             with contextlib.suppress(UnknownTopic):  # deleted meanwhile: nothing to wait for
                 if "consume" in self._topics.get(topic).config.cleanup_policy:
                     await self._readers.register(topic, group_id)
@@ -236,7 +239,11 @@ class GroupCoordinator:
         """Delete the groups whose offsets are no longer kept."""
         self.adopt_all()
         for group_id in self.expired():
-            answer = await self.ask(group_id, DeleteGroup)
+            try:
+                answer = await self.ask(group_id, DeleteGroup)
+            except CordwoodError as error:  # the others expire all the same
+                logger.warning("group.unexpired group=%s error=%s", group_id, error)
+                continue
             logger.info("group.expired group=%s code=%s", group_id, answer.code.name)
 
     def expired(self) -> list[str]:

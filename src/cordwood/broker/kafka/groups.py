@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.turns import Turns, once_each
 from cordwood.broker.topics import NODE_ID
 from cordwood.decide.codes import Code
 from cordwood.decide.groups import (
@@ -78,7 +79,7 @@ class KafkaGroups:
         return FindCoordinatorResponse(
             coordinators=[
                 Coordinator(key, node_id, host, port, code, text)
-                for key in request.coordinator_keys
+                async for key in Turns().of(once_each(request.coordinator_keys))
             ]
         )
 
@@ -182,7 +183,8 @@ class KafkaGroups:
         self, request: DescribeGroupsRequest, _version: int, _caller: Caller
     ) -> DescribeGroupsResponse:
         """Groups and their members; one that is not there is Dead, as these versions have it."""
-        return DescribeGroupsResponse(groups=[self._describe(name) for name in request.groups])
+        names = once_each(request.groups)
+        return DescribeGroupsResponse(groups=await Turns().map(self._describe, names))
 
     def _describe(self, group_id: str) -> DescribedGroup:
         self._coordinator.adopt(group_id)
@@ -209,12 +211,14 @@ class KafkaGroups:
         self, request: ListGroupsRequest, _version: int, _caller: Caller
     ) -> ListGroupsResponse:
         """Every group there is, or those in the states asked for."""
-        self._coordinator.adopt_all()
-        found = self._coordinator.groups.listing(request.states_filter)
+        turns = Turns()
+        async for group_id in turns.of(self._coordinator.stored()):
+            self._coordinator.adopt(group_id)
+        found = self._coordinator.groups.listed(request.states_filter)
         return ListGroupsResponse(
             groups=[
                 ListedGroup(group.group_id, group.protocol_type, group.state.value)
-                for group in found
+                async for group in turns.of(found)
             ]
         )
 
@@ -223,7 +227,7 @@ class KafkaGroups:
     ) -> DeleteGroupsResponse:
         """Forget groups nobody is in, with their cursors and registrations."""
         results = []
-        for group_id in request.group_ids:
+        for group_id in once_each(request.group_ids):
             answer: DeleteReply = await self._coordinator.ask(group_id, DeleteGroup)
             results.append(DeletedGroup(group_id, answer.code))
         return DeleteGroupsResponse(results=results)

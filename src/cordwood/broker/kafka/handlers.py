@@ -14,11 +14,12 @@ from cordwood.broker.kafka.group_coordinator import GroupCoordinator
 from cordwood.broker.kafka.groups import KafkaGroups
 from cordwood.broker.kafka.metadata import KafkaMetadata
 from cordwood.broker.kafka.offsets import KafkaOffsets
+from cordwood.broker.kafka.outgoing import Outgoing
 from cordwood.broker.kafka.placement import KafkaPlacement
 from cordwood.broker.kafka.produce import KafkaProduce
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
 from cordwood.broker.kafka.transactions import KafkaTransactions
-from cordwood.broker.kafka.verify import VerifiedProduce
+from cordwood.broker.kafka.verify import TransactionCheck
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.readers import ReaderDesk
 from cordwood.broker.topics import TopicDesk
@@ -85,6 +86,7 @@ def kafka_handlers(
     produce: ProduceDesk,
     feed: Feed,
     addresses: Addresses,
+    outgoing: Outgoing | None = None,
 ) -> dict[str, Handler]:
     """The table for ``KafkaDesk``: one handler for each API that is served."""
     groups, transactions = coordinators.groups, coordinators.transactions
@@ -92,15 +94,15 @@ def kafka_handlers(
     offsets = KafkaOffsets(topics)
     admin = KafkaAdmin(config, store, topics)
     placement = KafkaPlacement(store, topics)
-    configs = KafkaConfigs(config, topics, addresses)
+    configs = KafkaConfigs(config, topics, addresses, str(store.identity))
     members = KafkaGroups(groups)
     commits = KafkaCommits(groups, store.catalog, topics, transactions.unstable)
     txn = KafkaTransactions(
         config=config, clock=clock, topics=topics, coordinator=transactions, groups=groups
     )
     return {
-        "Produce": VerifiedProduce(KafkaProduce(topics, produce), transactions).produce,
-        "Fetch": KafkaFetch(topics, feed, clock).fetch,
+        "Produce": KafkaProduce(topics, produce, TransactionCheck(transactions)).produce,
+        "Fetch": KafkaFetch(topics, feed, clock, outgoing).fetch,
         "ListOffsets": offsets.list_offsets,
         "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
         "ApiVersions": metadata.api_versions,

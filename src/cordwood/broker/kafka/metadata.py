@@ -7,16 +7,17 @@ operator set ``advertised.kafka``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.topics import NODE_ID, TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, PartitionOffline, UnknownTopic
 from cordwood.log.partition import Partition
-from cordwood.log.store import LiveTopic
+from cordwood.log.topics import LiveTopic
 from cordwood.model import is_topic_name
 from cordwood.wire.kafka.messages.metadata import (
     OPERATIONS_UNASKED,
@@ -41,6 +42,8 @@ from cordwood.wire.kafka.primitives import NO_ID
 from cordwood.wire.kafka.schema import api_versions
 
 UNKNOWN_TOPIC_ID: Final = 100
+CREATED_MAX: Final = 100  # topics one Metadata request creates; it is asked again for the rest
+PAGE_PARTITIONS_MAX: Final = 2_000  # of one DescribeTopicPartitions, as Kafka has it
 REPLICAS: Final = (NODE_ID,)
 NO_NODE: Final = -1
 
@@ -62,12 +65,18 @@ class KafkaMetadata:
         self, request: MetadataRequest, version: int, caller: Caller
     ) -> MetadataResponse:
         """The broker and the topics asked for; a missing one is created where that is on."""
+        turns = Turns()
         if request.topics is None or (version == 0 and not request.topics):
-            topics = [self._describe(topic) for _, topic in sorted(self._topics.all().items())]
+            known = self._topics.all()
+            names = await turns.sort(list(known))
+            found = [known[name] for name in names if name in known]  # one may go meanwhile
+            topics = [await self._describe(topic, turns) async for topic in turns.of(found)]
         else:
-            may_create = request.allow_auto_topic_creation
-            topics = await asyncio.gather(
-                *(self._find(wanted, may_create=may_create) for wanted in request.topics)
+            wanted: dict[str | UUID, MetadataRequestTopic] = {}
+            async for each in turns.of(request.topics):  # once each, as Kafka answers
+                wanted.setdefault(each.topic_id if each.name is None else each.name, each)
+            topics = await self._find_all(
+                list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
             )
         return MetadataResponse(
             brokers=[MetadataBroker(NODE_ID, caller.host, caller.port)],
@@ -76,26 +85,62 @@ class KafkaMetadata:
             topics=topics,
         )
 
-    async def _find(self, wanted: MetadataRequestTopic, *, may_create: bool) -> MetadataTopic:
-        if wanted.name is None:
-            return self._find_by_id(wanted.topic_id)
-        try:
-            if may_create:
-                topic = await self._topics.ensure(wanted.name)
+    async def _find_all(
+        self, wanted: Sequence[MetadataRequestTopic], turns: Turns, *, may_create: bool
+    ) -> list[MetadataTopic]:
+        """Each topic asked for; of those to be created, a share per request.
+
+        The others are told to ask again, as Kafka tells the first to ask for a new topic.
+        """
+        known = self._topics.all()
+        missing = [
+            each.name
+            async for each in turns.of(wanted)
+            if each.name is not None and each.name not in known
+        ]
+        created: dict[str, LiveTopic | CordwoodError] = {}
+        if may_create:
+            names = missing[:CREATED_MAX]
+            made = await asyncio.gather(*map(self._ensure, names))
+            created = dict(zip(names, made, strict=True))
+        has_ids = any(each.name is None for each in wanted)
+        named = list(known.values()) if has_ids else []
+        by_id = {topic.id: topic async for topic in turns.of(named)}
+        is_short = may_create and len(missing) > CREATED_MAX
+        found: list[MetadataTopic] = []
+        async for each in turns.of(wanted):
+            if each.name is None:
+                topic = by_id.get(str(each.topic_id))
+                missed = MetadataTopic(UNKNOWN_TOPIC_ID, None, each.topic_id)
             else:
-                topic = self._topics.get(wanted.name)
+                topic, code = self._look_up(each.name, created, is_short=is_short)
+                missed = MetadataTopic(code, each.name)
+            found.append(missed if topic is None else await self._describe(topic, turns))
+        return found
+
+    async def _ensure(self, name: str) -> LiveTopic | CordwoodError:
+        try:
+            return await self._topics.ensure(name)
         except CordwoodError as error:
-            return MetadataTopic(error.code, wanted.name)
-        return self._describe(topic)
+            return error
 
-    def _find_by_id(self, topic_id: UUID) -> MetadataTopic:
-        for topic in self._topics.all().values():
-            if UUID(topic.id) == topic_id:
-                return self._describe(topic)
-        return MetadataTopic(UNKNOWN_TOPIC_ID, None, topic_id)
+    def _look_up(
+        self, name: str, created: Mapping[str, LiveTopic | CordwoodError], *, is_short: bool
+    ) -> tuple[LiveTopic | None, int]:
+        """A topic, or the code that says why there is none."""
+        try:
+            outcome = created[name] if name in created else self._topics.get(name)
+        except CordwoodError as error:
+            outcome = error
+        if not isinstance(outcome, CordwoodError):
+            return outcome, Code.NONE
+        if not is_short or name in created:
+            return None, outcome.code
+        is_name = is_topic_name(name)
+        return None, Code.LEADER_NOT_AVAILABLE if is_name else Code.INVALID_TOPIC_EXCEPTION
 
-    def _describe(self, topic: LiveTopic) -> MetadataTopic:
-        partitions = [_partition(number, slot) for number, slot in enumerate(topic.slots)]
+    async def _describe(self, topic: LiveTopic, turns: Turns) -> MetadataTopic:
+        partitions = await turns.map(lambda slot: _partition(*slot), enumerate(topic.slots))
         return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions)
 
     async def describe_cluster(
@@ -115,11 +160,13 @@ class KafkaMetadata:
     ) -> DescribeTopicPartitionsResponse:
         """A page of partitions, in order of topic name and number."""
         known = self._topics.all()
-        names = sorted({topic.name for topic in request.topics}) or sorted(known)
+        turns = Turns()
+        asked = {topic.name async for topic in turns.of(request.topics)}
+        names = await turns.sort(list(asked or known))
         start = request.cursor or PartitionCursor("", 0)
-        left = max(1, request.response_partition_limit)
+        left = min(max(1, request.response_partition_limit), PAGE_PARTITIONS_MAX)
         topics: list[DescribedTopic] = []
-        for name in names:
+        async for name in turns.of(names):
             if name < start.topic_name:
                 continue
             first = start.partition_index if name == start.topic_name else 0
@@ -130,7 +177,8 @@ class KafkaMetadata:
                 return DescribeTopicPartitionsResponse(
                     topics=topics, next_cursor=PartitionCursor(name, first)
                 )
-            partitions = self._describe(known[name]).partitions[first : first + left]
+            slots = enumerate(known[name].slots[first : first + left], first)
+            partitions = await turns.map(lambda slot: _partition(*slot), slots)
             topics.append(_described(known[name], partitions))
             left -= len(partitions)
             if first + len(partitions) < known[name].partition_count:

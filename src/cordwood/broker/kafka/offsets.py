@@ -7,6 +7,7 @@ from typing import Final
 
 from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.fetch import READ_COMMITTED
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.topics import TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError
@@ -40,10 +41,11 @@ class KafkaOffsets:
     ) -> ListOffsetsResponse:
         """The first offset at or after a time, per partition."""
         topics = []
-        for topic in request.topics:
+        turns = Turns()
+        async for topic in turns.of(request.topics):
             listed = [
                 await self._list(topic.name, part, request.isolation_level)
-                for part in topic.partitions
+                async for part in turns.of(topic.partitions)
             ]
             topics.append(ListedTopicOffsets(topic.name, listed))
         return ListOffsetsResponse(topics=topics)
@@ -52,7 +54,7 @@ class KafkaOffsets:
         self, topic: str, part: ListOffsetsPartition, isolation_level: int
     ) -> ListedPartitionOffset:
         try:
-            partition = self._topics.get(topic).partition(part.partition)
+            partition = await self._topics.open_partition(topic, part.partition)
             timestamp_ms, offset = await _find(partition, part.timestamp_ms, isolation_level)
         except CordwoodError as error:
             return ListedPartitionOffset(part.partition, error.code)
@@ -64,18 +66,18 @@ class KafkaOffsets:
         self, request: OffsetForLeaderEpochRequest, _version: int, _caller: Caller
     ) -> OffsetForLeaderEpochResponse:
         """Where a leader's term ended; a consumer checks its position with it."""
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                EpochTopicEnd(
-                    topic.name, [self._epoch_end(topic.name, part) for part in topic.partitions]
-                )
-                for topic in request.topics
+        turns = Turns()
+        topics = []
+        async for topic in turns.of(request.topics):
+            ends = [
+                await self._epoch_end(topic.name, part) async for part in turns.of(topic.partitions)
             ]
-        )
+            topics.append(EpochTopicEnd(topic.name, ends))
+        return OffsetForLeaderEpochResponse(topics=topics)
 
-    def _epoch_end(self, topic: str, part: EpochPartition) -> EpochPartitionEnd:
+    async def _epoch_end(self, topic: str, part: EpochPartition) -> EpochPartitionEnd:
         try:
-            partition = self._topics.get(topic).partition(part.partition)
+            partition = await self._topics.open_partition(topic, part.partition)
         except CordwoodError as error:
             return EpochPartitionEnd(error_code=error.code, partition=part.partition)
         end = partition.epoch_end(part.leader_epoch)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec
 
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.topics import NODE_ID, TopicDesk
 from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidAssignment, RequestError
@@ -63,16 +64,17 @@ class KafkaPlacement:
         self, request: ElectLeadersRequest, _version: int, _caller: Caller
     ) -> ElectLeadersResponse:
         """Nothing to elect. Asked for all, Kafka does not list those that need no election."""
+        turns = Turns()
         return ElectLeadersResponse(
             topics=[
                 ElectedTopic(
                     topic.name,
                     [
                         ElectedPartition(number, *self._try(topic.name, number, _elect))
-                        for number in topic.partitions
+                        async for number in turns.of(topic.partitions)
                     ],
                 )
-                for topic in request.topics or ()
+                async for topic in turns.of(request.topics or ())
             ]
         )
 
@@ -80,6 +82,7 @@ class KafkaPlacement:
         self, request: AlterPartitionReassignmentsRequest, _version: int, _caller: Caller
     ) -> AlterPartitionReassignmentsResponse:
         """To this broker: done. To others: there are none."""
+        turns = Turns()
         return AlterPartitionReassignmentsResponse(
             topics=[
                 ReassignedTopic(
@@ -89,10 +92,10 @@ class KafkaPlacement:
                             part.partition,
                             *self._try(topic.name, part.partition, _reassign, part.replicas),
                         )
-                        for part in topic.partitions
+                        async for part in turns.of(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in turns.of(request.topics)
             ]
         )
 
@@ -106,6 +109,7 @@ class KafkaPlacement:
         self, request: AlterReplicaLogDirsRequest, _version: int, _caller: Caller
     ) -> AlterReplicaLogDirsResponse:
         """To the data directory: done. To others: there are none."""
+        turns = Turns()
         return AlterReplicaLogDirsResponse(
             results=[
                 MovedTopic(
@@ -114,11 +118,11 @@ class KafkaPlacement:
                         MovedPartition(
                             number, self._try(topic.name, number, self._move, to.path)[0]
                         )
-                        for number in topic.partitions
+                        async for number in turns.of(topic.partitions)
                     ],
                 )
                 for to in request.dirs
-                for topic in to.topics
+                async for topic in turns.of(to.topics)
             ]
         )
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable
+from functools import partial
+from typing import Final, NamedTuple
 
+from cordwood.batch.header import CODEC_BITS, CRC_START, HEADER_BYTES, Buffer
 from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.turns import TURN_ITEMS, Turns
+from cordwood.broker.kafka.verify import TransactionCheck
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
+from cordwood.config import MIB
 from cordwood.decide.codes import Code
-from cordwood.errors import CordwoodError, InvalidRecord, RequestError
+from cordwood.errors import CordwoodError, InvalidRecord, RequestError, UnsupportedCompression
 from cordwood.log.partition import Outcome, Partition
+from cordwood.model import Codec
 from cordwood.wire.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,
@@ -20,6 +27,8 @@ from cordwood.wire.kafka.messages.produce import (
 )
 
 _NO_OFFSET: Final = -1
+_ZSTD_VERSION: Final = 7
+LOOP_BYTES: Final = 2 * MIB  # of one request checked on the loop; the rest by a thread
 _ACKS: Final = {-1, 0, 1}  # one broker: its own durable copy is all of them
 
 
@@ -32,57 +41,111 @@ class InvalidAcks(RequestError):
 class KafkaProduce:
     """The handler of one API."""
 
-    def __init__(self, topics: TopicDesk, produce: ProduceDesk) -> None:
+    def __init__(
+        self, topics: TopicDesk, produce: ProduceDesk, transactions: TransactionCheck
+    ) -> None:
         self._topics = topics
         self._produce = produce
+        self._transactions = transactions
 
     def produce(
-        self, request: ProduceRequest, _version: int, _caller: Caller
-    ) -> asyncio.Future[ProduceResponse | None]:
-        """Everything is with the writer when this returns, so order is the client's."""
+        self, request: ProduceRequest, version: int, _caller: Caller
+    ) -> Awaitable[ProduceResponse | None]:
+        """What a future answers is with the writer, or behind it in order, when this returns.
+
+        A task is still at it: so many partitions that the loop serves others in between.
+        """
         answers = _Answers(request)
+        if answers.is_large:
+            return asyncio.ensure_future(self._produce_in_turns(request, version, answers))
+        left_bytes = LOOP_BYTES
         for at_topic, topic in enumerate(request.topics):
             for at_part, part in enumerate(topic.partitions):
-                self._begin(request.acks, topic.name, part, answers, (at_topic, at_part))
+                place = _Place(at_topic, at_part, version, left_bytes > 0)
+                left_bytes -= self._begin(request, topic.name, part, answers, place)
         answers.settle()
         return answers.future
 
+    async def _produce_in_turns(
+        self, request: ProduceRequest, version: int, answers: _Answers
+    ) -> ProduceResponse | None:
+        left_bytes = LOOP_BYTES
+        turns = Turns()
+        async for at_topic, topic in turns.of(enumerate(request.topics)):
+            async for at_part, part in turns.of(enumerate(topic.partitions)):
+                place = _Place(at_topic, at_part, version, left_bytes > 0)
+                left_bytes -= self._begin(request, topic.name, part, answers, place)
+        answers.settle()
+        await answers.future
+        return await answers.response(turns) if request.acks else None
+
     def _begin(
         self,
-        acks: int,
+        request: ProduceRequest,
         topic: str,
         part: ProducePartition,
         answers: _Answers,
-        place: tuple[int, int],
-    ) -> None:
+        place: _Place,
+    ) -> int:
+        """Check and append one partition's batch; its bytes."""
+        number, records = part
         try:
-            if acks not in _ACKS:
-                raise InvalidAcks(f"acks is {acks}; it takes 0, 1 or -1 (all)")
-            if not part.records:
-                raise InvalidRecord(f"no record batch for {topic}-{part.partition}")
-            partition = self._topics.get(topic).partition(part.partition)
+            if request.acks not in _ACKS:
+                raise InvalidAcks(f"acks is {request.acks}; it takes 0, 1 or -1 (all)")
+            partition = self._topics.get(topic).partition(number)
+            if not records:
+                raise InvalidRecord(f"no record batch for {topic}-{number}")
+            if place.version < _ZSTD_VERSION:
+                _refuse_zstd(records, place.version)
 
             def done(outcome: Outcome) -> None:
-                answers.put(place, _produced(partition, part.partition, outcome))
+                answers.put(place, _produced(partition, number, outcome))
 
-            self._produce.append_then(partition, part.records, done)
+            admit = partial(self._transactions.admit, request.transactional_id, partition.tp)
+            self._produce.append_then(
+                partition, records, done, admit=admit, is_for_loop=place.is_for_loop
+            )
         except CordwoodError as error:
-            answers.put(place, _refused(part.partition, error))
+            answers.put(place, _refused(number, error))
+        return len(records or b"")
+
+
+class _Place(NamedTuple):
+    """Where a partition stands in its request, and how that is to be taken."""
+
+    topic: int
+    partition: int
+    version: int
+    is_for_loop: bool
+
+
+def _refuse_zstd(records: Buffer, version: int) -> None:
+    """A version that came before the codec; consumers as old could not read it."""
+    if len(records) >= HEADER_BYTES and records[CRC_START + 1] & CODEC_BITS == Codec.ZSTD.value:
+        raise UnsupportedCompression(
+            f"Produce {version} knows no zstd; use a client that sends version {_ZSTD_VERSION} or "
+            "later, or another codec"
+        )
 
 
 class _Answers:
-    """Gathers what became of each batch of one request; the last one ends the future."""
+    """Gathers what became of each batch of one request; the last one ends the future.
+
+    Of a large request the future only says that all are there: its reply is made in turns.
+    """
 
     def __init__(self, request: ProduceRequest) -> None:
         self.future: asyncio.Future[ProduceResponse | None]
         self.future = asyncio.get_running_loop().create_future()
         self._request = request
-        self._found: dict[tuple[int, int], ProducedPartition] = {}
-        self._missing = 1 + sum(len(topic.partitions) for topic in request.topics)
+        self._found: dict[tuple[int, int], ProducedPartition] = {}  # by place
+        count = sum(len(topic.partitions) for topic in request.topics)
+        self.is_large = len(request.topics) + count > TURN_ITEMS
+        self._missing = 1 + count
 
-    def put(self, place: tuple[int, int], answer: ProducedPartition) -> None:
+    def put(self, place: _Place, answer: ProducedPartition) -> None:
         """The answer for the partition at this place of the request."""
-        self._found[place] = answer
+        self._found[place.topic, place.partition] = answer
         self.settle()
 
     def settle(self) -> None:
@@ -90,7 +153,8 @@ class _Answers:
         self._missing -= 1
         if self._missing or self.future.done():
             return
-        self.future.set_result(self._response() if self._request.acks else None)
+        is_told = self._request.acks and not self.is_large
+        self.future.set_result(self._response() if is_told else None)
 
     def _response(self) -> ProduceResponse:
         topics = [
@@ -100,6 +164,18 @@ class _Answers:
             for at_topic, topic in enumerate(self._request.topics)
         ]
         return ProduceResponse(topics)
+
+    async def response(self, turns: Turns) -> ProduceResponse:
+        """The reply to a large request, once the future has ended."""
+        return ProduceResponse(
+            [
+                ProducedTopic(
+                    topic.name,
+                    [self._found[at, n] async for n in turns.of(range(len(topic.partitions)))],
+                )
+                async for at, topic in turns.of(enumerate(self._request.topics))
+            ]
+        )
 
 
 def _produced(partition: Partition, number: int, outcome: Outcome) -> ProducedPartition:

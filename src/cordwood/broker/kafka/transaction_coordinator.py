@@ -19,6 +19,7 @@ from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_marker
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token, cursors_of
 from cordwood.broker.kafka.lanes import Lanes, Timers
+from cordwood.broker.kafka.turns import Turns
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
@@ -50,6 +51,8 @@ from cordwood.model import TopicPartition
 logger = logging.getLogger("cordwood.broker")
 
 COORDINATOR_EPOCH: Final = 0  # markers carry the coordinator's term; one broker has one
+MARKED_AT_ONCE: Final = 1_000  # partitions; the next ones once these have their markers
+TURN_MARKERS: Final = 50
 AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE
 
 
@@ -160,12 +163,16 @@ class TransactionCoordinator:
                 self.timers.cancel(transactional_id)
 
     async def _persist(self, transactional_id: str, persist: Persist) -> None:
-        cursors: dict[ReaderPartition, Cursor] = {}
         for group_id, offsets in persist.cursors:
             await self._groups.register(group_id, offsets)
+        await self._in_meta(self._put, transactional_id, persist)
+
+    def _put(self, transactional_id: str, persist: Persist) -> None:
+        """On the metadata thread: a large transaction takes long to encode."""
+        cursors: dict[ReaderPartition, Cursor] = {}
+        for group_id, offsets in persist.cursors:
             cursors |= cursors_of(group_id, offsets, self._clock)
-        put = self._catalog.put_transaction
-        await self._in_meta(put, transactional_id, persist.ledger, cursors)
+        self._catalog.put_transaction(transactional_id, persist.ledger, cursors)
 
     def _fall_back(self, transactional_id: str) -> None:
         """Memory is ahead of the disk: refuse all who wait and go on from the last ledger."""
@@ -213,8 +220,24 @@ class TransactionCoordinator:
             coordinator_epoch=COORDINATOR_EPOCH,
             timestamp_ms=self._clock.now_ms(),
         )
-        written = await asyncio.gather(*(self._append(tp, marker) for tp in wanted.partitions))
-        self._handle(transactional_id, MarkersWritten() if all(written) else MarkersFailed())
+        written = True
+        for start in range(0, len(wanted.partitions), MARKED_AT_ONCE):
+            some = wanted.partitions[start : start + MARKED_AT_ONCE]
+            written &= await self._append_all(some, marker)
+        self._handle(transactional_id, MarkersWritten() if written else MarkersFailed())
+
+    async def _append_all(self, partitions: Sequence[TopicPartition], marker: bytes) -> bool:
+        """Whether the marker is durable in all of these."""
+        appends: list[asyncio.Future[bool]] = []
+        try:
+            async for tp in Turns(TURN_MARKERS).of(partitions):
+                append = asyncio.ensure_future(self._append(tp, marker))
+                appends.append(append)  # at once: a cancellation takes back what has begun
+            return all(await asyncio.gather(*appends))
+        except asyncio.CancelledError:
+            for begun in appends:
+                begun.cancel()
+            raise
 
     async def _append(self, tp: TopicPartition, marker: bytes) -> bool:
         """Whether the marker is durable; a partition that is gone needs none."""

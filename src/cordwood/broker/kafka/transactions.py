@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.commits import committed, has_partition, offsets_of
+from cordwood.broker.kafka.commits import committed, has_partition, in_steps, offsets_of
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
+from cordwood.broker.kafka.turns import Turns, once_each
 from cordwood.broker.topics import TopicDesk
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
@@ -112,20 +113,15 @@ class KafkaTransactions:
         self, request: AddPartitionsToTxnRequest, version: int, _caller: Caller
     ) -> AddPartitionsToTxnResponse:
         """Partitions join the transaction, all or none."""
+        turns = Turns()
         asked = [
             TopicPartition(topic.name, number)
-            for topic in request.topics
-            for number in topic.partitions
+            async for topic in turns.of(request.topics)
+            async for number in turns.of(topic.partitions)
         ]
-        unknown = {each for each in asked if not has_partition(self._topics, each)}
-        if unknown:
-            codes = {
-                each: Code.UNKNOWN_TOPIC_OR_PARTITION
-                if each in unknown
-                else Code.OPERATION_NOT_ATTEMPTED
-                for each in asked
-            }
-        else:
+        unknown = {each async for each in turns.of(asked) if not has_partition(self._topics, each)}
+        code = Code.OPERATION_NOT_ATTEMPTED  # for those that exist beside others that do not
+        if not unknown:
             answer: TxnReply = await self._coordinator.ask(
                 request.transactional_id,
                 lambda token: AddPartitions(
@@ -136,17 +132,22 @@ class KafkaTransactions:
                     partitions=frozenset(asked),
                 ),
             )
-            codes = dict.fromkeys(asked, answer.code)
+            code = answer.code
         return AddPartitionsToTxnResponse(
             topics=[
                 AddedTopic(
                     topic.name,
                     [
-                        AddedPartition(number, codes[TopicPartition(topic.name, number)])
-                        for number in topic.partitions
+                        AddedPartition(
+                            number,
+                            Code.UNKNOWN_TOPIC_OR_PARTITION
+                            if TopicPartition(topic.name, number) in unknown
+                            else code,
+                        )
+                        async for number in turns.of(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in turns.of(request.topics)
             ]
         )
 
@@ -170,13 +171,14 @@ class KafkaTransactions:
         self, request: TxnOffsetCommitRequest, version: int, _caller: Caller
     ) -> TxnOffsetCommitResponse:
         """Offsets that count if the transaction commits; the group must agree now."""
-        offsets = offsets_of(request.topics)
-        codes = {each.partition: self._check_offset(each) for each in offsets}
-        kept = tuple(each for each in offsets if not codes[each.partition])
-        if kept:
-            code = await self._stage(request, version, kept)
-            codes |= dict.fromkeys((each.partition for each in kept), code)
-        return TxnOffsetCommitResponse(topics=committed(request.topics, codes))
+        turns = Turns()
+        offsets = await offsets_of(request.topics, turns)
+        codes = {each.partition: self._check_offset(each) async for each in turns.of(offsets)}
+        kept = [each async for each in turns.of(offsets) if not codes[each.partition]]
+        for some in in_steps(kept) if kept else ():
+            code = await self._stage(request, version, tuple(some))
+            codes |= dict.fromkeys((each.partition for each in some), code)
+        return TxnOffsetCommitResponse(topics=await committed(request.topics, codes, turns))
 
     def _check_offset(self, offset: PartitionOffset) -> Code:
         if not has_partition(self._topics, offset.partition):
@@ -231,19 +233,23 @@ class KafkaTransactions:
         self, request: DescribeProducersRequest, _version: int, _caller: Caller
     ) -> DescribeProducersResponse:
         """What partitions remember of their producers."""
+        turns = Turns()
         return DescribeProducersResponse(
             topics=[
                 ProducersTopic(
                     topic.name,
-                    [await self._producers(topic.name, number) for number in topic.partitions],
+                    [
+                        await self._producers(topic.name, number)
+                        async for number in turns.of(once_each(topic.partitions))
+                    ],
                 )
-                for topic in request.topics
+                async for topic in turns.of(request.topics)
             ]
         )
 
     async def _producers(self, topic: str, number: int) -> ProducersPartition:
         try:
-            partition = self._topics.get(topic).partition(number)
+            partition = await self._topics.open_partition(topic, number)
             active = await self._topics.on_writer(lambda: _active_producers(partition))
         except CordwoodError as error:
             return ProducersPartition(number, error.code, str(error))
@@ -256,7 +262,7 @@ class KafkaTransactions:
         return DescribeTransactionsResponse(
             transactions=[
                 _described(each, self._coordinator.transactions.describe(each))
-                for each in request.transactional_ids
+                async for each in Turns().of(once_each(request.transactional_ids))
             ]
         )
 

@@ -1,0 +1,47 @@
+"""The broker's background tasks by name, and which of them died.
+
+Each runs until the broker stops, or until it has nothing left to do. One that dies of an exception
+has met a mistake of ours: it is logged with its traceback, once, and named in ``/readyz`` until the
+next start, as its work is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+logger = logging.getLogger("cordwood.broker")
+
+
+class BackgroundTasks:
+    """Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self.died: dict[str, str] = {}  # name → what it died of
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin; returns at once."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, name))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.died[name] = f"{type(error).__name__}: {error}"
+            logger.error("task.died task=%s error=%s", name, self.died[name], exc_info=error)
+
+    async def stop(self) -> None:
+        """Cancel all and wait until they are gone."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task

@@ -1,0 +1,138 @@
+"""One scrape as text: Prometheus's format for ``/metrics``, JSON for the METRICS command.
+
+There may be a hundred thousand samples. They are written down one by one, as they are read, with
+turns for others in between; no step of it takes all of them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from cordwood.broker.metrics import METRICS, Sample, samples
+from cordwood.broker.turns import Turn, in_turns
+from cordwood.log.commit import SYNC_BUCKETS, CommitStats
+
+if TYPE_CHECKING:
+    from cordwood.broker.broker import Broker
+
+SYNCS: Final = "cordwood_fsync_seconds"  # the one histogram
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+Lines = dict[str, list[str]]  # by metric
+
+
+async def exposition(broker: Broker) -> bytes:
+    """Prometheus's text format."""
+    stats = broker.writer.stats
+    return await render(samples(broker), stats)
+
+
+async def render(
+    found: Iterable[Sample | None], stats: CommitStats, turn: Turn | None = None
+) -> bytes:
+    """These samples and the histogram of syncs, family by family."""
+    # Not on the loop: the first scrape would hold up everybody for as long as the import takes.
+    await asyncio.get_running_loop().run_in_executor(None, import_module, "prometheus_client")
+    from prometheus_client.utils import floatToGoString
+
+    turn = turn or Turn()
+    families = await _gathered(found, _with_labels(floatToGoString), turn)
+    parts = []
+    for name, lines in families.items():
+        parts.append("\n".join([_head(name), *lines, ""]).encode())
+        if turn.is_over():
+            await turn.pass_on()
+    return b"".join([*parts, _histogram(stats)])
+
+
+def _with_labels(number: Callable[[float], str]) -> Callable[[Sample], str]:
+    """A sample's line; neighbours mostly share their labels."""
+    last: Mapping[str, str] = {}
+    text = ""
+
+    def line(sample: Sample) -> str:
+        nonlocal last, text
+        if sample.labels is not last:
+            pairs = sorted(sample.labels.items())
+            text = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs])
+            text = f"{{{text}}}" if text else ""
+            last = sample.labels
+        return f"{sample.name}{text} {number(sample.value)}"
+
+    return line
+
+
+async def _gathered(
+    found: Iterable[Sample | None], line: Callable[[Sample], str], turn: Turn
+) -> Lines:
+    families: Lines = {}
+    async for sample in in_turns(found, turn):
+        if sample is not None:
+            families.setdefault(sample.name, []).append(line(sample))
+    return families
+
+
+def _head(name: str) -> str:
+    row = METRICS[name]
+    return f"# HELP {name} {row.doc}\n# TYPE {name} {row.kind}"
+
+
+def _histogram(stats: CommitStats) -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import HistogramMetricFamily
+
+    class Syncs:
+        @staticmethod
+        def collect() -> list[Any]:
+            buckets = _cumulative(stats.sync_buckets)
+            doc, total = METRICS[SYNCS].doc, stats.sync_seconds
+            return [HistogramMetricFamily(SYNCS, doc, buckets=buckets, sum_value=total)]
+
+    registry = CollectorRegistry()
+    registry.register(Syncs())
+    return generate_latest(registry)
+
+
+def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
+    """As the format wants them."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip([*map(str, SYNC_BUCKETS), "+Inf"], list(counts), strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
+
+async def snapshot(broker: Broker) -> bytes:
+    """The same samples as one line of JSON: labelled ones as lists."""
+    stats = broker.writer.stats
+    return await render_json(samples(broker), stats)
+
+
+async def render_json(
+    found: Iterable[Sample | None], stats: CommitStats, turn: Turn | None = None
+) -> bytes:
+    """By metric: a number, or for labelled ones a list of objects with their labels."""
+    turn = turn or Turn()
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    plain: dict[str, str] = {}
+    labelled: Lines = {}
+    async for sample in in_turns(found, turn):
+        if sample is None:
+            continue
+        if sample.labels:
+            text = encode({**sample.labels, "value": sample.value})
+            labelled.setdefault(sample.name, []).append(text)
+        else:
+            plain[sample.name] = encode(sample.value)
+    plain[SYNCS] = encode({"count": stats.syncs, "sum": stats.sync_seconds})
+    members = [f'"{name}":{text}'.encode() for name, text in plain.items()]
+    for name, texts in labelled.items():
+        members.append(f'"{name}":[{",".join(texts)}]'.encode())
+        if turn.is_over():
+            await turn.pass_on()
+    return b"{" + b",".join(members) + b"}"

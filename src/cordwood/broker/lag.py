@@ -1,0 +1,69 @@
+"""How far consumer groups, and all other cursors, are behind: one row per cursor.
+
+Only partitions with a cursor are looked at. Plain functions; nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from cordwood.errors import CordwoodError
+from cordwood.log.store import Store
+from cordwood.meta.keys import ReaderPartition
+from cordwood.model import TopicPartition
+
+
+class PartitionLag(NamedTuple):
+    """One cursor."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int  # the next it will read
+    end_offset: int | None  # the high watermark; None when the partition is offline or unopened
+    lag: int | None
+
+
+class TopicLag(NamedTuple):
+    """A group on all partitions of a topic."""
+
+    group: str
+    topic: str
+    records: int
+    records_max: int  # of the partition furthest behind
+
+
+def group_lags(store: Store, group: str | None = None) -> Iterator[PartitionLag]:
+    """Every cursor, or those of one group; what was deleted with its topic is left out."""
+    for where, cursor in list(store.catalog.cursors().items()):
+        if (group is None or where.reader == group) and where.topic in store.topics:
+            yield _lag(store, where, cursor.offset)
+
+
+def _lag(store: Store, where: ReaderPartition, offset: int) -> PartitionLag:
+    try:
+        partition = store.partition(TopicPartition(where.topic, where.partition))
+    except CordwoodError:  # offline; the registry says why
+        return PartitionLag(*where, offset, None, None)
+    if not partition.is_open:  # nor is its end known before it is
+        return PartitionLag(*where, offset, None, None)
+    end = partition.high_watermark
+    return PartitionLag(*where, offset, end, max(0, end - max(offset, partition.log_start_offset)))
+
+
+def by_topic(lags: Iterable[PartitionLag]) -> list[TopicLag]:
+    """One row per group and topic, over the partitions that are online."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for lag in lags:
+        if lag.lag is not None:
+            found.setdefault((lag.group, lag.topic), []).append(lag.lag)
+    return [TopicLag(*where, sum(each), max(each)) for where, each in sorted(found.items())]
+
+
+def furthest_behind(lags: Sequence[TopicLag], most: int) -> tuple[Sequence[TopicLag], int]:
+    """At most so many, the furthest behind; and how many were left out."""
+    if len(lags) <= most:
+        return lags, 0
+    kept = sorted(lags, key=lambda lag: -lag.records)[:most]
+    return sorted(kept), len(lags) - most

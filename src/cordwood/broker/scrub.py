@@ -1,0 +1,293 @@
+"""The background scrub: sealed segments are read through before a reader meets their damage.
+
+Each is read every ``scrub.interval.ms``, the one not read for longest first, at no more than
+``scrub.bytes.per.second``, on a thread of its own whose reads wait for everybody else's. A segment
+in which a reader met damage comes at once, and so does one that was damaged before a restart: it
+may have been restored. What is found goes to the health registry, and when it was read into the
+segment index, so both outlive a restart.
+
+A run on demand (``cordwood segment scrub``) reads everything now, without the pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Any, Final, NamedTuple
+
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig
+from cordwood.errors import CordwoodError, RequestError, ShuttingDown
+from cordwood.log.registry import Condition, DamagedRange
+from cordwood.log.scrub import Pace, Verdict, scrub_segment, yield_device
+from cordwood.log.segment import Segment
+from cordwood.log.store import Store
+from cordwood.meta.keys import Scrub, SegmentEntry
+from cordwood.model import SegmentState, TopicPartition
+
+LOOK_S: Final = 60.0  # between looks for segments that are due
+ROUND_SEGMENTS: Final = 1000  # taken on before it is looked again what is due
+ROWS_MAX: Final = 10_000  # damaged segments a run on demand remembers
+
+logger = logging.getLogger("cordwood.broker")
+
+
+class Target(NamedTuple):
+    """One sealed segment, as the index has it."""
+
+    tp: TopicPartition
+    entry: SegmentEntry
+
+
+@dataclass(slots=True)
+class ScrubStats:
+    """Counters for the metrics."""
+
+    segments: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """A run on demand, as far as it has come."""
+
+    topic: str | None
+    total_segments: int
+    total_bytes: int
+    is_running: bool = True
+    segments: int = 0
+    size_bytes: int = 0
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """As JSON answers show it."""
+        return {
+            "topic": self.topic,
+            "running": self.is_running,
+            "segments": self.segments,
+            "total_segments": self.total_segments,
+            "bytes": self.size_bytes,
+            "total_bytes": self.total_bytes,
+            "damaged": self.damaged,
+            "failed": self.failed,
+        }
+
+
+class Scrubber:
+    """Lives on the event loop; reads on its own thread."""
+
+    def __init__(self, config: BrokerConfig, store: Store, clock: Clock) -> None:
+        self.stats = ScrubStats()
+        self.last_run: Run | None = None
+        self._rate = config.scrub_bytes_per_second
+        self._interval_ms = config.scrub_interval_ms
+        self._store = store
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._urgent: deque[tuple[TopicPartition, int]] = deque()
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="cordwood-scrub", initializer=yield_device
+        )
+        self._demand_thread = ThreadPoolExecutor(
+            1, thread_name_prefix="cordwood-scrub-now", initializer=yield_device
+        )
+        self._demanded: asyncio.Future[None] | None = None
+        store.health.on_damage(self._hear)
+
+    async def run(self) -> None:
+        """Scrub what is due until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        self._remember_damage()
+        while not self._stopping.is_set():
+            targets = await self._on_thread(self._due)
+            pace = self._paced()
+            for target in targets:
+                await self._on_thread(self._scrub, target, pace)
+                if self._urgent:
+                    break
+            if not targets:
+                self._wake.clear()
+                if not self._urgent:
+                    await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), LOOK_S)
+        except TimeoutError:
+            return
+
+    def stop(self) -> None:
+        """Let go of the segment that is being read; its turn comes again."""
+        self._stopping.set()
+        self._thread.shutdown()
+        self._demand_thread.shutdown()
+
+    # --- on demand --------------------------------------------------------------------------
+
+    async def scrub_now(self, topic: str | None) -> Run:
+        """Begin to read everything, or one topic; ``last_run`` tells how far it is."""
+        if self.last_run is not None and self.last_run.is_running:
+            raise RequestError("a scrub is running already; wait for it, or ask how far it is")
+        if topic is not None:
+            self._store.topic(topic)
+        await asyncio.get_running_loop().run_in_executor(None, self._store.hash_sealed)
+        targets = [t for t in self._targets() if topic in {None, t.tp.topic}]
+        total_bytes = sum(target.entry.size_bytes for target in targets)
+        run = self.last_run = Run(topic, len(targets), total_bytes)
+        loop = asyncio.get_running_loop()
+        self._demanded = loop.run_in_executor(self._demand_thread, self._scrub_all, run, targets)
+        return run
+
+    def _scrub_all(self, run: Run, targets: list[Target]) -> None:
+        try:
+            for target in targets:
+                self._scrub(target, self._unpaced(run), run)
+                run.segments += 1
+        except ShuttingDown:
+            return
+        finally:
+            run.is_running = False
+
+    # --- what is due ------------------------------------------------------------------------
+
+    def _targets(self) -> Iterator[Target]:
+        for topic in list(self._store.catalog.topics.values()):
+            for tp in topic.partition_list():
+                for entry in self._store.catalog.segments(tp).entries():
+                    if entry.state is SegmentState.SEALED:
+                        yield Target(tp, entry)
+
+    def _due(self) -> list[Target]:
+        """The urgent ones; else some of those that are due, the one not read for longest first."""
+        found: dict[tuple[TopicPartition, int], None] = {}
+        while self._urgent:
+            found[self._urgent.popleft()] = None
+        urgent = []
+        for tp, base_offset in found:
+            entry = self._store.catalog.segments(tp).get(base_offset)
+            if entry is not None and entry.state is SegmentState.SEALED:
+                urgent.append(Target(tp, entry))
+        if urgent or not self._rate:
+            return urgent
+        due_ms = self._clock.now_ms() - self._interval_ms
+        due = [target for target in self._targets() if _scrubbed_ms(target.entry) <= due_ms]
+        return nsmallest(ROUND_SEGMENTS, due, key=lambda target: _scrubbed_ms(target.entry))
+
+    def _remember_damage(self) -> None:
+        """What was damaged before the restart is told at once, and read again."""
+        for tp, entry in self._targets():
+            if entry.scrub is not None and entry.scrub.damage:
+                ranges = [DamagedRange(entry.base_offset, *each) for each in entry.scrub.damage]
+                accepted = [DamagedRange(entry.base_offset, *each) for each in entry.scrub.accepted]
+                self._store.health.accept_damage(tp, entry.base_offset, accepted)
+                self._store.health.set_damage(tp, entry.base_offset, ranges)
+                self._urgent.append((tp, entry.base_offset))
+
+    def _hear(self, tp: TopicPartition, base_offset: int) -> None:
+        """A reader met damage; any thread."""
+        self._urgent.append((tp, base_offset))
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    # --- on the scrub's thread --------------------------------------------------------------
+
+    def _scrub(self, target: Target, pace: Pace, run: Run | None = None) -> None:
+        tp, entry = target
+        with self._store.health.guard(tp, Condition.SCRUB_FAILED, lambda: not self._is_there(tp)):
+            segment = self._store.partition(tp).sealed_segment(entry.base_offset)
+            if segment is None or segment.size_bytes != entry.size_bytes:
+                return  # dropped or replaced meanwhile
+            try:
+                verdict = scrub_segment(segment, pace)
+            except (CordwoodError, OSError) as error:
+                if run is not None and not isinstance(error, ShuttingDown):
+                    run.failed[f"{tp} segment {entry.base_offset}"] = str(error)
+                if isinstance(error, ShuttingDown):
+                    raise
+                self._note(target, (), "")  # its turn comes again after the others
+                raise
+            self._judge(target, segment, verdict, run)
+
+    def _judge(self, target: Target, segment: Segment, verdict: Verdict, run: Run | None) -> None:
+        tp, entry = target
+        ranges = _ranges(segment, verdict, entry)
+        if segment.damage != verdict.damage:
+            segment.forget()  # perhaps another file than the one that is open
+            segment.damage = verdict.damage
+        self._store.health.set_damage(tp, entry.base_offset, ranges)
+        self._note(target, ranges, verdict.sha256)
+        self.stats.segments += 1
+        if run is not None and ranges and len(run.damaged) < ROWS_MAX:
+            run.damaged += [
+                {"partition": str(tp), **found._asdict()}
+                for found in self._store.health.damage(tp)
+                if found.segment == entry.base_offset
+            ]
+
+    def _note(self, target: Target, ranges: tuple[DamagedRange, ...], file_sha256: str) -> None:
+        damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
+        scrub = Scrub(self._clock.now_ms(), damage)
+        self._store.note_scrub(target.tp, target.entry, scrub, file_sha256)
+
+    def _is_there(self, tp: TopicPartition) -> bool:
+        return tp.topic in self._store.topics and tp not in self._store.offline
+
+    # --- pace -------------------------------------------------------------------------------
+
+    def _paced(self) -> Pace:
+        """At most so many bytes a second from now on; without a rate, as fast as it goes."""
+        began_s, total = time.monotonic(), 0
+
+        def pace(size_bytes: int) -> None:
+            nonlocal total
+            total += size_bytes
+            self.stats.size_bytes += size_bytes
+            ahead_s = began_s + total / self._rate - time.monotonic() if self._rate else 0.0
+            if self._stopping.wait(max(0.0, ahead_s)):
+                raise ShuttingDown("the broker is stopping")
+
+        return pace
+
+    def _unpaced(self, run: Run) -> Pace:
+        def pace(size_bytes: int) -> None:
+            run.size_bytes += size_bytes
+            self.stats.size_bytes += size_bytes
+            if self._stopping.is_set():
+                raise ShuttingDown("the broker is stopping")
+
+        return pace
+
+    async def _on_thread(self, act: Any, *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, act, *arguments)
+
+
+def _scrubbed_ms(entry: SegmentEntry) -> int:
+    return entry.scrub.at_ms if entry.scrub is not None else 0
+
+
+def _ranges(segment: Segment, verdict: Verdict, entry: SegmentEntry) -> tuple[DamagedRange, ...]:
+    """What is wrong with a segment: its damage, or a file that is not the one that was sealed."""
+    base, path = entry.base_offset, segment.path()
+    if verdict.damage:
+        return tuple(
+            DamagedRange(base, d.start_offset, d.end_offset, f"{path}: {d.problem}")
+            for d in verdict.damage
+        )
+    if entry.sha256 not in {None, verdict.sha256}:
+        problem = "its sha256 is not the one it had when it was sealed, though every checksum holds"
+    elif verdict.records != entry.records:
+        problem = f"it holds {verdict.records} records and had {entry.records} when it was sealed"
+    else:
+        return ()
+    return (DamagedRange(base, base, entry.end_offset, f"{path}: {problem}"),)
