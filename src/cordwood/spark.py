@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cordwood.pipeline.filters import ceil_ms, floor_ms
 from cordwood.pipeline.frames import ddl, parse_columns
-from cordwood.pipeline.session import open_session
+from cordwood.pipeline.offsets import parse_offsets
+from cordwood.pipeline.session import open_session, told_parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["session", "topic", "topic_stream"]
+__all__ = ["lag", "session", "topic", "topic_stream"]
 
 
 def session(
@@ -59,6 +61,7 @@ def topic(
     from pyspark.sql import functions as F  # noqa: N812
 
     said: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    said |= {"parallelism": told_parallelism(spark)}
     said |= {"fromOffset": start, "beforeOffset": end}
     said |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
     if since is not None:  # to the first that young; those behind it may still be older
@@ -90,8 +93,28 @@ def topic_stream(
     **options: object,
 ) -> DataFrame:
     """The topic as a stream, from now on unless ``startingOffsets`` says otherwise."""
-    where = {"path": path, "kafka.bootstrap.servers": broker}
+    where: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    where["parallelism"] = told_parallelism(spark)
     return _load(spark.readStream, {"subscribe": name, **where, **options}, columns)
+
+
+def lag(query: StreamingQuery) -> dict[str, int]:
+    """How many offsets a running query still has to read of each partition, as of its last batch.
+
+    Spark's progress has the numbers, and no name for them: the description of a Python source is
+    its Java object's, and its metrics are empty.
+    """
+    waiting: dict[str, int] = {}
+    for source in (query.lastProgress or {}).get("sources", ()):
+        ends = [source.get(name) for name in ("endOffset", "latestOffset")]
+        if all(ends):
+            done, latest = (parse_offsets(_offsets(end)) for end in ends)
+            waiting |= {str(tp): max(0, end - done.get(tp, 0)) for tp, end in latest.items()}
+    return waiting
+
+
+def _offsets(said: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", json.loads(said) if isinstance(said, str) else said)
 
 
 def _load(reader: Any, options: Mapping[str, object], columns: Iterable[str]) -> DataFrame:

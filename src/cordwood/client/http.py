@@ -13,6 +13,7 @@ from cordwood.client.effects import parse_address
 from cordwood.errors import CordwoodError, RequestError, UnavailableError
 from cordwood.wire.line.replies import parse_error
 
+CONTENT_TYPES = {"POST": "application/json", "PUT": "application/octet-stream"}
 ANSWER_S = 60.0  # for one answer; a delivery is appended and synced before it comes
 
 
@@ -60,8 +61,10 @@ def exchange(
 ) -> dict[str, Any]:
     """One request and its answer; raises the broker's error, or ``UnavailableError``."""
     where = f"{connection.host}:{connection.port}"
+    headers = {"content-type": CONTENT_TYPES[method]} if method in CONTENT_TYPES else {}
     try:
-        connection.request(method, f"{path}?{urlencode(params)}" if params else path, body)
+        target = f"{path}?{urlencode(params)}" if params else path
+        connection.request(method, target, body, headers)
         response = connection.getresponse()
         text = response.read()
     except (OSError, http.client.HTTPException) as error:

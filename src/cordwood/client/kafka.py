@@ -162,11 +162,22 @@ class KafkaClient:
         return self._configs(_BROKER, "1")
 
     def addresses(self) -> dict[str, str]:
-        """Where the broker's other doors are, as it tells."""
+        """Where the broker's other doors are, as it tells.
+
+        One bound to every address is reached as this client was: by the same name.
+        """
         shown = {config.name: config.value or "" for config in self.broker_config()}
         doors = ("http", "control", "ingress")
         is_on = {door: shown.get(door) not in {None, "", "off"} for door in doors}
-        return {door: shown[door].split(",")[0] for door in doors if is_on[door]}
+        found = {door: shown[door].split(",")[0] for door in doors if is_on[door]}
+        return {door: self._reachable(address) for door, address in found.items()}
+
+    def _reachable(self, address: str) -> str:
+        host, port = parse_address(address)
+        if host not in {"0.0.0.0", "::"}:  # noqa: S104 - looked for, not bound to
+            return address
+        mine = self._address.host
+        return f"[{mine}]:{port}" if ":" in mine else f"{mine}:{port}"
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change settings, all or none; None gives one its default back."""

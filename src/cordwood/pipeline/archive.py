@@ -1,13 +1,15 @@
 """``archive``: Spark writes a topic's sealed offsets as bundles, reads them back, and says so.
 
-1. Tasks look at the batch headers of what is due, and ``decide.archive`` cuts it into bundles.
+1. Driver and tasks prove to each other that they see the same place (``probe``). Tasks look at the
+   batch headers of what is due, and ``decide.archive`` cuts it into bundles.
 2. A task per bundle writes it to ``incoming`` and reads it back: its sum, every batch's checksum,
    every offset.
-3. The driver adds the entries to the manifest (one write, read back), moves the bundles into place,
-   and tells the broker. Only now may RECLAIM count on them.
+3. The driver reads every bundle there itself, and compares its records with those planned. Only
+   then it adds the entries to the manifest (one write, read back), moves the bundles into place,
+   and tells the broker, which reads them again before RECLAIM may count on them.
 
-A run that dies before 3 has left nothing but files in ``incoming``, which the next one writes
-again; one that dies within 3 is finished by the next run before it begins its own work.
+A run that dies before the manifest has left nothing but files in ``incoming``, which the next one
+removes; one that dies later is finished by the next run before it begins its own work.
 
 Nothing here touches the log: it is read like any consumer reads it.
 """
@@ -15,44 +17,47 @@ Nothing here touches the log: it is read like any consumer reads it.
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cordwood.batch.header import parse_headers
+from cordwood.client.http import ANSWER_S
+from cordwood.client.storage import Depot
 from cordwood.config import KEEP_ALL, MIB
 from cordwood.decide.archive import (
     Entry,
-    Run,
+    Problem,
     Sealed,
     Span,
     bundle_name,
     check_known,
     genesis,
-    plan_bundles,
     plan_due,
+    planned_records,
     seal_entry,
+    shelf_name,
 )
-from cordwood.errors import CorruptionError
+from cordwood.errors import CordwoodError, CorruptionError, StaleManifest
 from cordwood.model import SegmentState, TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.bundles import Facts, check_bundle, digest, write_bundle
-from cordwood.pipeline.depot import Depot, open_depot
+from cordwood.pipeline.bundle_task import BundleTask, Written, write_task
+from cordwood.pipeline.header_runs import FoundRun, count_planned, cut_bundles, looked
+from cordwood.pipeline.identity import data_id_at
+from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.offsets import Range
 from cordwood.pipeline.options import SourceOptions, parse_options
-from cordwood.pipeline.shelf import Shelf, parquet_name, shelf_name
-from cordwood.pipeline.splits import plan_splits
+from cordwood.pipeline.probe import not_shared, shared_place
+from cordwood.pipeline.shelf import CHECKERS, Shelf
 from cordwood.pipeline.staging import Yard
-from cordwood.pipeline.tasks import Watch, naming, run_tasks
+from cordwood.pipeline.tasks import Watch, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BUNDLE_BYTES: Final = 256 * MIB
+READ_BYTES_S: Final = 4 * MIB  # how slowly the broker may read a bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,26 +81,6 @@ class Due(NamedTuple):
     cursors: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class BundleTask:
-    """One bundle to write; small and picklable."""
-
-    options: SourceOptions
-    place: str
-    home: str
-    tp: TopicPartition
-    span: Span
-    lines: bool
-    parquet: bool
-
-
-class Written(NamedTuple):
-    """What a task wrote and read back."""
-
-    facts: Facts
-    parquet_sha256: str | None
-
-
 def create_archive(
     spark: SparkSession,
     api: BrokerApi,
@@ -104,30 +89,119 @@ def create_archive(
     request: Request,
     *,
     watch: Watch | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> list[Entry]:
-    """Archive what is due; the manifest entries this run added or finished."""
+    """Archive what is due; the manifest entries this run added or finished.
+
+    ``warn`` is told when the broker could not read the bundles, and why.
+    """
     state = api.archive(request.topic)
-    shelf = Shelf(depot, shelf_name(request.topic, state["id"]))
+    topic_id = str(state["id"])
+    shelf = Shelf(depot, shelf_name(request.topic, topic_id))
     with shelf.held():
         entries = shelf.entries()
         _check_whole(shelf, entries, state)
-        finished = settle(api, shelf, entries, state)
+        shelf.sweep(entries)
+        finished = settle(api, shelf, entries, state, warn)
         if finished:
             state = api.archive(request.topic)
         options = source_options(api, where, request.topic)
         due = _plan_due(api, options, state, request)
-        tasks = _plan_tasks(spark, options, shelf, due, request)
+        if not due:
+            return finished
         try:
-            written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch))
-        except BaseException:
-            shelf.drop_incoming(bundle_name(task.tp.partition, task.span) for task in tasks)
+            new = _write_bundles(
+                spark, shelf, request, options=options, due=due, after=entries,
+                topic_id=topic_id, watch=watch,
+            )  # fmt: skip
+            _check_topic(api, request.topic, topic_id)
+        except BaseException as error:
+            shelf.sweep(entries)
+            if isinstance(error, CordwoodError):
+                _check_topic(api, request.topic, topic_id)  # one that went explains the rest
             raise
-        cursors = {each.tp.partition: each.cursors for each in due}
-        new = _chain(entries, tasks, written, state["id"], cursors)
-        if new:
-            shelf.write_manifest([*entries, *new])
-            _finish(api, shelf, new)
+        shelf.write_manifest([*entries, *new])
+        _finish(api, shelf, new, warn)
         return [*finished, *new]
+
+
+def _write_bundles(
+    spark: SparkSession,
+    shelf: Shelf,
+    request: Request,
+    *,
+    options: SourceOptions,
+    due: Sequence[Due],
+    after: Sequence[Entry],
+    topic_id: str,
+    watch: Watch | None,
+) -> list[Entry]:
+    """Bundles in ``incoming`` that tasks and driver have read, and their entries."""
+    ranges = [Range(each.tp, *each.span) for each in due]
+    with (
+        labelled(spark, f"archive {request.topic}"),
+        looked(spark, options, ranges) as stream,
+    ):
+        spans = _plan_spans(due, stream(), request)
+        planned = count_planned(stream(), spans)
+    with (
+        labelled(spark, f"archive {request.topic}"),
+        shared_place(spark, shelf.depot, shelf.home, tasks=len(spans), option="--dest") as probe,
+    ):
+        tasks = [
+            BundleTask(
+                options, shelf.depot.place, shelf.home, tp, span, request.lines, request.parquet,
+                probe, planned[tp, span],
+            )
+            for tp, span in spans
+        ]  # fmt: skip
+        label = f"write {len(tasks)} bundles"
+        written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch), label=label)
+    cursors = {each.tp.partition: each.cursors for each in due}
+    new = _chain(after, tasks, written, topic_id, cursors)
+    check_incoming(shelf, new)
+    _check_counts(spark, tasks, written)
+    return new
+
+
+def check_incoming(shelf: Shelf, entries: Sequence[Entry]) -> None:
+    """What tasks say they wrote must lie at the place as the driver sees it, byte for byte."""
+    with ThreadPoolExecutor(CHECKERS) as pool:
+        for findings in pool.map(shelf.check, entries):
+            for finding in findings:
+                if finding.problem is Problem.MISSING:
+                    what = f"wrote {finding.where}, which the driver does not see there"
+                    raise not_shared(shelf.depot.place, "--dest", what)
+                raise CorruptionError(
+                    f"{finding.where} in {shelf.depot.place}: {finding.detail}; nothing was "
+                    "entered, run this again"
+                )
+
+
+def _check_counts(
+    spark: SparkSession, tasks: Sequence[BundleTask], written: Sequence[Written]
+) -> None:
+    """Each bundle holds what was planned; or what is left of it, where the log was compacted."""
+    for task, (facts, _) in zip(tasks, written, strict=True):
+        low, high = task.planned
+        if facts.records < low:
+            whole = Range(task.tp, *task.span)
+            with looked(spark, task.options, [whole]) as stream:
+                low, _ = planned_records((run for _, run in stream()), task.span)
+        if not low <= facts.records <= high:
+            raise CorruptionError(
+                f"a bundle of {task.tp} from seq {task.span.start + 1} holds {facts.records} "
+                f"records and the log {low}; nothing was entered, run this again"
+            )
+
+
+def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
+    """Tasks read by name: what they read is this topic's only if it still is this topic."""
+    if api.archive(topic)["id"] != topic_id:
+        raise StaleManifest(
+            f"topic {topic} was deleted and created again while it was archived; nothing was "
+            "entered, run this again"
+        )
 
 
 def _in_offsets(tasks: Sequence[BundleTask], watch: Watch | None) -> Watch | None:
@@ -144,14 +218,18 @@ def source_options(api: BrokerApi, where: Where, topic: str) -> SourceOptions:
         said["kafka.bootstrap.servers"] = where.servers
     if yard.is_reachable():
         said["path"] = yard.data
-    return parse_options(said, streaming=False)
+    return replace(parse_options(said, streaming=False), data_id=data_id_at(said.get("path")))
 
 
 # --- what a crash left ----------------------------------------------------------------------
 
 
 def settle(
-    api: BrokerApi, shelf: Shelf, entries: Sequence[Entry], state: dict[str, Any]
+    api: BrokerApi,
+    shelf: Shelf,
+    entries: Sequence[Entry],
+    state: dict[str, Any],
+    warn: Callable[[str], None] | None = None,
 ) -> list[Entry]:
     """Finish an earlier run: entries the broker has not been told of are checked, placed, told."""
     ends = {part["partition"]: part["archived_end"] for part in state["partitions"]}
@@ -163,9 +241,30 @@ def settle(
                 f"an earlier run entered {first.where} in the manifest of {shelf.home}, and "
                 f"{first.detail}; restore the bundle from a copy"
             )
-    if left:
-        _finish(api, shelf, left)
+    _tell_unverified(api, shelf, entries, state, warn)
+    _finish(api, shelf, left, warn)
     return left
+
+
+def _tell_unverified(
+    api: BrokerApi,
+    shelf: Shelf,
+    entries: Sequence[Entry],
+    state: dict[str, Any],
+    warn: Callable[[str], None] | None,
+) -> None:
+    """What the broker could not read when it was told: perhaps it can now."""
+    unverified = {
+        bundle["name"]
+        for part in state["partitions"]
+        for bundle in part["bundles"]
+        if bundle["place"] == shelf.depot.place and not bundle["verified"]
+    }
+    for entry in entries:
+        is_asked = f"{shelf.home}/{entry.bundle}" in unverified
+        if is_asked and (reason := _tell(api, shelf, entry)):
+            _warn(reason, warn)
+            return  # nor can it read the others
 
 
 def _check_whole(shelf: Shelf, entries: Sequence[Entry], state: dict[str, Any]) -> None:
@@ -188,24 +287,40 @@ def known_links(state: dict[str, Any], place: str) -> dict[str, str]:
     }
 
 
-def _finish(api: BrokerApi, shelf: Shelf, entries: Sequence[Entry]) -> None:
-    """Bundles into their places, then the news to the broker."""
+def _finish(
+    api: BrokerApi,
+    shelf: Shelf,
+    entries: Sequence[Entry],
+    warn: Callable[[str], None] | None,
+) -> None:
+    """Bundles into their places, then the news to the broker, which reads each."""
     for entry in entries:
-        shelf.place(entry.bundle)
-    for partition in sorted({entry.partition for entry in entries}):
-        told = [
-            {
-                "start_offset": entry.span.start,
-                "end_offset": entry.span.end,
-                "name": f"{shelf.home}/{entry.bundle}",
-                "sha256": entry.sha256,
-                "link": entry.link,
-                "place": shelf.depot.place,
-            }
-            for entry in entries
-            if entry.partition == partition
-        ]
-        api.record_bundles(entries[0].topic, partition, told)
+        shelf.place(entry)
+    reasons = [reason for entry in entries if (reason := _tell(api, shelf, entry))]
+    if reasons:
+        _warn(reasons[0], warn)
+
+
+def _tell(api: BrokerApi, shelf: Shelf, entry: Entry) -> str | None:
+    """Have the broker read a bundle and record it; why it could not read it, if so."""
+    told = {
+        "start_offset": entry.span.start,
+        "end_offset": entry.span.end,
+        "name": f"{shelf.home}/{entry.bundle}",
+        "sha256": entry.sha256,
+        "link": entry.link,
+        "place": shelf.depot.place,
+    }
+    answer_s = ANSWER_S + entry.size_bytes / READ_BYTES_S
+    return api.record_bundle(entry.topic, entry.partition, told, answer_s=answer_s)
+
+
+def _warn(reason: str, warn: Callable[[str], None] | None) -> None:
+    if warn is not None:
+        warn(
+            f"{reason}; with archive.required it keeps these records until it can: run this "
+            "again then, or believe the job with archive.verified.by=job on the topic"
+        )
 
 
 # --- planning -------------------------------------------------------------------------------
@@ -245,49 +360,15 @@ def _through(options: SourceOptions, tp: TopicPartition, request: Request) -> in
     return KEEP_ALL if found is None else found
 
 
-def _plan_tasks(
-    spark: SparkSession,
-    options: SourceOptions,
-    shelf: Shelf,
-    due: Sequence[Due],
-    request: Request,
-) -> list[BundleTask]:
+def _plan_spans(
+    due: Sequence[Due], runs: Iterable[FoundRun], request: Request
+) -> list[tuple[TopicPartition, Span]]:
     bytes_max = request.bundle_bytes
     if request.bundle_records == request.bundle_bytes == KEEP_ALL:
         bytes_max = BUNDLE_BYTES
-    with open_log(options) as log:
-        looks = [
-            (options, part)
-            for each in due
-            for part in plan_splits([Range(each.tp, *each.span)], log.pieces)
-        ]
-    seen: dict[TopicPartition, dict[int, Run]] = {each.tp: {} for each in due}
-    for (_, part), runs in zip(looks, run_tasks(spark, look_task, looks), strict=True):
-        seen[part.tp] |= {run.base_offset: run for run in runs}
-    return [
-        BundleTask(
-            options, shelf.depot.place, shelf.home, each.tp, span, request.lines, request.parquet
-        )
-        for each in due
-        for span in plan_bundles(
-            [run for _, run in sorted(seen[each.tp].items())],
-            each.span,
-            records_max=request.bundle_records,
-            bytes_max=bytes_max,
-        )
-    ]
-
-
-def look_task(task: tuple[SourceOptions, Range]) -> list[Run]:
-    """On an executor: the batches of a range, by their headers."""
-    options, whole = task
-    runs = []
-    with open_log(options) as log:
-        for chunk in log.chunks(whole, None):
-            for header in parse_headers(chunk.data):
-                records = 0 if header.is_control else header.count
-                runs.append(Run(header.base_offset, header.end_offset, records, header.size_bytes))
-    return [run for run in runs if run.end_offset > whole.start and run.base_offset < whole.end]
+    whole = [(each.tp, each.span) for each in due]
+    cut = cut_bundles(runs, whole, records_max=request.bundle_records, bytes_max=bytes_max)
+    return [(each.tp, span) for each in due for span in cut[each.tp]]
 
 
 def _chain(
@@ -323,65 +404,3 @@ def _chain(
         )
         chained.append(seal_entry(entry))
     return chained[len(entries) :]
-
-
-# --- writing, on an executor ----------------------------------------------------------------
-
-
-def write_task(task: BundleTask) -> Written:
-    """Write one bundle to ``incoming`` and read it back from there."""
-    depot = open_depot(task.place)
-    shelf = Shelf(depot, task.home)
-    name = bundle_name(task.tp.partition, task.span)
-    with tempfile.TemporaryFile() as file:
-        with naming(Path(tempfile.gettempdir())), open_log(task.options) as log:
-            chunks = log.chunks(Range(task.tp, *task.span), None)
-            facts = write_bundle(file, task.tp, task.span, chunks, lines=task.lines)
-        file.seek(0)
-        depot.put(shelf.incoming(name), file)
-    _read_back(shelf, name, facts.sha256)
-    with closing(depot.open(shelf.incoming(name))) as bundle:
-        records = check_bundle(bundle, task.tp, task.span)
-    if records != facts.records:
-        raise CorruptionError(f"{name} holds {records} records, and {facts.records} were written")
-    return Written(facts, _write_parquet(task, shelf, name) if task.parquet else None)
-
-
-def _read_back(shelf: Shelf, name: str, sha256: str) -> None:
-    with closing(shelf.depot.open(shelf.incoming(name))) as file:
-        found = digest(file)
-    if found != sha256:
-        raise CorruptionError(f"{name} reads back as {found}, and {sha256} was written")
-
-
-def _write_parquet(task: BundleTask, shelf: Shelf, bundle: str) -> str:
-    """The same records as a Parquet file beside the bundle."""
-    name = parquet_name(bundle)
-    with tempfile.TemporaryFile() as file:
-        _write_rows(file, task)
-        file.seek(0)
-        sha256 = digest(file)
-        file.seek(0)
-        shelf.depot.put(shelf.incoming(name), file)
-    _read_back(shelf, name, sha256)
-    return sha256
-
-
-def _write_rows(file: IO[bytes], task: BundleTask) -> None:
-    import pyarrow.parquet as pq
-
-    from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batches, arrow_schema
-    from cordwood.batch.columns import decode_columns
-
-    with (
-        pq.ParquetWriter(file, arrow_schema(SPARK_COLUMNS), compression="zstd") as writer,
-        open_log(task.options) as log,
-    ):
-        for chunk in log.chunks(Range(task.tp, *task.span), None):
-            columns = decode_columns(
-                chunk.data,
-                start_offset=max(chunk.start_offset, task.span.start),
-                end_offset=task.span.end,
-            )
-            for batch in arrow_batches(columns, *task.tp, SPARK_COLUMNS):
-                writer.write_batch(batch)

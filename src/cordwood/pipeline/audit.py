@@ -7,7 +7,7 @@ source offsets that travel in the headers of routed records (``src.*``) and dead
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.batch.header import parse_headers
@@ -16,18 +16,28 @@ from cordwood.decide.audit import PartitionAudit, Piece, Window, audit_partition
 from cordwood.model import TopicPartition
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.offsets import Range
 from cordwood.pipeline.options import COMMITTED, SourceOptions
+from cordwood.pipeline.reasons import patiently, told
 from cordwood.pipeline.replay import header_text
+from cordwood.pipeline.session import parallelism, told_parallelism
 from cordwood.pipeline.splits import plan_splits
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.tasks import spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROUTER: Final = "route"  # the reader whose cursor says what the router has passed
 WINDOW: Final = "1 day"
+NUMBERS_HELD: Final = 50_000  # by a task, of its producers' batches
+_NUMBER: Final = ("producer", "epoch", "sequence")  # what a producer gives a batch
+_WALKED: Final = (
+    "part bigint, start bigint, producer bigint, epoch bigint, sequence bigint, piece struct<"
+    + ", ".join(f"{name}: bigint" for name in Piece._fields)
+    + ">"
+)
 
 
 class Books(NamedTuple):
@@ -40,11 +50,26 @@ class Books(NamedTuple):
 # --- gaps and repeats -----------------------------------------------------------------------
 
 
+class Look(NamedTuple):
+    """A range to walk; ``part`` is its partition's place among those audited."""
+
+    part: int
+    options: SourceOptions
+    whole: Range
+
+
+class Walked(NamedTuple):
+    """What the driver learns of all partitions: as much for one batch as for a million."""
+
+    pieces: dict[int, list[Piece]]  # by partition, in order
+    renumbered: dict[int, int]
+
+
 def audit_topics(
     spark: SparkSession, api: BrokerApi, where: Where, topics: Sequence[str]
 ) -> list[PartitionAudit]:
     """Every partition of the topics."""
-    looks: list[tuple[SourceOptions, Range]] = []
+    looks: list[Look] = []
     described: list[tuple[TopicPartition, tuple[int, int], bool]] = []
     for topic in topics:
         options = source_options(api, where, topic)
@@ -53,26 +78,59 @@ def audit_topics(
         with open_log(options) as log:
             tps = [TopicPartition(topic, part["partition"]) for part in found["partitions"]]
             for tp, bounds in log.bounds(tps).items():
+                part = len(described)
                 described.append((tp, (bounds.start, bounds.end), compacted))
                 if bounds.start < bounds.end:
-                    splits = plan_splits([Range(tp, *bounds)], log.pieces)
-                    looks += [(options, split) for split in splits]
-    pieces: dict[TopicPartition, list[Piece]] = {}
-    for (_, whole), piece in zip(looks, run_tasks(spark, walk_task, looks), strict=True):
-        pieces.setdefault(whole.tp, []).append(piece)
+                    splits = plan_splits([Range(tp, *bounds)], log.pieces, cores=parallelism(spark))
+                    looks += [Look(part, options, split) for split in splits]
+    with labelled(spark, f"audit batch headers of {', '.join(topics)}"):
+        walked = _walk_all(spark, looks)
     return [
-        audit_partition(*tp, bounds, pieces.get(tp, []), compacted=compacted)
-        for tp, bounds, compacted in described
+        audit_partition(
+            *tp,
+            bounds,
+            walked.pieces.get(part, []),
+            compacted=compacted,
+            renumbered=walked.renumbered.get(part, 0),
+        )
+        for part, (tp, bounds, compacted) in enumerate(described)
     ]
 
 
-def walk_task(task: tuple[SourceOptions, Range]) -> Piece:
-    """On an executor: the batches of a range, by their headers."""
-    options, whole = task
+def _walk_all(spark: SparkSession, looks: Sequence[Look]) -> Walked:
+    if not looks:
+        return Walked({}, {})
+    with told():
+        rows = patiently(walk_summary(spark, looks).collect)
+    pieces: dict[int, list[Piece]] = {}
+    for row in sorted(row for row in rows if row["start"] is not None):
+        facts = (row["piece"][name] for name in Piece._fields)
+        pieces.setdefault(row["part"], []).append(Piece(*facts))
+    return Walked(pieces, {row["part"]: row["again"] for row in rows if row["start"] is None})
+
+
+def walk_summary(spark: SparkSession, looks: Sequence[Look]) -> DataFrame:
+    """A row per range with its piece, and one per partition with how often numbers came again.
+
+    Which numbers a partition's producers have used is known only by all of its batches, so they are
+    brought together by Spark; the driver is given counts.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    walked = spread(spark, walk_task, looks, _WALKED)
+    numbers = walked.groupBy("part", "start", *_NUMBER).agg(
+        F.count(F.lit(1)).alias("batches"), F.first("piece").alias("piece")
+    )
+    again = F.sum(F.col("batches") - 1).alias("again")
+    return numbers.groupBy("part", "start").agg(again, F.first("piece").alias("piece"))
+
+
+def walk_task(look: Look) -> Iterator[Any]:
+    """On an executor: the batches of a range, by their headers. Numbers first, then the piece."""
+    _, options, whole = look
     first = reached = -1
-    records = markers = thinned = repeats = renumbered = 0
-    holes: list[tuple[int, int]] = []
-    numbers: set[tuple[int, int, int]] = set()
+    records = markers = thinned = repeats = holes = 0
+    numbers: list[tuple[int, int, int]] = []
     with open_log(options) as log:
         for chunk in log.chunks(whole, None):
             for header in parse_headers(chunk.data):
@@ -83,27 +141,41 @@ def walk_task(task: tuple[SourceOptions, Range]) -> Piece:
                 span = header.end_offset - header.base_offset
                 first = header.base_offset if first < 0 else first
                 if reached >= 0 and header.base_offset > reached:
-                    holes.append((reached, header.base_offset))
+                    holes += header.base_offset - reached
                 repeats += 0 <= header.base_offset < reached
                 markers += span if header.is_control else 0
                 records += 0 if header.is_control else header.count
                 thinned += 0 if header.is_control else span - header.count
-                number = (header.producer_id, header.producer_epoch, header.base_sequence)
                 if header.base_sequence >= 0 and not header.is_control:
-                    renumbered += number in numbers
-                    numbers.add(number)
+                    producer = header.producer_id, header.producer_epoch
+                    numbers.append((*producer, header.base_sequence))
                 reached = max(reached, header.end_offset)
-    return Piece(
-        first,
-        reached,
-        records,
-        markers,
-        thinned,
-        tuple(holes),
-        repeats,
-        frozenset(numbers),
-        renumbered,
-    )
+            if len(numbers) >= NUMBERS_HELD:
+                yield _rows(look.part, numbers=numbers)
+                numbers = []
+    if numbers:
+        yield _rows(look.part, numbers=numbers)
+    piece = Piece(first, reached, records, markers, thinned, holes, repeats)
+    yield _rows(look.part, start=whole.start, piece=piece)
+
+
+def _rows(
+    part: int,
+    *,
+    numbers: Sequence[tuple[int, int, int]] = (),
+    start: int | None = None,
+    piece: Piece | None = None,
+) -> Any:
+    """Rows of ``_WALKED``: one for each number, or the one that has the piece."""
+    import pyarrow as pa
+
+    kinds = dict.fromkeys(("part", "start", *_NUMBER), pa.int64())
+    kinds["piece"] = pa.struct([(name, pa.int64()) for name in Piece._fields])
+    rows: list[dict[str, Any]] = [
+        {"part": part, "start": start, **dict(zip(_NUMBER, number, strict=True))}
+        for number in numbers
+    ] or [{"part": part, "start": start, "piece": piece and piece._asdict()}]
+    return pa.RecordBatch.from_pylist(rows, pa.schema(kinds.items()))
 
 
 # --- the router's books ---------------------------------------------------------------------
@@ -124,9 +196,10 @@ def balance_books(
     others = sorted(set(counts) - {source, *ignored})
     if not passed or not others:
         return None
-    marked = _marked(_entries(spark, api, where, source, others), window)
-    joined = _judged(marked, passed, _floors(spark, api, where, source, others), api, source)
-    return _sum_up(joined)
+    with labelled(spark, f"balance the books of {source}"):
+        marked = _marked(_entries(spark, api, where, source, others), window)
+        joined = _judged(marked, passed, _floors(spark, api, where, source, others), api, source)
+        return _sum_up(joined)
 
 
 def _entries(
@@ -267,6 +340,8 @@ def _read(
         "columns": columns,
         "kafka.bootstrap.servers": where.servers or "",
     }
+    if cores := told_parallelism(spark):
+        options["parallelism"] = str(cores)
     return (
         spark.read.format("cordwood").options(**options, **({"path": path} if path else {})).load()
     )

@@ -37,12 +37,21 @@ class Where:
         return self.http or self.servers or "nowhere"
 
 
+class Target(NamedTuple):
+    """A topic to write to; without an id it is created when the first batch is delivered."""
+
+    id: str
+    partitions: int
+    batch_bytes_max: int
+
+
 class Part(NamedTuple):
     """A staged file of whole batches for one partition, as the gate is told of it."""
 
     topic: str
     partition: int
     file: str
+    topic_id: str = ""  # of the topic it was staged for, if that was there
 
 
 class Cursor(NamedTuple):
@@ -53,6 +62,7 @@ class Cursor(NamedTuple):
     partition: int
     start: int
     offset: int
+    topic_id: str = ""  # of the topic that was read
 
 
 class BrokerApi:
@@ -87,6 +97,14 @@ class BrokerApi:
         found = self._ask("GET", "/api/topics", brief="1")["topics"]
         return {topic["name"]: topic["partition_count"] for topic in found}
 
+    def targets(self) -> dict[str, Target]:
+        """Every topic as a job that writes to it must know it."""
+        found = self._ask("GET", "/api/topics", brief="1")["topics"]
+        return {
+            row["name"]: Target(row["id"], row["partition_count"], row["max_message_bytes"])
+            for row in found
+        }
+
     def bindings(self) -> list[dict[str, str]]:
         """Every binding of a routing key."""
         return cast("list[dict[str, str]]", self._ask("GET", "/api/routes")["routes"])
@@ -117,7 +135,7 @@ class BrokerApi:
     def last_batch(self, query: str) -> int | None:
         """The last batch the query delivered."""
         found = self._ask("GET", "/api/deliveries", query=query)["deliveries"]
-        return cast("int | None", found.get(query))
+        return cast("int | None", found[query]["batch"]) if query in found else None
 
     def upload(self, job: str, name: str, data: bytes | bytearray) -> None:
         """Stage a file through the door."""
@@ -134,14 +152,20 @@ class BrokerApi:
         job: str,
         parts: list[Part],
         cursors: list[Cursor],
+        *,
+        once: bool = False,
     ) -> bool:
-        """Have staged files appended, once; False when that batch was delivered before."""
+        """Have staged files appended, once; False when that batch was delivered before.
+
+        ``once``: the query has this one batch, so the broker need not remember it for long.
+        """
         said = {
             "query": query,
             "batch": batch,
             "job": job,
             "parts": [part._asdict() for part in parts],
             "cursors": [cursor._asdict() for cursor in cursors],
+            "once": once,
         }
         return bool(self._ask("POST", "/api/deliveries", said)["delivered"])
 
@@ -157,10 +181,21 @@ class BrokerApi:
         """What of a topic is in bundles, and the cursors that belong in an archive."""
         return self._ask("GET", "/api/archive", topic=topic)
 
-    def record_bundles(self, topic: str, partition: int, bundles: list[dict[str, Any]]) -> None:
-        """Tell of bundles that were read back."""
-        said = {"topic": topic, "partition": partition, "bundles": bundles}
-        self._ask("POST", "/api/archive", said)
+    def record_bundle(
+        self, topic: str, partition: int, bundle: dict[str, Any], *, answer_s: float
+    ) -> str | None:
+        """Tell of a bundle; why the broker could not read it itself, if it could not.
+
+        The broker reads it before it answers, which may take long.
+        """
+        said = {"topic": topic, "partition": partition, "bundles": [bundle]}
+        before_s, self._answer_s = self._answer_s, answer_s
+        self.close()  # the next connection waits for so long
+        try:
+            return cast("str | None", self._ask("POST", "/api/archive", said)["unverified"])
+        finally:
+            self._answer_s = before_s
+            self.close()
 
     def replays(self) -> list[dict[str, Any]]:
         """Every replay of dead letters."""

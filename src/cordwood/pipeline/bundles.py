@@ -1,4 +1,4 @@
-"""One bundle: a gzipped tar (POSIX pax) of a partition's batches, and how it is read again.
+"""Write one bundle: a gzipped tar (POSIX pax) of a partition's batches (``log.bundle`` reads it).
 
     <topic>-<partition>/<20-digit offset>.log   the record batches, as a segment file holds them
     <topic>-<partition>/<20-digit offset>.txt   the same records as ``cordwood cat`` prints them
@@ -13,13 +13,11 @@ Everything streams: a bundle needs disk for a temporary copy, and memory for a c
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import IO, Any, Final, NamedTuple
@@ -27,44 +25,21 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 
 from cordwood.batch.columns import Columns, decode_columns
-from cordwood.batch.header import (
-    CONTROL_BIT,
-    TRANSACTIONAL_BIT,
-    Buffer,
-    parse_header,
-    parse_headers,
-)
+from cordwood.batch.header import TRANSACTIONAL_BIT, Buffer, parse_header, parse_headers
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.batch.table import Batches, WalkEnd, walk_batches
 from cordwood.batch.text import format_columns
 from cordwood.decide.archive import FORMAT_VERSION, Span
 from cordwood.errors import CorruptionError
-from cordwood.log.layout import Kind, file_name
+from cordwood.log.bundle import GZIP_LEVEL, TAR_BYTES, GzipFile
+from cordwood.log.layout import Kind
 from cordwood.model import TopicPartition
 from cordwood.pipeline.segments import Chunk
 
 ABOUT: Final = "bundle.json"
 LINES: Final = ".txt"
-READ_BYTES: Final = 4 << 20
-TAR_BYTES: Final = 1 << 20  # handed to gzip at once
 _TIMES: Final = frozenset({"timestamp"})
 _WITH_LINES: Final = frozenset({"timestamp", "key", "value", "headers"})
-
-
-def _quickest_gzip() -> tuple[Any, Any, int]:
-    """A gzip file, what it raises at damage, and the level worth its time (docs/archive.md).
-
-    ISA-L takes a quarter of the time and comes with ``cordwood[spark]``; bundles can be read
-    without it.
-    """
-    try:
-        from isal import igzip, isal_zlib
-    except ImportError:
-        return gzip.GzipFile, zlib.error, 1
-    return igzip.IGzipFile, isal_zlib.error, 2
-
-
-GzipFile, GzipError, _GZIP_LEVEL = _quickest_gzip()
 
 
 class Facts(NamedTuple):
@@ -157,7 +132,7 @@ class _Seen:
 
 def _write_tar(target: Any, members: Mapping[str, IO[bytes]]) -> None:
     with (
-        GzipFile("", "wb", _GZIP_LEVEL, target, mtime=0) as packed,
+        GzipFile("", "wb", GZIP_LEVEL, target, mtime=0) as packed,
         tarfile.TarFile(
             mode="w", fileobj=packed, format=tarfile.PAX_FORMAT, copybufsize=TAR_BYTES
         ) as tar,
@@ -231,67 +206,3 @@ def _divided(data: Buffer, span: Span) -> bytes:
         is_control=header.is_control,
         delete_horizon_ms=horizon_ms,
     )
-
-
-# --- reading --------------------------------------------------------------------------------
-
-
-def digest(source: IO[bytes]) -> str:
-    """The sha256 of a file, read in blocks."""
-    found = hashlib.sha256()
-    while block := source.read(READ_BYTES):
-        found.update(block)
-    return found.hexdigest()
-
-
-def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[bytes]:
-    """The bundle's batches in runs of whole ones; raises ``CorruptionError``."""
-    wanted = f"{tp}/{file_name(span.start, Kind.LOG)}"
-    try:
-        with (
-            GzipFile(fileobj=source) as unpacked,
-            tarfile.open(fileobj=unpacked, mode="r|", bufsize=TAR_BYTES) as tar,
-        ):
-            for member in tar:
-                if member.name == wanted:
-                    content = tar.extractfile(member)
-                    assert content is not None, "a file has content"
-                    yield from _whole_batches(content, wanted)
-                    return
-    except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise CorruptionError(f"the bundle of {tp} from seq {span.start + 1}: {error}") from None
-    raise CorruptionError(f"the bundle of {tp} has no {wanted}")
-
-
-def _whole_batches(content: IO[bytes], name: str) -> Iterator[bytes]:
-    """Runs of whole batches out of a stream."""
-    pending = b""
-    while block := content.read(READ_BYTES):
-        pending += block
-        cut = walk_batches(pending, verify=False).valid_bytes
-        if cut:
-            yield pending[:cut]
-            pending = pending[cut:]
-    if pending:
-        raise CorruptionError(f"{name} ends in the middle of a batch")
-
-
-def check_bundle(source: IO[bytes], tp: TopicPartition, span: Span) -> int:
-    """Read it through: every checksum right, every offset inside; how many records it holds."""
-    records, reached = 0, span.start
-    for data in read_batches(source, tp, span):
-        walk = walk_batches(data)
-        if walk.end is not WalkEnd.CLEAN:
-            raise CorruptionError(
-                f"the bundle of {tp} from seq {span.start + 1}: a batch behind offset {reached} "
-                "contradicts its checksum"
-            )
-        batches = walk.batches
-        ends = batches.last_offsets + 1
-        is_bad = (batches.base_offsets < np.append(reached, ends[:-1])) | (ends > span.end)
-        if bool(is_bad.any()):
-            offset = int(batches.base_offsets[int(np.argmax(is_bad))])
-            raise CorruptionError(f"the bundle of {tp} holds offset {offset}")
-        records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
-        reached = int(ends[-1])
-    return records

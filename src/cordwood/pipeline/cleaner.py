@@ -37,9 +37,11 @@ from cordwood.decide.compaction import (
     is_past,
     parse_state,
     plan_groups,
+    plan_kept_bytes,
+    plan_swaps,
     watermark,
 )
-from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.errors import CorruptionError
 from cordwood.log.layout import Kind, file_path
 from cordwood.log.manifest import (
     MANIFEST_NAME,
@@ -49,18 +51,19 @@ from cordwood.log.manifest import (
     StagedSegment,
     encode_manifest,
 )
+from cordwood.log.modes import make_shared_directory, write_shared
 from cordwood.log.producers import Aborted
 from cordwood.model import Codec, TopicPartition
 from cordwood.pipeline.digests import (
     CLEANER_NAME,
-    DigestWriter,
+    DigestTask,
     Source,
     Summary,
+    digest_name,
     fingerprint,
+    make_digest,
     open_secret,
     open_source,
-    parse_secret,
-    read_chunks,
     read_digest,
 )
 from cordwood.pipeline.rewrite import RewriteTask, Rewritten, Rules, rewrite
@@ -75,7 +78,6 @@ from cordwood.pipeline.survivors import (
 )
 
 TASK_BYTES: Final = 128 * MIB  # what a task of stage 2 or 4 may hold
-SEGMENTS_PER_SWAP_MAX: Final = 64  # bounds how long one swap holds the partition
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -103,7 +105,7 @@ class Outcome(NamedTuple):
     records_before: int
     records_after: int
     tombstones_removed: int
-    keyless_removed: int
+    keyless_kept: int
     digests_made: int  # segments that had to be read for their keys
     seconds: float
     error: str = ""
@@ -117,49 +119,25 @@ class Outcome(NamedTuple):
 # --- one pass -------------------------------------------------------------------------------
 
 
-class DigestTask(NamedTuple):
-    """One segment to read for its keys."""
-
-    source: Source
-    path: str
-    topic_id: str
-    aborted: tuple[Aborted, ...]
-    secret: bytes
-
-
-def make_digest(task: DigestTask) -> Summary:
-    """Read a segment, hash its keys."""
-    from cordwood.batch.columns import Aborted as AbortedRange
-
-    secret = parse_secret(task.secret)
-    writer = DigestWriter(Path(task.path), task.topic_id, task.source.base_offset, secret)
-    aborted = [AbortedRange(*entry[:3]) for entry in task.aborted]
-    try:
-        for data in read_chunks(task.source):
-            writer.add(data, aborted)
-        return writer.finish()
-    except CorruptBatch as error:
-        writer.discard()
-        raise CorruptionError(
-            f"{task.source.path}: {error}; restore this segment from a copy"
-        ) from error
-    except BaseException:
-        writer.discard()
-        raise
-
-
 class Pass:
     """One pass: ``prepare`` stages and proves, ``commit`` writes manifests, ``tidy`` cleans up."""
 
     def __init__(
-        self, order: Mapping[str, Any], run: RunTasks, *, progress: Progress, task_bytes: int
+        self,
+        order: Mapping[str, Any],
+        run: RunTasks,
+        *,
+        progress: Progress,
+        task_bytes: int,
+        tasks: int = 1,
     ) -> None:
-        """From the broker's order; touches nothing yet."""
+        """From the broker's order; touches nothing yet. ``tasks`` run at a time."""
         self.tp = TopicPartition(order["topic"], int(order["partition"]))
         self._order = order
         self._run_tasks = run
         self._progress = progress
         self._task_bytes = task_bytes
+        self._tasks = tasks
         self._data = Path(order["data"])
         self._config = changed(TopicConfig(), order["config"])
         self._state = parse_state(order["state"])
@@ -170,19 +148,20 @@ class Pass:
         self._name = f"{self._prefix}{uuid.uuid4().hex[:12]}"
         self._digests = self._data / CLEANER_NAME / str(self.tp)
         self._work = self._digests / f"{self._name}.work"
+        self._hashes = {s["base_offset"]: s.get("sha256") for s in order["segments"]}
         self._sources: list[Source] = []
         self._summaries: list[Summary] = []
-        self._groups: list[tuple[int, int]] = []  # of segments, as numbers [start, end)
+        # Each swap and its groups of segments, as numbers [start, end).
+        self._jobs: list[tuple[str, list[tuple[int, int]]]] = []
         self._staged: dict[int, Rewritten] = {}  # by the number of the group's first segment
-        self._keys = 0
-        self._newest_sum = 0
+        self._keys = self._newest_sum = 0
 
     # --- stages -------------------------------------------------------------------------------
 
     def prepare(self) -> Outcome:
         """Stages 1 to 4; raises ``CorruptionError`` rather than stage what does not hold."""
         self._remove_leftovers()
-        self._work.mkdir(parents=True)
+        make_shared_directory(self._work)
         self._secret = open_secret(self._data)
         self._sources = [self._open_source(segment) for segment in self._order["segments"]]
         made = self._digest()
@@ -249,23 +228,35 @@ class Pass:
                 source.end_offset,
                 source.size_bytes,
                 self._is_changed(number, before.counts[number], spent.counts[number]),
+                self._kept_bytes(number, before.counts[number]),
             )
             for number, source in enumerate(self._sources)
         ]
-        number = 0
+        groups, number = [], 0
         for group in plan_groups(
-            candidates, self._config.segment_bytes, thorough=self._is_thorough
+            candidates,
+            self._config.segment_bytes,
+            thorough=self._is_thorough,
+            tasks=self._tasks,
         ):
             end = number + len(group)
             if len(group) > 1 or group[0].is_changed:
-                self._groups.append((number, end))
+                groups.append((number, end))
             number = end
+        self._jobs = [
+            (f"{self._name}-{number}", list(run)) for number, run in enumerate(plan_swaps(groups))
+        ]
+
+    def _kept_bytes(self, number: int, superseded: int) -> int:
+        """How large the segment is expected to become."""
+        records = self._order["segments"][number]["records"]
+        return plan_kept_bytes(self._sources[number].size_bytes, records, superseded)
 
     def _is_changed(self, number: int, dead: int, spent: int) -> bool:
         """Whether a segment has anything a pass would take out or mark."""
         summary = self._summaries[number]
         passed_end = watermark(self._order["readers"])
-        if dead or summary.keyless or summary.aborted_batches or summary.bare_tombstones:
+        if dead or summary.aborted_batches or summary.bare_tombstones:
             return True
         if any(
             is_past(due_ms, first, self._order["now_ms"], passed_end)
@@ -290,39 +281,47 @@ class Pass:
             aborted=tuple(Aborted(*entry) for entry in self._order["aborted"]),
             producers=tuple(sorted((p[0], p[1], p[2]) for p in self._order["producers"])),
         )
-        tasks = [
-            RewriteTask(
-                sources=tuple(self._sources[start:end]),
-                numbers=tuple(range(start, end)),
-                segments=len(self._sources),
-                dead=tuple(self._dead),
-                spent=str(self._work / "spent"),
-                rules=self._near(rules, self._sources[start:end]),
-                staging=str(self._staging(job)),
-                digests=str(self._digests),
-                topic_id=self._order["topic_id"],
-                secret=self._secret.tobytes(),
-            )
-            for job, groups in self._jobs()
-            for start, end in groups
-        ]
-        done = self._run("rewrite", rewrite, tasks)
-        self._staged = {task.numbers[0]: one for task, one in zip(tasks, done, strict=True)}
+        waiting = [(job, group) for job, groups in self._jobs for group in groups]
+        while waiting:
+            tasks = [self._rewrite_task(job, group, rules) for job, group in waiting]
+            done = self._run("rewrite", rewrite, tasks)
+            too_large = []
+            for (job, group), rewritten in zip(waiting, done, strict=True):
+                if rewritten is None:
+                    too_large.append((job, group))
+                else:
+                    self._staged[group[0]] = rewritten
+            waiting = [(job, half) for job, group in too_large for half in self._halve(job, group)]
+
+    def _rewrite_task(self, job: str, group: tuple[int, int], rules: Rules) -> RewriteTask:
+        start, end = group
+        return RewriteTask(
+            sources=tuple(self._sources[start:end]),
+            numbers=tuple(range(start, end)),
+            segments=len(self._sources),
+            dead=tuple(self._dead),
+            spent=str(self._work / "spent"),
+            rules=self._near(rules, self._sources[start:end]),
+            staging=str(self._staging(job)),
+            digests=str(self._digests),
+            topic_id=self._order["topic_id"],
+            secret=self._secret.tobytes(),
+            bytes_max=self._config.segment_bytes,
+        )
+
+    def _halve(self, job: str, group: tuple[int, int]) -> list[tuple[int, int]]:
+        """Two groups in the place of one that became larger than expected."""
+        start, end = group
+        halves = [(start, (start + end) // 2), ((start + end) // 2, end)]
+        groups = dict(self._jobs)[job]
+        place = groups.index(group)
+        groups[place : place + 1] = halves
+        return halves
 
     def _near(self, rules: Rules, sources: Sequence[Source]) -> Rules:
         start, end = sources[0].base_offset, sources[-1].end_offset
         aborted = tuple(e for e in rules.aborted if e[1] < end and e[2] >= start)
         return rules._replace(aborted=aborted)
-
-    def _jobs(self) -> list[tuple[str, list[tuple[int, int]]]]:
-        """The groups of each swap: neighbours, and not too many at once."""
-        jobs: list[list[tuple[int, int]]] = []
-        for group in self._groups:
-            if jobs and jobs[-1][-1][1] == group[0] and len(jobs[-1]) < SEGMENTS_PER_SWAP_MAX:
-                jobs[-1].append(group)
-            else:
-                jobs.append([group])
-        return [(f"{self._name}-{number}", groups) for number, groups in enumerate(jobs)]
 
     def _verify(self, before: Found) -> None:
         """Stage 4: the result, read back, has each key once and the same newest record of it."""
@@ -361,14 +360,14 @@ class Pass:
                 yield summary
 
     def _replaced_numbers(self) -> set[int]:
-        return {number for start, end in self._groups for number in range(start, end)}
+        return {number for _, groups in self._jobs for group in groups for number in range(*group)}
 
     # --- the end ------------------------------------------------------------------------------
 
     def commit(self) -> tuple[list[str], CleanerState]:
         """Write the manifests, each last of its job, and say what to remember."""
         state = self._next_state()
-        jobs = self._jobs()
+        jobs = self._jobs
         for number, (job, groups) in enumerate(jobs):
             verified: dict[str, Any] = {
                 "keys": self._keys,
@@ -380,7 +379,7 @@ class Pass:
             if number == len(jobs) - 1:
                 verified["cleaner"] = encode_state(state)
             manifest = self._manifest(job, groups, verified)
-            (self._staging(job) / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
+            write_shared(self._staging(job) / MANIFEST_NAME, encode_manifest(manifest))
         return [job for job, _ in jobs], state
 
     def _manifest(
@@ -397,7 +396,7 @@ class Pass:
             partition=self.tp.partition,
             replaces=tuple(
                 Replaced(base_offset=s.base_offset, end_offset=s.end_offset,
-                         size_bytes=s.size_bytes)
+                         size_bytes=s.size_bytes, sha256=self._hashes.get(s.base_offset))
                 for s in replaced
             ),
             segments=tuple(
@@ -424,7 +423,7 @@ class Pass:
             freed_bytes=self._state.freed_bytes + freed_bytes,
             last_freed_bytes=freed_bytes,
             live_records=self._keys,
-            keyless_records=self._state.keyless_records + self._keyless(),
+            keyless_records=self._keyless(),
             horizons=tuple(horizons),
             failures=0,
             retry_ms=0,
@@ -447,13 +446,13 @@ class Pass:
             records_before=sum(segment["records"] for segment in segments),
             records_after=sum(kept) + sum(one.records for one in staged),
             tombstones_removed=sum(one.removed_keys for one in staged),
-            keyless_removed=self._keyless(),
+            keyless_kept=self._keyless(),
             digests_made=made,
             seconds=time.monotonic() - self._started,
         )
 
     def _keyless(self) -> int:
-        return sum(one.keyless for one in self._staged.values())
+        return sum(summary.keyless for summary in self._result_summaries())
 
     def _bytes_before(self) -> int:
         return sum(source.size_bytes for source in self._sources)
@@ -482,17 +481,17 @@ class Pass:
     def forget_digests(self) -> None:
         """Make all digests of the partition again."""
         shutil.rmtree(self._digests, ignore_errors=True)
-        self._groups, self._staged = [], {}
+        self._jobs, self._staged = [], {}
 
     def tidy(self) -> None:
         """Remove the pass's own files, and digests of segments that are no more."""
         shutil.rmtree(self._work, ignore_errors=True)
-        for job, _ in self._jobs():
+        for job, _ in self._jobs:
             shutil.rmtree(self._staging(job), ignore_errors=True)
         if not self._digests.is_dir():
             return
         live = self._data / str(self.tp)
-        wanted = {_live_digest(path) for path in live.glob(f"*{Kind.LOG.value}")}
+        wanted = {digest_name(path) for path in live.glob(f"*{Kind.LOG.value}")}
         for path in self._digests.iterdir():
             if path.is_file() and path.name not in wanted:
                 path.unlink(missing_ok=True)
@@ -507,11 +506,3 @@ class Pass:
 
 def _survivors(task: RangeTask | MarkerTask) -> Found:
     return find_range(task) if isinstance(task, RangeTask) else judge_markers(task)
-
-
-def _live_digest(path: Path) -> str:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return ""
-    return Source(str(path), int(path.stem), 0, stat.st_size, stat.st_mtime_ns).digest_name

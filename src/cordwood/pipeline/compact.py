@@ -15,12 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.cleaner import TASK_BYTES, Outcome, Pass, Progress, RunTasks
+from cordwood.pipeline.identity import check_identity, on_directory, parse_told
+from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.tasks import Watch, run_tasks, unavailable
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ logger = logging.getLogger("cordwood.pipeline")
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+PARTITION: Final = "partition"  # of a task's function: which one it compacts, for Spark's UI
 
 
 class Api(Protocol):
@@ -51,9 +56,25 @@ def on_spark(spark: SparkSession, watch: Watch | None = None) -> RunTasks:
     """Each item a task of its own: what a task does is large, and its description small."""
 
     def run(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        return run_tasks(spark, function, items, watch)
+        with labelled(spark, f"compact {getattr(function, PARTITION, '')}".strip()):
+            return run_tasks(spark, function, items, watch)
 
     return run
+
+
+def where_proved(run: RunTasks, order: Mapping[str, Any]) -> RunTasks:
+    """As ``run``, but nothing is opened on a machine whose path leads to another directory."""
+    path, told = str(order["data"]), parse_told(order)
+    if told is None:  # a broker from before directories had an identity
+        return run
+    check_identity(path, told)  # the driver reads and writes there too
+
+    def checked(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
+        act = update_wrapper(partial(on_directory, path, told, function), function)
+        act.__dict__[PARTITION] = str(_tp(order))
+        return run(act, items)
+
+    return checked
 
 
 def in_process(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
@@ -73,8 +94,12 @@ def run_due(
     dry: bool = False,
     progress: Progress | None = None,
     task_bytes: int = TASK_BYTES,
+    tasks: int = 1,
 ) -> list[Outcome]:
-    """Compact what is due, the most dirty first; what fails is reported and holds up no other."""
+    """Compact what is due, the most dirty first; what fails is reported and holds up no other.
+
+    ``tasks`` is how many of them run at a time.
+    """
     said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
     outcomes = []
     orders = api.post("/api/compaction", said)["orders"]
@@ -82,15 +107,17 @@ def run_due(
         where = _where(order)
         try:
             outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
-                                      task_bytes=task_bytes))  # fmt: skip
+                                      task_bytes=task_bytes, tasks=tasks))  # fmt: skip
         except StaleManifest as error:  # the log moved on meanwhile; the next look takes it up
             logger.info("compaction.stale partition=%s-%d: %s", *_tp(order), error)
-            api.post("/api/compaction", {"action": "release", **where})
+            with suppress(CordwoodError):
+                api.post("/api/compaction", {"action": "release", **where})
             outcomes.append(_failed(order, error))
-        except (CordwoodError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever ails one partition, the others go on
             told = unavailable(error) if isinstance(error, OSError) else error
             logger.warning("compaction.failed partition=%s-%d: %s", *_tp(order), told)
-            api.post("/api/compaction", {"action": "fail", **where, "error": str(told)})
+            with suppress(CordwoodError):  # the lease ends by itself if nobody hears this
+                api.post("/api/compaction", {"action": "fail", **where, "error": str(told)})
             outcomes.append(_failed(order, told))
         except (KeyboardInterrupt, SystemExit):
             _let_go(api, orders[number:])
@@ -113,11 +140,16 @@ def run_order(
     dry: bool = False,
     progress: Progress | None = None,
     task_bytes: int = TASK_BYTES,
+    tasks: int = 1,
 ) -> Outcome:
     """One pass over one partition, swapped in unless ``dry``."""
     with _Renewal(api, order) as renewal:
         work = Pass(
-            order, run, progress=renewal.checked(progress or _silent), task_bytes=task_bytes
+            order,
+            where_proved(run, order),
+            progress=renewal.checked(progress or _silent),
+            task_bytes=task_bytes,
+            tasks=tasks,
         )
         try:
             outcome = _prepare(work)
@@ -204,7 +236,7 @@ def _silent(stage: str, done: int, total: int) -> None:
     del stage, done, total
 
 
-def _failed(order: Mapping[str, Any], error: CordwoodError) -> Outcome:
+def _failed(order: Mapping[str, Any], error: Exception) -> Outcome:
     segments = order["segments"]
     size_bytes = sum(segment["size_bytes"] for segment in segments)
     records = sum(segment["records"] for segment in segments)
@@ -219,7 +251,7 @@ def _failed(order: Mapping[str, Any], error: CordwoodError) -> Outcome:
         records_before=records,
         records_after=records,
         tombstones_removed=0,
-        keyless_removed=0,
+        keyless_kept=0,
         digests_made=0,
         seconds=0.0,
         error=str(error),
@@ -238,7 +270,7 @@ class Lookout:
         self._started_s = started_s
         self._due_s: float | None = None
 
-    def look(self, api: Api, run: RunTasks) -> list[Outcome] | None:
+    def look(self, api: Api, run: RunTasks, tasks: int = 1) -> list[Outcome] | None:
         """Compact what is due, if it is time to look; else None."""
         schedule = api.get("/api/compaction", brief="1")["schedule"]
         if self._due_s is None:
@@ -246,4 +278,4 @@ class Lookout:
         if self._monotonic() < self._due_s:
             return None
         self._due_s = self._monotonic() + schedule["interval_ms"] / 1000
-        return run_due(api, run)
+        return run_due(api, run, tasks=tasks)

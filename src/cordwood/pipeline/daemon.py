@@ -19,7 +19,7 @@ NEEDED: Final = (
     "pyarrow",
     "pyspark.sql.pandas.serializers",
     "cordwood.batch.kernels",
-    "cordwood.pipeline.digest_kernels",
+    "cordwood.batch.digest_kernels",
     "cordwood.pipeline.key_kernels",
     "cordwood.pipeline.route_kernels",
     "cordwood.pipeline.routing",

@@ -34,7 +34,9 @@ from cordwood.batch.columns import Aborted, Columns, decode_columns
 from cordwood.batch.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, Buffer, crc32c
 from cordwood.batch.table import Batches, Longs, WalkEnd, readonly, walk_batches
 from cordwood.config import MIB
-from cordwood.errors import CorruptionError, DamagedDigest, StaleManifest
+from cordwood.errors import CorruptBatch, CorruptionError, DamagedDigest, StaleManifest
+from cordwood.log.modes import make_shared_directory, open_shared, write_shared
+from cordwood.log.producers import Aborted as AbortedEntry
 
 CLEANER_NAME: Final = "cleaner"
 SUFFIX: Final = ".keys"
@@ -95,7 +97,7 @@ class Summary:
 
 def kernels() -> ModuleType:
     """The kernels over digests, loaded when first asked for."""
-    from cordwood.pipeline import digest_kernels
+    from cordwood.batch import digest_kernels
 
     return digest_kernels
 
@@ -156,11 +158,10 @@ def _whole_batches(fd: int, source: Source, chunk_bytes: int) -> Iterator[memory
 def open_secret(data: Path) -> Words:
     """The key of the hash, made once per data directory."""
     path = data / CLEANER_NAME / "secret"
-    path.parent.mkdir(exist_ok=True)
+    make_shared_directory(path.parent)
     if not path.exists():
         made = path.with_name(f"secret.{os.getpid()}.tmp")
-        made.write_bytes(secrets.token_bytes(16))
-        made.chmod(0o600)
+        write_shared(made, secrets.token_bytes(16))
         try:
             os.link(made, path)  # whoever comes second uses the first one's
         except FileExistsError:
@@ -193,7 +194,7 @@ class DigestWriter:
         self._topic_id = topic_id
         self._base_offset = base_offset
         self._secret = secret
-        self._file = self._temporary.open("wb")
+        self._file = open_shared(self._temporary)
         self._waiting: list[Entries] = []
         self._waiting_count = 0
         self._index: list[bytes] = []
@@ -382,3 +383,44 @@ def read_digest(path: Path, topic_id: str, secret: Words) -> Digest | None:
         return Digest(path, told, tail)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return None
+
+
+def digest_name(path: Path) -> str:
+    """What the digest of a live log is called; empty if there is no such file any more."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return ""
+    return Source(str(path), int(path.stem), 0, stat.st_size, stat.st_mtime_ns).digest_name
+
+
+# --- as a task ------------------------------------------------------------------------------
+
+
+class DigestTask(NamedTuple):
+    """One segment to read for its keys."""
+
+    source: Source
+    path: str
+    topic_id: str
+    aborted: tuple[AbortedEntry, ...]
+    secret: bytes
+
+
+def make_digest(task: DigestTask) -> Summary:
+    """Read a segment, hash its keys."""
+    secret = parse_secret(task.secret)
+    writer = DigestWriter(Path(task.path), task.topic_id, task.source.base_offset, secret)
+    aborted = [Aborted(*entry[:3]) for entry in task.aborted]
+    try:
+        for data in read_chunks(task.source):
+            writer.add(data, aborted)
+        return writer.finish()
+    except CorruptBatch as error:
+        writer.discard()
+        raise CorruptionError(
+            f"{task.source.path}: {error}; restore this segment from a copy"
+        ) from error
+    except BaseException:
+        writer.discard()
+        raise

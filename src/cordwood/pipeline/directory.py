@@ -10,10 +10,10 @@ Never writes. Cursors are the broker's: a directory commits none.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,16 +21,18 @@ import numpy as np
 
 from cordwood.batch.columns import Aborted
 from cordwood.batch.records import decode_batch
-from cordwood.errors import NotDataDirectory, UnavailableError
+from cordwood.errors import CorruptionError, NotDataDirectory, UnavailableError
 from cordwood.log import index, scan
+from cordwood.log.held import is_held
 from cordwood.log.layout import (
     DELETED,
     FORMAT,
-    LOCK,
+    PARTITION_METADATA,
     Kind,
     check_format,
     file_path,
     parse_directory_name,
+    parse_metadata,
 )
 from cordwood.log.marks import read_marks
 from cordwood.model import TopicPartition
@@ -73,6 +75,11 @@ class DataDirectory:
                 f"{path} is not a cordwood data directory (it has no {FORMAT} file); give path the "
                 "directory `cordwood serve --data` was started with"
             ) from None
+        except PermissionError:
+            raise UnavailableError(
+                f"cannot read {path}: this user may not; start the broker with file.mode=group and "
+                "share its group, or set kafka.bootstrap.servers"
+            ) from None
         except OSError as error:
             raise UnavailableError(f"cannot read {path}: {error.strerror}") from None
 
@@ -84,6 +91,15 @@ class DataDirectory:
             if tp is not None and entry.is_dir():
                 found.setdefault(tp.topic, []).append(tp.partition)
         return {topic: sorted(partitions) for topic, partitions in found.items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """As the first partition of each has it in a file."""
+        found: dict[str, str] = {}
+        for topic in topics:
+            path = self._directory(TopicPartition(topic, 0)) / PARTITION_METADATA
+            with suppress(OSError, CorruptionError):  # gone, or not told: then nothing is compared
+                found[topic] = str(parse_metadata(path.read_bytes()))
+        return found
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Log start, and high watermark or last stable offset; what is gone is left out."""
@@ -119,7 +135,7 @@ class DataDirectory:
         return last.base_offset > tail.base_offset or last.path.stat().st_size > tail.position
 
     def _unheld(self) -> _Unheld:
-        return _Unheld(self._path / LOCK)
+        return _Unheld(self._path)
 
     def _valid_end(self, tp: TopicPartition) -> int:
         """One past the last offset in whole, right batches, as recovery would find it."""
@@ -212,24 +228,14 @@ class _Unheld:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd: int | None = None
+        self._fds: list[int] = []
 
     def __enter__(self) -> bool:
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True  # never opened by a broker
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        self._fd = fd
-        return True
+        return not is_held(self._path, shared_fds=self._fds)
 
     def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
+        for fd in self._fds:
+            os.close(fd)
 
 
 def _find_time(segment: Segment, timestamp_ms: int, bounds: Bounds) -> int | None:

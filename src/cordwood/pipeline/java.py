@@ -123,12 +123,8 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 def write_shim(home: Path, cache: Path) -> Path:
     """A home whose ``bin/java`` is ``home``'s without the argument its image cannot take."""
     shim = cache / sha256(os.fsencode(home)).hexdigest()[:16] / "bin" / "java"
-    text = shim_text(home)
     try:
-        if shim.is_file() and shim.read_text(encoding="utf-8") == text and os.access(shim, os.X_OK):
-            return shim.parent.parent
-        shim.parent.mkdir(parents=True, exist_ok=True)
-        _replace_script(shim, text)
+        write_script(shim, shim_text(home))
     except OSError as error:
         raise ConfigError(
             f"cannot write the Java shim {shim}: {error.strerror}; set XDG_CACHE_HOME to a "
@@ -146,8 +142,11 @@ def shim_text(home: Path) -> str:
     )
 
 
-def _replace_script(path: Path, text: str) -> None:
-    """Written aside and renamed: another process may be starting the old one."""
+def write_script(path: Path, text: str) -> None:
+    """Unless it is there; written aside and renamed, as somebody may be starting the old one."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text and os.access(path, os.X_OK):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as script:
         script.write(text)

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from cordwood.client.effects import parse_address
 from cordwood.client.kafka_wire import KafkaConnection, Reply
 from cordwood.config import MIB
-from cordwood.errors import DataLoss, OffsetOutOfRange, UnavailableError, UnknownTopic
+from cordwood.errors import (
+    DamagedRecords,
+    DataLoss,
+    OffsetOutOfRange,
+    UnavailableError,
+    UnknownTopic,
+)
 from cordwood.model import TopicPartition
 from cordwood.pipeline.offsets import Bounds, Offsets, Range
 from cordwood.pipeline.options import SourceOptions
@@ -38,13 +44,18 @@ from cordwood.wire.kafka.messages.fetch import (
     FetchTopic,
 )
 from cordwood.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from cordwood.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from cordwood.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from cordwood.wire.kafka.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from cordwood.wire.kafka.primitives import NO_ID
 
 Address = tuple[str, int]
 
@@ -52,7 +63,7 @@ CLIENT_ID: Final = "cordwood-spark"
 FETCH_BYTES: Final = 8 * MIB
 RECORD_BYTES_GUESS: Final = 128  # for cutting tasks; the wire does not tell sizes
 _VERSIONS: Final = {  # old enough for every broker, new enough to carry what is used
-    MetadataRequest: 7,
+    MetadataRequest: 10,  # the first that tells topics' ids
     ListOffsetsRequest: 5,
     FetchRequest: 11,
     OffsetCommitRequest: 7,
@@ -85,6 +96,19 @@ class KafkaLog:
             topic.name: sorted(part.partition for part in topic.partitions)
             for topic in reply.topics
             if topic.name is not None and not topic.is_internal and not topic.error_code
+        }
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """As Metadata tells them."""
+        asked = [MetadataRequestTopic(name=topic) for topic in topics]
+        if not asked:
+            return {}
+        request = MetadataRequest(asked, allow_auto_topic_creation=False)
+        reply = self._retried(lambda: self._ask_any(request, MetadataResponse))
+        return {
+            topic.name: str(topic.topic_id)
+            for topic in reply.topics
+            if topic.name is not None and topic.topic_id != NO_ID and not topic.error_code
         }
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -304,5 +328,10 @@ def _check(error_code: int, what: str) -> None:
         raise UnknownTopic(f"{what}: unknown topic or partition")
     if error_code == _OUT_OF_RANGE:
         raise OffsetOutOfRange(what)
+    if error_code == DamagedRecords.code:
+        raise DamagedRecords(
+            f"{what}: records there contradict their checksums; `cordwood topic describe` names "
+            "them; restore the segment from a copy, or read from an offset behind them"
+        )
     if error_code:
         raise UnavailableError(f"{what}: the broker answered with error {error_code}")

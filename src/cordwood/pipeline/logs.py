@@ -6,18 +6,23 @@ driver plans through a ``Log`` and executors read through one; nothing else know
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol
+from typing import Final, Protocol
 
 from cordwood.errors import NotDataDirectory, UnavailableError
 from cordwood.model import TopicPartition
+from cordwood.pipeline.broker import Where
 from cordwood.pipeline.directory import DataDirectory
+from cordwood.pipeline.identity import check_data_id, is_proved
 from cordwood.pipeline.kafka import KafkaLog
 from cordwood.pipeline.offsets import Bounds, Range
 from cordwood.pipeline.options import SourceOptions
 from cordwood.pipeline.segments import Chunk, Start
 from cordwood.pipeline.splits import Piece
+
+_log: Final = logging.getLogger("cordwood.source")
 
 
 class Log(Protocol):
@@ -25,6 +30,10 @@ class Log(Protocol):
 
     def topics(self) -> Mapping[str, Sequence[int]]:
         """Every topic and its partitions."""
+        ...
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids these topics have now; one that is gone, or tells none, is left out."""
         ...
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -53,20 +62,27 @@ class Log(Protocol):
 
 
 def open_log(options: SourceOptions) -> closing[Log]:
-    """The files if ``path`` is given and can be reached from here, else the broker."""
+    """The files where ``path`` leads to the broker's directory from here, else the broker.
+
+    Without a broker, the files or nothing: and only those the query was planned with.
+    """
     return closing(reach_log(options))
 
 
 def reach_log(options: SourceOptions) -> Log:
     """As ``open_log``, for whoever closes it later."""
-    if options.path is not None:
+    if options.path is not None and options.servers is None:
+        check_data_id(options.path, options.data_id)
+        return _open_files(options, options.path)
+    if options.path is not None and is_proved(options.path, Where(servers=options.servers)):
         try:
-            return DataDirectory(
-                options.path,
-                fail_on_data_loss=options.fail_on_data_loss,
-                committed=options.committed,
-            )
-        except (NotDataDirectory, UnavailableError):
-            if options.servers is None:
-                raise
+            return _open_files(options, options.path)
+        except (NotDataDirectory, UnavailableError) as error:
+            _log.warning("source.path_unreadable path=%s error=%s", options.path, error)
     return KafkaLog(options)
+
+
+def _open_files(options: SourceOptions, path: str) -> DataDirectory:
+    return DataDirectory(
+        path, fail_on_data_loss=options.fail_on_data_loss, committed=options.committed
+    )

@@ -9,13 +9,15 @@ Pure: the log's bounds come in as a value, nothing is read here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cordwood.config import nearest
 from cordwood.errors import InvalidOption, OffsetOutOfRange, UnknownTopic
 from cordwood.model import TopicPartition
 from cordwood.pipeline.options import AtOffsets, AtTimes, Edge, Position, Subscription
+from cordwood.pipeline.topic_ids import IDS
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -67,6 +69,17 @@ def plan_partitions(
     return sorted(TopicPartition(name, number) for name in names for number in topics[name])
 
 
+def still_there(subscription: Subscription, topics: Mapping[str, Iterable[int]]) -> Subscription:
+    """The subscription without topics and partitions that are gone."""
+    return replace(
+        subscription,
+        topics=tuple(name for name in subscription.topics if name in topics),
+        partitions=tuple(
+            tp for tp in subscription.partitions if tp.partition in set(topics.get(tp.topic, ()))
+        ),
+    )
+
+
 def resolve(
     position: Position,
     bounds: Mapping[TopicPartition, Bounds],
@@ -74,14 +87,19 @@ def resolve(
     *,
     starting: bool,
     no_match_is_latest: bool,
+    losses: list[Loss] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset a position means in each partition; asks ``find_time`` only for times."""
+    """The offset a position means in each partition; asks ``find_time`` only for times.
+
+    An offset the log does not hold is refused; with ``losses`` it becomes the nearest edge of the
+    log instead, and what that leaves out is added there.
+    """
     side = "starting" if starting else "ending"
     if isinstance(position, Edge):
         return {tp: _edge(position, of) for tp, of in bounds.items()}
     if isinstance(position, AtOffsets):
         _check_all_named(f"{side}Offsets", position.offsets, bounds)
-        return {tp: _exact(side, tp, position.offsets[tp], of) for tp, of in bounds.items()}
+        return {tp: _exact(side, tp, position.offsets[tp], of, losses) for tp, of in bounds.items()}
     times = position.times_ms
     if isinstance(times, Mapping):
         _check_all_named(f"{side}OffsetsByTimestamp", times, bounds)
@@ -111,15 +129,21 @@ def _edge(edge: Edge, bounds: Bounds) -> int:
     return bounds.start if edge is Edge.EARLIEST else bounds.end
 
 
-def _exact(side: str, tp: TopicPartition, offset: int, bounds: Bounds) -> int:
+def _exact(
+    side: str, tp: TopicPartition, offset: int, bounds: Bounds, losses: list[Loss] | None
+) -> int:
     if offset in (Edge.EARLIEST.value, Edge.LATEST.value):
         return _edge(Edge(offset), bounds)
-    if not bounds.start <= offset <= bounds.end:
+    if bounds.start <= offset <= bounds.end:
+        return offset
+    held = f"the log holds offsets {bounds.start} to {bounds.end} (end not included)"
+    if losses is None:
         raise OffsetOutOfRange(
-            f"{side}Offsets of {tp} is {offset}, but the log holds offsets {bounds.start} to "
-            f"{bounds.end} (end not included); use -2 for the earliest, -1 for the latest"
+            f"{side}Offsets of {tp} is {offset}, but {held}; use -2 for the earliest, -1 for the "
+            "latest, or set failOnDataLoss to false to read what is there"
         )
-    return offset
+    losses.append(Loss(tp, f"{side}Offsets is {offset}, and {held}"))
+    return min(max(offset, bounds.start), bounds.end)
 
 
 def _check_all_named(option: str, named: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> None:
@@ -181,6 +205,18 @@ def plan_ranges(
     return ranges, losses
 
 
+def begin_of_recreated(
+    begin: Offsets,
+    bounds: Mapping[TopicPartition, Bounds],
+    other: Collection[str],
+    gone: Collection[str],
+) -> dict[TopicPartition, int]:
+    """Where a batch begins: topics in ``other`` at their log start, those in ``gone`` nowhere."""
+    kept = {tp: at for tp, at in begin.items() if tp.topic not in {*other, *gone}}
+    fresh = {tp: of.start for tp, of in bounds.items() if tp.topic in set(other) - set(gone)}
+    return kept | fresh
+
+
 def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
     """As Spark's Kafka source writes them to a checkpoint: topic → partition → offset."""
     encoded: dict[str, dict[str, int]] = {}
@@ -190,9 +226,10 @@ def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def parse_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The inverse of ``encode_offsets``."""
+    """The inverse of ``encode_offsets``; ids of topics are passed over (``topic_ids``)."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in encoded.items()
+        if topic != IDS
         for partition, offset in partitions.items()
     }

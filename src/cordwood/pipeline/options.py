@@ -79,6 +79,7 @@ class SourceOptions:
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
+    parallelism: int | None  # tasks that run at once
     fail_on_data_loss: bool
     from_offset: int  # fromOffset and beforeOffset, as a filter would narrow
     before_offset: int
@@ -91,6 +92,7 @@ class SourceOptions:
     offset_retry_interval_ms: int
     poll_timeout_ms: int
     ignored: tuple[str, ...]  # accepted for the sake of old jobs, without effect here
+    data_id: str | None = None  # of the directory the driver planned with; no option
 
 
 OPTIONS: Final = {  # documented name → what it does
@@ -99,7 +101,7 @@ OPTIONS: Final = {  # documented name → what it does
     "assign": 'Partitions as JSON: `{"orders": [0, 1]}`. Exactly one of these three is set.',
     "path": "A data directory: segment files are read as they lie, no broker needed.",
     "kafka.bootstrap.servers": (
-        "The broker; with `path` too, it is asked where files cannot be reached."
+        "The broker; with `path` too, it is asked where that is not its own data directory."
     ),
     "bootstrap.servers": "The same.",
     "startingOffsets": (
@@ -123,7 +125,11 @@ OPTIONS: Final = {  # documented name → what it does
     "maxTriggerDelay": "… but no longer than this. Default: `15m`.",
     "minPartitions": "Tasks at least; default: as the sizes suggest.",
     "maxRecordsPerPartition": "Records per task at most.",
-    "failOnDataLoss": "Fail (default `true`) or go on when records are gone before they were read.",
+    "failOnDataLoss": (
+        "Fail (default `true`) or go on when records are gone before they were read, or a topic "
+        "was deleted or recreated."
+    ),
+    "parallelism": "Tasks that run at once: `defaultParallelism`. Default: the driver's cores.",
     "includeHeaders": "Add the column `headers`. Default: `false`.",
     "columns": "Decode only these columns, comma separated.",
     "filterPushdown": (
@@ -219,6 +225,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         ),
         min_partitions=_parse_count(said, "minPartitions"),
         max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
+        parallelism=_parse_count(said, "parallelism"),
         fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
         from_offset=_parse_int(said, "fromOffset", 0),
         before_offset=_parse_int(said, "beforeOffset", KEEP_ALL),

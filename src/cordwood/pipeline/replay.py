@@ -2,9 +2,13 @@
 
 A replay *is* what it does: topic, conditions, rewriting and target give it its id. How far it has
 come is a cursor of the reader ``replay-<id>`` on the dead-letter topic, which the gate moves in the
-same step that appends a batch. So a replay that dies half way goes on where it stopped, one that is
-run twice does nothing the second time, and one that is run again after new letters came takes only
-those. To do the same again on purpose, give it another name.
+same step that appends a delivery. So a replay that dies half way goes on where it stopped, one that
+is run twice does nothing the second time, and one that is run again after new letters came takes
+only those. To do the same again on purpose, give it another name.
+
+A delivery takes letters of every partition that has some left; its tasks stage them side by side,
+and what they staged is appended in the order of partitions and offsets. So letters of one partition
+that go to the same partition stand there in their own order, as if one task had brought them.
 
 The dead letters themselves are only read. A replayed record keeps its own headers; those that said
 where it came from and why it died give way to ``replay.id``.
@@ -14,10 +18,11 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,7 +31,10 @@ from cordwood.errors import InvalidOption
 from cordwood.model import Codec
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
+from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.options import COMMITTED
+from cordwood.pipeline.reasons import failure, is_late, our_error, patiently
+from cordwood.pipeline.session import parallelism
 from cordwood.pipeline.sink_options import SinkOptions
 from cordwood.pipeline.tasks import Watch
 
@@ -34,7 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLAY_ID: Final = "replay.id"
-BATCH_RECORDS: Final = 50_000  # dead letters looked at for one delivery
+TASK_RECORDS: Final = 50_000  # dead letters one task looks at for one delivery
+TASK_RECORDS_MIN: Final = 5_000  # below, another task costs more than it brings
 OURS: Final = ("dlq.", "src.", "replay.")  # headers that are about an earlier journey
 
 
@@ -68,6 +77,12 @@ class Slice(NamedTuple):
     start: int
     end: int
     stands: int  # where the cursor must be for it
+    topic_id: str = ""  # of the topic the offsets are in
+
+    @property
+    def size(self) -> int:
+        """How many offsets it spans."""
+        return self.end - self.start
 
 
 class Outcome(NamedTuple):
@@ -157,10 +172,14 @@ def run_replay(
     replay: Replay,
     *,
     rate: float | None = None,
-    batch_records: int = BATCH_RECORDS,
+    batch_records: int | None = None,
     watch: Watch | None = None,
 ) -> Outcome:
-    """Replay what this replay has not replayed yet, batch by batch; ``watch`` hears of letters."""
+    """Replay what this replay has not replayed yet, batch by batch; ``watch`` hears of letters.
+
+    A delivery looks at ``batch_records`` letters, else at as many as all cores together may.
+    """
+    batch_records = batch_records or TASK_RECORDS * parallelism(spark)
     if rate is not None:
         batch_records = min(batch_records, max(1, int(rate)))
     run = _Run(spark, api, where, replay)
@@ -168,13 +187,15 @@ def run_replay(
     started = time.monotonic()
     record = _begin(api, replay)
     scanned = replayed = 0
-    pieces = plan_slices(api, replay, batch_records)
-    total = sum(piece.end - piece.start for piece in pieces)
-    for batch, piece in enumerate(pieces, 0 if last is None else last + 1):
-        found = run.deliver(piece, batch)
-        scanned += piece.end - piece.start
+    rounds = plan_rounds(_left(api, replay), batch_records)
+    total = sum(piece.size for pieces in rounds for piece in pieces)
+    for batch, pieces in enumerate(rounds, 0 if last is None else last + 1):
+        size = sum(piece.size for piece in pieces)
+        with labelled(spark, f"replay {replay.topic} to {replay.to}, {scanned} of {total} letters"):
+            found = run.deliver(pieces, batch)
+        scanned += size
         replayed += found
-        record["scanned"] += piece.end - piece.start
+        record["scanned"] += size
         record["records"] += found
         api.record_replay(replay.id, record | {"updated": _now()})
         if watch is not None:
@@ -185,20 +206,34 @@ def run_replay(
     return Outcome(replay.id, scanned, replayed)
 
 
-def plan_slices(api: BrokerApi, replay: Replay, batch_records: int) -> list[Slice]:
-    """What is left, partition by partition, up to the end as it is now."""
+def _left(api: BrokerApi, replay: Replay) -> list[Slice]:
+    """What the replay has not looked at, up to the end as it is now, partition by partition."""
     stands = {
         part["partition"]: part["cursors"].get(replay.reader)
         for part in api.archive(replay.topic)["partitions"]
     }
-    slices = []
-    for part in api.topic(replay.topic)["partitions"]:
-        number, end = part["partition"], part["last_stable_offset"]
-        at = stands.get(number) or 0
-        for start in range(max(part["log_start_offset"], at), end, batch_records):
-            slices.append(Slice(number, start, min(end, start + batch_records), at))
-            at = slices[-1].end
-    return slices
+    left = []
+    topic = api.topic(replay.topic)
+    for part in topic["partitions"]:
+        at = stands.get(part["partition"]) or 0
+        start, end = max(part["log_start_offset"], at), part["last_stable_offset"]
+        if start < end:
+            left.append(Slice(part["partition"], start, end, at, topic["id"]))
+    return left
+
+
+def plan_rounds(left: Sequence[Slice], batch_records: int) -> list[list[Slice]]:
+    """Deliveries of about so many letters, shared evenly by the partitions that have some left."""
+    rounds = []
+    while left:
+        share = max(1, batch_records // len(left))
+        rounds.append([each._replace(end=min(each.end, each.start + share)) for each in left])
+        left = [
+            whole._replace(start=done.end, stands=done.end)
+            for whole, done in zip(left, rounds[-1], strict=True)
+            if done.end < whole.end
+        ]
+    return rounds
 
 
 def read_options(api: BrokerApi, where: Where, topic: str) -> dict[str, str]:
@@ -232,23 +267,34 @@ class _Run:
         self._replay = replay
         self._options = read_options(api, where, replay.topic)
 
-    def deliver(self, piece: Slice, batch: int) -> int:
-        """Stage what the slice holds; then append it and move the cursor, in one step."""
+    def deliver(self, pieces: Sequence[Slice], batch: int) -> int:
+        """Stage what the slices hold; then append it and move the cursors, in one step."""
         replay = self._replay
         job = f"{replay.reader}.{batch}.{secrets.token_hex(4)}"
-        found = letters(self._spark, slice_options(self._options, replay.topic, piece))
-        shaped = rewritten(found, replay).select("key", "value", "headers")
-        staged = shaped.coalesce(1).mapInArrow(  # one task: the order is kept
-            self._stager(job, batch), "parts string, records bigint"
+        options = round_options(self._options, replay.topic, pieces, parallelism(self._spark))
+        shaped = rewritten(letters(self._spark, options), replay)
+        staged = shaped.select("partition", "offset", "key", "value", "headers").mapInArrow(
+            self._stager(job, batch),
+            "partition bigint, offset bigint, parts string, records bigint",
         )
-        rows = collect_rows(staged)
+        rows = sorted(collect_rows(staged))  # by where each task's first letter stood
         parts = [Part(*part) for row in rows for part in json.loads(row["parts"])]
-        cursor = Cursor(replay.reader, replay.topic, piece.partition, piece.stands, piece.end)
-        self._api.deliver(replay.reader, batch, job, parts, [cursor])
+        cursors = [
+            Cursor(
+                replay.reader,
+                replay.topic,
+                piece.partition,
+                piece.stands,
+                piece.end,
+                piece.topic_id,
+            )
+            for piece in pieces
+        ]
+        self._api.deliver(replay.reader, batch, job, parts, cursors)
         return sum(row["records"] for row in rows)
 
     def _stager(self, job: str, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-        """What the task does: rows → staged files, and one row that names them."""
+        """What a task does: rows → staged files, and one row that names them."""
         from cordwood.pipeline.sink import Plan
 
         sink = SinkOptions(
@@ -259,32 +305,61 @@ class _Run:
             batch=batch,
         )
         plan = Plan.of(sink)
+        count = plan.partition_count(self._replay.to)
 
         def stage(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa
 
+            found = (each for each in batches if each.num_rows)
+            begin = next(found, None)
+            if begin is None:
+                return
             counts: list[int] = []
 
             def counted() -> Iterator[Any]:
-                for each in batches:
+                for each in itertools.chain([begin], found):
                     counts.append(each.num_rows)
-                    yield each
+                    yield with_target(each, count)
 
             parts = json.dumps(plan.stage(counted(), job))
-            yield pa.RecordBatch.from_pydict({"parts": [parts], "records": [sum(counts)]})
+            at = {name: [begin.column(name)[0].as_py()] for name in ("partition", "offset")}
+            yield pa.RecordBatch.from_pydict({**at, "parts": [parts], "records": [sum(counts)]})
 
         return stage
 
 
-def slice_options(options: Mapping[str, str], topic: str, piece: Slice) -> dict[str, str]:
-    """Source options that read just one slice."""
-    starting, ending = ({topic: {str(piece.partition): at}} for at in (piece.start, piece.end))
+def with_target(letters: Any, count: int) -> Any:
+    """The batch as the sink takes it; keyless letters of a partition go to one partition.
+
+    The sink spreads them by task, and a partition's letters are shared by several tasks.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    source = letters.column("partition").to_numpy(zero_copy_only=False)
+    own = pa.array(source % count, pa.int32())
+    target = pc.if_else(letters.column("key").is_null(), own, pa.nulls(len(own), pa.int32()))
+    columns = [letters.column(name) for name in ("key", "value", "headers")]
+    return pa.RecordBatch.from_arrays([*columns, target], ["key", "value", "headers", "partition"])
+
+
+def round_options(
+    options: Mapping[str, str], topic: str, pieces: Sequence[Slice], cores: int
+) -> dict[str, str]:
+    """Source options that read just these slices, with work for every core."""
+    starting, ending = (
+        {topic: {str(piece.partition): getattr(piece, side) for piece in pieces}}
+        for side in ("start", "end")
+    )
+    size = sum(piece.size for piece in pieces)
     others = {name: value for name, value in options.items() if name != "subscribe"}
     return {
         **others,
-        "assign": json.dumps({topic: [piece.partition]}),
+        "assign": json.dumps({topic: [piece.partition for piece in pieces]}),
         "startingOffsets": json.dumps(starting),
         "endingOffsets": json.dumps(ending),
+        "maxRecordsPerPartition": str(max(TASK_RECORDS_MIN, -(-size // cores))),
+        "parallelism": str(cores),
     }
 
 
@@ -307,8 +382,10 @@ def collect_rows(frame: DataFrame) -> list[Any]:
     from pyspark.errors import PySparkException
 
     try:
-        return list(frame.collect())
+        return list(patiently(frame.collect))
     except PySparkException as error:
+        if is_late(error) or our_error(error) is not None:
+            raise failure(error) from None
         raise InvalidOption(f"a letter could not be rewritten: {_first_line(error)}") from None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,15 +22,18 @@ from cordwood.batch.columns import Columns, decode_columns
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import parse_marker
 from cordwood.client.kafka import KafkaClient
+from cordwood.client.storage import open_depot
 from cordwood.config import KEEP_ALL
 from cordwood.decide.archive import Entry, TransactionEnd, aborted_spans
-from cordwood.errors import CorruptionError, TopicExists
+from cordwood.errors import CorruptionError, StaleDelivery, TopicExists
+from cordwood.log.bundle import proving, read_batches
 from cordwood.model import TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Part, Where
-from cordwood.pipeline.bundles import read_batches
-from cordwood.pipeline.depot import open_depot
+from cordwood.pipeline.labels import job
+from cordwood.pipeline.probe import not_shared
 from cordwood.pipeline.shelf import Shelf
 from cordwood.pipeline.staging import Outbox, Yard
+from cordwood.pipeline.targets import Targets
 from cordwood.pipeline.tasks import Watch, run_tasks
 
 if TYPE_CHECKING:
@@ -60,6 +64,7 @@ class RestoreTask:
     aborted: tuple[Aborted, ...]
     marks: tuple[int, ...]  # offsets whose new ones are wanted
     yard: Yard
+    targets: Targets
     job: str
     is_staged: bool  # False when it was delivered before, and only the marks are wanted
 
@@ -87,9 +92,12 @@ def restore_archive(
     until_ms = KEEP_ALL if at_ms is None else at_ms
     entries = [entry for entry in shelf.entries() if entry.first_ms <= until_ms]
     _check_bundles(shelf, entries)
-    query = _query(entries, to, until_ms)
+    targets = _prepare_topic(api, where, to, entries)
+    query = _query(entries, targets.get(to).id, until_ms)
     done = api.last_batch(query)
-    _prepare_topic(api, where, to, entries, is_begun=done is not None)
+    if done is None:
+        _check_empty(api, to)
+    yard = Yard.of(api, where)
     cursors = _cursors(entries, at_ms)
     tasks = [
         RestoreTask(
@@ -100,7 +108,8 @@ def restore_archive(
             at_ms=until_ms,
             aborted=aborted,
             marks=tuple(sorted({*cursors[entry.partition].values()})),
-            yard=Yard.of(api, where),
+            yard=yard,
+            targets=targets,
             job=f"{query}.{number}.{secrets.token_hex(4)}",
             is_staged=done is None or number > done,
         )
@@ -111,19 +120,26 @@ def restore_archive(
     for start in range(0, len(tasks), WAVE):
         if watch is not None:
             watch(sum(sizes[:start]), sum(sizes))
-        wave = run_tasks(spark, restore_task, tasks[start : start + WAVE])
+        label = (
+            f"restore to {to}: bundles {start} to {min(start + WAVE, len(tasks))} of {len(tasks)}"
+        )
+        wave = run_tasks(spark, restore_task, tasks[start : start + WAVE], label=label)
         for number, each in enumerate(wave, start):
             if tasks[number].is_staged:
                 api.deliver(query, number, each.job, each.parts, [])
         staged += wave
+    _check_delivered(api, to, entries, staged)
     moved = _move_cursors(api, to, entries, staged, cursors)
     return Restored(to, sum(each.records for each in staged), moved)
 
 
-def _query(entries: Sequence[Entry], to: str, until_ms: int) -> str:
-    """The same restore has the same name, so that it is not done twice."""
+def _query(entries: Sequence[Entry], topic_id: str, until_ms: int) -> str:
+    """The same restore into the same topic has the same name, so that it is not done twice.
+
+    A topic that was deleted and created again is another one, whatever its name.
+    """
     links = "".join(entry.link for entry in entries)
-    name = hashlib.sha256(f"{links} {to} {until_ms}".encode()).hexdigest()
+    name = hashlib.sha256(f"{links} {topic_id} {until_ms}".encode()).hexdigest()
     return f"restore-{name[:16]}"
 
 
@@ -135,17 +151,17 @@ def _check_bundles(shelf: Shelf, entries: Sequence[Entry]) -> None:
             raise CorruptionError(f"{first.where} is {first.problem}: {first.detail}")
 
 
-def _prepare_topic(
-    api: BrokerApi, where: Where, to: str, entries: Sequence[Entry], *, is_begun: bool
-) -> None:
-    counts = api.partition_counts()
-    if to not in counts:
+def _prepare_topic(api: BrokerApi, where: Where, to: str, entries: Sequence[Entry]) -> Targets:
+    """The topic to restore to, created if need be; what tasks must know of it."""
+    if to not in api.targets():
         partitions = max((entry.partition for entry in entries), default=0) + 1
         with KafkaClient(where.servers or "") as client:  # old records must not expire at once
             client.create_topic(to, partitions, {"retention.ms": "-1"})
-        return
-    if is_begun:
-        return
+    return Targets(known={to: api.targets()[to]})
+
+
+def _check_empty(api: BrokerApi, to: str) -> None:
+    """A restore that is begun goes on; a new one begins in an empty topic."""
     if any(part["high_watermark"] for part in api.topic(to)["partitions"]):
         raise TopicExists(
             f"topic {to} has records already; restore to another one with --to, or delete it first"
@@ -162,6 +178,7 @@ def _cursors(entries: Sequence[Entry], at_ms: int | None) -> dict[int, dict[str,
     return found
 
 
+@job("restore: look for ends of transactions")
 def _with_aborted(
     spark: SparkSession, shelf: Shelf, entries: Sequence[Entry]
 ) -> list[tuple[Entry, tuple[Aborted, ...]]]:
@@ -173,6 +190,22 @@ def _with_aborted(
         ends.setdefault(entry.partition, []).extend(found)
     aborted = {partition: tuple(aborted_spans(each)) for partition, each in ends.items()}
     return [(entry, aborted.get(entry.partition, ())) for entry in entries]
+
+
+def _check_delivered(
+    api: BrokerApi, to: str, entries: Sequence[Entry], staged: Sequence[Staged]
+) -> None:
+    """What is reported as restored is in the topic."""
+    ends = {part["partition"]: part["high_watermark"] for part in api.topic(to)["partitions"]}
+    wanted: Counter[int] = Counter()
+    for entry, each in zip(entries, staged, strict=True):
+        wanted[entry.partition] += each.records
+    for partition, records in wanted.items():
+        if ends.get(partition, 0) < records:
+            raise StaleDelivery(
+                f"topic {to} holds {ends.get(partition, 0)} of {records} records in partition "
+                f"{partition}: was it deleted while it was restored? Delete it and run this again"
+            )
 
 
 def _move_cursors(
@@ -219,7 +252,7 @@ def restore_task(task: RestoreTask) -> Staged:
     """Stage one bundle's records."""
     records = 0
     below = dict.fromkeys(task.marks, 0)
-    with Outbox(task.yard, task.job) as outbox:
+    with Outbox(task.yard, task.job, task.targets) as outbox:
         for columns in _columns(task):
             records += len(columns)
             for mark in task.marks:
@@ -238,9 +271,14 @@ def _columns(task: RestoreTask) -> Iterator[Columns]:
 
 
 def _batches(place: str, home: str, entry: Entry) -> Iterator[bytes]:
+    """The bundle's batches; raises in the end if it is not the one the driver checked."""
     shelf = Shelf(open_depot(place), home)
     tp = TopicPartition(entry.topic, entry.partition)
-    with shelf.open(entry.bundle) as bundle:
+    try:
+        file = shelf.open(entry.bundle, entry.sha256)
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_shared(place, "--dest", f"does not see {home}/{entry.bundle}") from None
+    with file, proving(file, entry.bundle, entry.sha256) as bundle:
         yield from read_batches(bundle, tp, entry.span)
 
 

@@ -29,6 +29,7 @@ from cordwood.batch.table import Batches, Longs, readonly, walk_batches
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.log.layout import Kind, file_name
 from cordwood.log.manifest import StagedFile
+from cordwood.log.modes import make_shared_directory, open_shared, write_shared
 from cordwood.log.producers import Aborted as AbortedEntry
 from cordwood.log.producers import encode_aborted
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Codec
@@ -72,6 +73,7 @@ class RewriteTask(NamedTuple):
     digests: str
     topic_id: str
     secret: bytes
+    bytes_max: int  # a group of several must not become larger
 
 
 class Rewritten(NamedTuple):
@@ -84,7 +86,6 @@ class Rewritten(NamedTuple):
     digest: str
     removed_sum: int  # of entries that were the newest of their key: due tombstones
     removed_keys: int
-    keyless: int
     values_sum: int
     summary: Summary
 
@@ -94,24 +95,27 @@ class _Totals:
     removed: Any = field(default_factory=lambda: np.zeros(1, np.uint64))
     values: Any = field(default_factory=lambda: np.zeros(1, np.uint64))
     removed_keys: int = 0
-    keyless: int = 0
     records: int = 0
     end_offset: int = 0
     leader_epoch: int = 0
 
 
-def rewrite(task: RewriteTask) -> Rewritten:
-    """Write the group's staged files; raises ``CorruptionError`` if they do not read back."""
+def rewrite(task: RewriteTask) -> Rewritten | None:
+    """Write the group's staged files; raises ``CorruptionError`` if they do not read back.
+
+    None if a group of several would become too large, with nothing of it left: its records are
+    larger than the share of them that stays had let expect.
+    """
     base_offset, end_offset = task.sources[0].base_offset, task.sources[-1].end_offset
     staging = Path(task.staging)
-    staging.mkdir(parents=True, exist_ok=True)
+    make_shared_directory(staging)
     log = staging / file_name(base_offset, Kind.LOG)
     secret = parse_secret(task.secret)
     digest = Path(task.digests) / f"{log.name}.{staging.name}"
     writer = DigestWriter(digest, task.topic_id, base_offset, secret)
     sums, totals = hashlib.sha256(), _Totals()
     try:
-        with log.open("wb") as out:
+        with open_shared(log) as out:
             for source, number in zip(task.sources, task.numbers, strict=True):
                 dead = read_deltas(task.dead, task.segments, number)
                 spent = read_deltas([task.spent], task.segments, number)
@@ -119,6 +123,9 @@ def rewrite(task: RewriteTask) -> Rewritten:
                 for piece in _pieces(thinner, totals, writer):
                     out.write(piece)
                     sums.update(piece)
+                if len(task.sources) > 1 and out.tell() > task.bytes_max:
+                    _give_up(log, writer)
+                    return None
             if totals.end_offset < end_offset:
                 piece = _filler(end_offset, totals.leader_epoch)
                 writer.add(piece)
@@ -136,8 +143,13 @@ def rewrite(task: RewriteTask) -> Rewritten:
     files += _stage_aborted(task, staging, base_offset, end_offset)
     return Rewritten(
         base_offset, end_offset, totals.records, tuple(files), str(named),
-        int(totals.removed[0]), totals.removed_keys, totals.keyless, int(totals.values[0]), summary,
+        int(totals.removed[0]), totals.removed_keys, int(totals.values[0]), summary,
     )  # fmt: skip
+
+
+def _give_up(log: Path, writer: DigestWriter) -> None:
+    writer.discard()
+    log.unlink()
 
 
 def _pieces(thinner: _Thinner, totals: _Totals, writer: DigestWriter) -> Any:
@@ -196,7 +208,7 @@ def _stage_aborted(
         return []
     data = encode_aborted(entries)
     path = staging / file_name(base_offset, Kind.TXNINDEX)
-    path.write_bytes(data)
+    write_shared(path, data)
     sha256 = hashlib.sha256(data).hexdigest()
     return [StagedFile(name=path.name, size_bytes=len(data), sha256=sha256)]
 
@@ -221,7 +233,6 @@ class _Kept(NamedTuple):
     kept: Mask
     removed: Any  # entries of due tombstones
     base_offset: int
-    keyless: int
     end_offset: int
     leader_epoch: int
 
@@ -230,7 +241,6 @@ class _Kept(NamedTuple):
         bases = np.full(len(self.removed), self.base_offset, np.int64)
         wanted = np.ones(len(self.removed), np.uint8)
         totals.removed_keys += kernels().sum_entries(self.removed, bases, wanted, totals.removed)
-        totals.keyless += self.keyless
         totals.leader_epoch = self.leader_epoch
         totals.end_offset = max(totals.end_offset, self.end_offset)
         found = np.zeros(1, np.uint64)
@@ -278,10 +288,10 @@ class _Thinner:
         assert columns.values is not None
         is_keyed = columns.keys.lengths >= 0
         is_lost = is_aborted(batches, near(self._aborted, batches))[owners]
-        is_newest = is_keyed & ~is_lost
-        is_tombstone = columns.values.lengths < 0
-        is_removed = is_newest & is_tombstone & self._is_past(batches, owners, columns.offsets)
-        kept = is_newest & ~is_removed
+        is_tombstone = is_keyed & (columns.values.lengths < 0)
+        is_past = self._is_past(batches, owners, columns.offsets)
+        is_removed = is_tombstone & ~is_lost & is_past
+        kept = ~is_lost & ~is_removed  # superseded rows are skipped; nothing supersedes no key
         fates = self._fates(chunk, kept, is_tombstone)
         return _Kept(
             data=self._assemble(chunk, kept, fates),
@@ -289,7 +299,6 @@ class _Thinner:
             kept=kept,
             removed=self._entries(columns, is_removed),
             base_offset=self.source.base_offset,
-            keyless=int((~is_keyed & ~is_lost).sum()),
             end_offset=_end(batches, fates),
             leader_epoch=int(batches.leader_epochs[-1]),
         )

@@ -33,13 +33,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from cordwood.config import BrokerConfig
 from cordwood.decide.routing import Bindings
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.model import TopicPartition
 from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED, SourceOptions, parse_options
+from cordwood.pipeline.reasons import our_error, plain_reason
 from cordwood.pipeline.session import is_remote
 from cordwood.pipeline.source import Split, TopicStreamReader
 from cordwood.pipeline.staging import Outbox, Yard
@@ -71,7 +71,7 @@ class RouteJob:
     topic: str
     dead_letter_topic: str
     yard: Yard
-    new_count: int
+    topic_id: str  # of the topic that is routed: another one of its name has another cursor
     records_max: int = RECORDS_MAX
 
     @property
@@ -139,7 +139,8 @@ class RouteReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
         """Where the cursor stands."""
         stands = self._broker().positions(self._job.topic, READER)
-        return {self._job.topic: {str(at): offset for at, offset in sorted(stands.items())}}
+        begin = {self._job.topic: {str(at): offset for at, offset in sorted(stands.items())}}
+        return self._reader.with_topic_ids(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """A micro-batch has a bound."""
@@ -200,13 +201,13 @@ class RouteReader(DataSourceStreamReader):
 
     def _ways(self) -> Any:
         from cordwood.pipeline.routing import Ways
+        from cordwood.pipeline.targets import Targets
 
         api = self._broker()
         return Ways(
             bindings=parse_bindings(api.bindings(), self._job.topic),
             dead_letter_topic=self._job.dead_letter_topic,
-            counts=api.partition_counts(),
-            new_count=self._job.new_count,
+            targets=Targets.of(api),
         )
 
 
@@ -224,7 +225,8 @@ def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
     from cordwood.pipeline.routing import Router
 
     tp, start, end = whole = task.split.range
-    with open_log(job.source_options()) as log, Outbox(job.yard, task.job) as outbox:
+    outbox = Outbox(job.yard, task.job, task.ways.targets)
+    with open_log(job.source_options()) as log, outbox:
         router = Router(task.ways, outbox)
         for chunk in log.chunks(whole, task.split.hint):
             try:
@@ -304,7 +306,7 @@ class Delivery:
             assert start == last, "the ranges of a partition follow each other"
             spans[partition] = first, end
         return [
-            Cursor(READER, self._job.topic, partition, start, end)
+            Cursor(READER, self._job.topic, partition, start, end, self._job.topic_id)
             for partition, (start, end) in spans.items()
         ]
 
@@ -391,13 +393,14 @@ class Route:
 def plan_route(api: BrokerApi, where: Where, *, records_max: int = RECORDS_MAX) -> RouteJob:
     """The job a broker's settings ask for."""
     status = api.status()
-    new_count = status["config"].get("num.partitions", BrokerConfig().num_partitions)
+    topic = status["ingress_topic"]
+    api.register(topic, READER)  # makes the topic, if need be
     return RouteJob(
         where=where,
-        topic=status["ingress_topic"],
+        topic=topic,
         dead_letter_topic=status["dead_letter_topic"],
         yard=Yard.of(api, where),
-        new_count=int(new_count),
+        topic_id=api.topic(topic)["id"],
         records_max=records_max,
     )
 
@@ -426,11 +429,12 @@ def make_scratch() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-"))
 
 
-def _cause(error: Any) -> str:
-    """The sentence in Spark's pages: the last line that names an error of ours, or the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("cordwood.errors.")]
-    return (ours or lines or ["the query ended"])[-1 if ours else 0]
+def _cause(error: BaseException | None) -> str:
+    """The sentence in Spark's pages, with our error's class where it is one of ours."""
+    if error is None:
+        return "the query ended"
+    ours = our_error(error)
+    return plain_reason(error) if ours is None else f"{type(ours).__name__}: {ours}"
 
 
 def _encode_job(job: RouteJob) -> str:

@@ -8,7 +8,7 @@ came from is added behind them (``decide.provenance``, or ``decide.deadletters``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,10 +22,18 @@ from cordwood.batch.table import Batches, Bytes, Longs, readonly
 from cordwood.config import MIB
 from cordwood.decide import deadletters
 from cordwood.decide.provenance import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
-from cordwood.decide.routing import Bindings, DeadLetter, Routed, key_prefix, route
+from cordwood.decide.routing import (
+    Bindings,
+    DeadLetter,
+    DeadReason,
+    Routed,
+    key_prefix,
+    route,
+)
 from cordwood.model import TopicPartition
 from cordwood.pipeline.keys import NULL, arguments, group, partitions_of, prefixes
 from cordwood.pipeline.staging import Outbox
+from cordwood.pipeline.targets import Targets
 
 BATCH_BYTES: Final = MIB  # of a routed batch, about
 HEADER_OVERHEAD: Final = 10  # the two lengths of one header, at most
@@ -40,12 +48,7 @@ class Ways:
 
     bindings: Bindings
     dead_letter_topic: str
-    counts: dict[str, int]  # partitions of topics
-    new_count: int  # partitions of a topic created on sight
-
-    def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has, or will have."""
-        return self.counts.get(topic, self.new_count)
+    targets: Targets
 
 
 class Run(NamedTuple):
@@ -75,9 +78,12 @@ class Router:
             return
         assert columns.keys is not None, "keys were wanted"
         ids, dead = self._decide(columns.keys)
-        runs = list(self._runs(columns.keys, ids))
-        if runs:
-            self._relay(tp, columns, runs)
+        by_limit: dict[int, list[Run]] = {}
+        for run in self._runs(columns.keys, ids):
+            limit = self._ways.targets.get(run.topic).batch_bytes_max
+            by_limit.setdefault(limit, []).append(run)
+        for limit, runs in by_limit.items():
+            dead |= self._relay(tp, columns, runs, limit)
         if dead:
             rows = np.array(sorted(dead), np.int64)
             chosen = columns.chosen(rows)
@@ -97,15 +103,51 @@ class Router:
                 for partition, which in self._partitions(topic, keys.chosen(rows)):
                     yield Run(topic, partition, rows[which])
 
-    def _relay(self, tp: TopicPartition, columns: Columns, runs: Sequence[Run]) -> None:
-        """Write the runs, all in one call, as they lie but for what says where they came from."""
+    def _relay(
+        self, tp: TopicPartition, columns: Columns, runs: Sequence[Run], bytes_max: int
+    ) -> dict[int, DeadLetter]:
+        """Write the runs, all in one call, as they lie but for what says where they came from.
+
+        The rows that make a batch larger than ``bytes_max`` even alone are returned, as dead.
+        """
+        mark = _mark(tp)
+        largest = _largest(columns, mark)
+        dead: dict[int, DeadLetter] = {}
+        if largest >= bytes_max - HEADER_BYTES:
+            dead = self._too_large(columns, runs, mark, bytes_max)
+            fitting = [run._replace(rows=_without(run.rows, dead)) for run in runs]
+            runs = [run for run in fitting if len(run.rows)]
+        if not runs:
+            return dead
         rows = np.concatenate([run.rows for run in runs])
+        if dead:
+            largest = int(_bounds(columns, mark)[rows].max())
         ends = np.cumsum([len(run.rows) for run in runs], dtype=np.int64)
-        self._room = relay(columns, rows, ends, _mark(tp), self._room)
+        batch_bytes = max(1, min(BATCH_BYTES, bytes_max - largest))
+        self._room = relay(columns, rows, ends, mark, self._room, batch_bytes=batch_bytes)
         start = 0
         for run, end in zip(runs, ends.tolist(), strict=True):
             self._outbox.put(run.topic, run.partition, self._room[start:end].tobytes())
             start = end
+        return dead
+
+    def _too_large(
+        self, columns: Columns, runs: Sequence[Run], mark: Bytes, bytes_max: int
+    ) -> dict[int, DeadLetter]:
+        """Which rows fit no batch of their topic; each that may not is written once to see."""
+        bounds = _bounds(columns, mark)
+        dead = {}
+        for topic, _, rows in runs:
+            for row in rows[bounds[rows] > bytes_max - HEADER_BYTES].tolist():
+                end = np.array([1], np.int64)
+                self._room = relay(columns, np.array([row]), end, mark, self._room, batch_bytes=1)
+                if end[0] > bytes_max:
+                    detail = (
+                        f"routed, it takes {end[0]} bytes, and topic {topic} takes "
+                        f"max.message.bytes={bytes_max} at most"
+                    )
+                    dead[row] = DeadLetter(DeadReason.TOO_LARGE, detail)
+        return dead
 
     def _stage(self, topic: str, columns: Columns) -> None:
         assert columns.keys is not None
@@ -114,7 +156,7 @@ class Router:
 
     def _partitions(self, topic: str, keys: Spans) -> Iterator[tuple[int, Any]]:
         """The topic's partitions that get something, and which of the rows."""
-        count = self._ways.partition_count(topic)
+        count = self._ways.targets.get(topic).partitions
         if count == 1:
             yield 0, slice(None)
             return
@@ -186,10 +228,49 @@ def _mark(tp: TopicPartition) -> Bytes:
     return readonly(said)
 
 
-def relay(columns: Columns, rows: Longs, ends: Longs, mark: Bytes, room: Bytes) -> Bytes:
+def _bounds(columns: Columns, mark: Bytes) -> Longs:
+    """How many bytes each row takes at most as a routed record."""
+    assert columns.keys is not None, "keys were wanted"
+    assert columns.values is not None, "values were wanted"
+    fixed = len(mark) + _kernels().RECORD_OVERHEAD
+    sizes: Longs = np.full(len(columns), fixed, np.int64)
+    for spans in (columns.keys, columns.values):
+        sizes += np.maximum(spans.lengths, 0)
+    headers = columns.headers
+    if headers is not None and len(headers.names):
+        each = np.maximum(headers.names.lengths, 0) + np.maximum(headers.contents.lengths, 0)
+        ends = np.concatenate([[0], np.cumsum(each + HEADER_OVERHEAD, dtype=np.int64)])
+        sizes += ends[headers.rows[1:]] - ends[headers.rows[:-1]]
+    return sizes
+
+
+def _largest(columns: Columns, mark: Bytes) -> int:
+    """A bound of every row's bytes; cheap where rows have no headers."""
+    assert columns.keys is not None, "keys were wanted"
+    assert columns.values is not None, "values were wanted"
+    if columns.headers is not None and len(columns.headers.names):
+        return int(_bounds(columns, mark).max())
+    spans = int(columns.keys.lengths.max()), int(columns.values.lengths.max())
+    return sum(max(each, 0) for each in spans) + len(mark) + int(_kernels().RECORD_OVERHEAD)
+
+
+def _without(rows: Longs, dead: Mapping[int, DeadLetter]) -> Longs:
+    return rows[~np.isin(rows, list(dead))] if dead else rows
+
+
+def relay(
+    columns: Columns,
+    rows: Longs,
+    ends: Longs,
+    mark: Bytes,
+    room: Bytes,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+) -> Bytes:
     """Runs of rows as batches, written into ``room`` or a larger one, which is returned.
 
-    ``ends`` come in as where each run of ``rows`` ends, and go out as where its bytes do.
+    ``ends`` come in as where each run of ``rows`` ends, and go out as where its bytes do. A batch
+    is closed at ``batch_bytes`` or past it by one record.
     """
     kernel = _kernels()
     assert columns.keys is not None, "keys were wanted"
@@ -198,7 +279,7 @@ def relay(columns: Columns, rows: Longs, ends: Longs, mark: Bytes, room: Bytes) 
     spans = (columns.keys, columns.values, headers.names, headers.contents)
     bound = sum(each.size_bytes for each in spans) + len(headers.names) * HEADER_OVERHEAD
     bound += len(rows) * (len(mark) + kernel.RECORD_OVERHEAD)
-    bound += (len(ends) + bound // BATCH_BYTES + 1) * HEADER_BYTES
+    bound += min(len(rows), len(ends) + bound // batch_bytes + 1) * HEADER_BYTES
     if len(room) < bound:
         room = np.empty(bound, np.uint8)
     size = kernel.relay(
@@ -214,7 +295,7 @@ def relay(columns: Columns, rows: Longs, ends: Longs, mark: Bytes, room: Bytes) 
         arguments(headers.contents),
         mark,
         MARK_HEADERS,
-        BATCH_BYTES,
+        batch_bytes,
         room,
     )
     assert size <= bound, "the bound holds"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from cordwood.config import nearest
 from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.reasons import is_late, our_error, plain_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,10 +114,11 @@ class CompactionLook:
     def __call__(self, context: Context) -> None:
         """Look, if it is time; compact what is due."""
         from cordwood.pipeline.compact import ANSWER_S, Lookout, on_spark
+        from cordwood.pipeline.session import parallelism
 
         self._lookout = self._lookout or Lookout(self._started_s)
         with closing(BrokerApi(context.where, answer_s=ANSWER_S)) as api:
-            self._lookout.look(api, on_spark(context.spark))
+            self._lookout.look(api, on_spark(context.spark), parallelism(context.spark))
 
 
 JOBS: dict[str, Stream | Schedule] = {
@@ -155,14 +157,14 @@ def run_pipeline(context: Context, jobs: Iterable[str]) -> None:
     for clockwork in schedules:
         clockwork.start()
     try:
-        _tend(context, streams)
+        _tend(context, streams, schedules)
     except UnavailableError as error:
         logger.warning("pipeline.gone error=%s", error)
         _leave(error.exit_code)
     _leave()
 
 
-def _tend(context: Context, streams: dict[str, Keeper]) -> None:
+def _tend(context: Context, streams: dict[str, Keeper], schedules: Iterable[Clockwork]) -> None:
     reported_s, is_announced = 0.0, False
     while not context.stopping.is_set():
         for keeper in streams.values():
@@ -172,8 +174,14 @@ def _tend(context: Context, streams: dict[str, Keeper]) -> None:
             is_announced = True
         if time.monotonic() - reported_s > REPORT_S:
             reported_s = time.monotonic()
-            _say(json.dumps({name: keeper.report() for name, keeper in streams.items()}))
+            _say(json.dumps(_reports(streams, schedules)))
         context.stopping.wait(LOOK_S)
+
+
+def _reports(streams: dict[str, Keeper], schedules: Iterable[Clockwork]) -> dict[str, Any]:
+    """How each job does, by name."""
+    reports = {name: keeper.report() for name, keeper in streams.items()}
+    return reports | {clockwork.title: clockwork.report() for clockwork in schedules}
 
 
 def _follow() -> None:
@@ -207,6 +215,7 @@ class Keeper:
         self._opened_s = 0.0
         self._due_s = 0.0
         self._failures = 0
+        self._failed = 0  # in this process, for the broker's counter
         self._error: str | None = None
 
     @property
@@ -238,7 +247,7 @@ class Keeper:
         try:
             self._running = self._job.open(self._context)
         except Exception as error:  # noqa: BLE001 - whatever ails one job, the others go on
-            self._fail(f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {plain_reason(error)}")
         else:
             self._opened_s = time.monotonic()
             logger.info("job.opened job=%s", self._name)
@@ -249,14 +258,24 @@ class Keeper:
             self._failures = 0
         pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
+        self._failed += 1
         self._error = why
         self._due_s = now_s + pause_s
         logger.warning("job.failed job=%s retry_s=%.1f error=%s", self._name, pause_s, why)
 
     def report(self) -> dict[str, Any]:
-        """How the stream does, and what ailed it last."""
-        found = self._running.report() if self._running else {}
-        return {"open": self.is_open, "failures": self._failures, "error": self._error, **found}
+        """How the stream does, and what ailed it last; one that cannot say holds up no other."""
+        try:
+            found = self._running.report() if self._running else {}
+        except Exception as error:  # noqa: BLE001 - whatever ails one job, the others go on
+            found = {"report_error": f"{type(error).__name__}: {error}"}
+        return {
+            "open": self.is_open,
+            "failures": self._failures,
+            "failed": self._failed,
+            "error": self._error,
+            **found,
+        }
 
 
 class Clockwork(threading.Thread):
@@ -265,9 +284,16 @@ class Clockwork(threading.Thread):
     def __init__(self, name: str, job: Schedule, context: Context) -> None:
         """Starts nothing yet."""
         super().__init__(name=f"cordwood-{name}", daemon=True)
-        self._title = name
+        self.title = name
         self._job = job
         self._context = context
+        self._failed = 0
+        self._error: str | None = None
+        self._is_well = True  # the last round was, or none has been
+
+    def report(self) -> dict[str, Any]:
+        """How the last round went, and what ailed the job last."""
+        return {"open": self._is_well, "failed": self._failed, "error": self._error}
 
     def run(self) -> None:
         """Until the runner stops."""
@@ -276,5 +302,13 @@ class Clockwork(threading.Thread):
             pause_s = self._job.interval_s
             try:
                 self._job.run(self._context)
-            except Exception:  # whatever ails one round, the next is tried
-                logger.exception("job.failed job=%s retry_s=%.0f", self._title, pause_s)
+                self._is_well = True
+            except Exception as error:  # whatever ails one round, the next is tried
+                self._is_well, self._failed = False, self._failed + 1
+                self._error = f"{type(error).__name__}: {plain_reason(error)}"
+                # A failure the world or Spark brought is a sentence; a mistake of ours has a stack.
+                known = our_error(error) is not None or is_late(error)
+                fields = self.title, pause_s, self._error
+                logger.warning(
+                    "job.failed job=%s retry_s=%.0f error=%s", *fields, exc_info=not known
+                )

@@ -3,7 +3,7 @@
 An embedded session binds to loopback, opens no UI, speaks only of errors, and keeps its workers
 warm; its streaming settings cut the fixed cost of a micro-batch. On a cluster only those settings
 are sent that are about the query, not the machine. ``conf`` wins over all; Java hears both.
-With ``spark.cordwood.priority=idle`` an embedded Spark leaves the cores to whoever else wants them.
+With ``spark.cordwood.priority`` an embedded Spark leaves the cores to others (``priority``).
 
 Starting Spark is the only effect here; no topic is read.
 """
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline import priority
 from cordwood.pipeline.java import java_home
+from cordwood.pipeline.worker_site import on_search_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,13 @@ _MACHINE: Final = {  # right on this machine only
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "8",
 }
+_DRIVER: Final = {  # right for every driver that is started here
+    "spark.python.authenticate.socketTimeout": "10m",  # a result that Python asks for late
+}
+_PATIENCE: Final = {  # on a busy machine all comes late; what has died is noticed by its socket
+    "spark.network.timeout": "1h",  # heartbeats of the executor within this Java, and RPC
+    "spark.sql.broadcastTimeout": "3600",
+}
 _CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside each is not needed
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -60,7 +68,8 @@ _CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside 
 
 def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Every setting the session is built with, the caller's last; Java hears both."""
-    ours = {**_QUERY, **(_MACHINE | _CHECKPOINTS if is_local(master) else {})}
+    ours = {**_QUERY, **({} if is_connect(master) else _DRIVER)}
+    ours |= _MACHINE | _PATIENCE | _CHECKPOINTS if is_local(master) else {}
     said = {**ours, **conf}
     if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in conf:
         said[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {conf[_JAVA_OPTIONS]}"
@@ -72,9 +81,27 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def is_connect(master: str) -> bool:
+    """Whether Spark's driver runs in a Spark Connect server, which has its own settings."""
+    return master.startswith("sc:")
+
+
 def is_remote(spark: SparkSession) -> bool:
     """Whether the session is Spark Connect's: its driver is elsewhere, functions travel there."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks the session's executors run at once; 1 where nobody can tell."""
+    return told_parallelism(spark) or 1
+
+
+def told_parallelism(spark: SparkSession) -> int | None:
+    """The same as Spark counts it now; None through Spark Connect, unless a setting says it."""
+    if is_remote(spark):
+        setting = spark.conf.get("spark.default.parallelism", None)
+        return int(setting) if setting else None
+    return max(1, int(spark.sparkContext.defaultParallelism))
 
 
 def open_session(
@@ -90,8 +117,9 @@ def open_session(
     SparkSession = _import_spark()  # noqa: N806 - it is a class
     where = remote or master or EMBEDDED
     settings = plan_settings(where, conf or {})
-    if priority.is_idle(settings.get(priority.SETTING, priority.NORMAL)) and is_local(where):
-        priority.yield_cores()  # before there is a Java to inherit it
+    rank = priority.check_word(settings.get(priority.SETTING, priority.NORMAL))
+    if is_local(where):
+        priority.yield_cores(rank)  # before there is a Java to inherit it
     builder = SparkSession.builder.appName(app)
     if remote:
         check_remote(remote)
@@ -101,7 +129,8 @@ def open_session(
         builder = builder.master(master or EMBEDDED)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with on_search_path():  # of Java, and so of the workers that it starts on this machine
+        return builder.getOrCreate()
 
 
 def check_remote(remote: str) -> None:

@@ -3,11 +3,14 @@
     <archive>/<topic>.<8 of its id>/
       manifest.jsonl                                     the chain; ``decide.archive`` has its rules
       <partition>/<first seq>-<last seq>.tar.gz          bundles
-      incoming/<partition>/<first seq>-<last seq>.tar.gz written and read back, not yet in place
+      incoming/<bundle>.<16 of its sha256>               written and read back, not yet in place
+      probes/…                                           while a run asks who sees this place
 
-A bundle is written to ``incoming``, read back, entered in the manifest, and then moved into place:
-so there is never a bundle in its place without an entry. Whoever opens one looks in both places,
-and the next run finishes a move that a crash left out.
+A task writes a bundle to ``incoming`` and reads it back; the driver reads it there too, enters it
+in the manifest, and then moves it into place: so there is never a bundle in its place without an
+entry. Whoever opens one looks in both places, and the next run finishes a move that a crash left
+out. The name in ``incoming`` says the content, so a task that runs twice, or outlives its run,
+never changes what another has checked.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import IO, Final
 
+from cordwood.client.storage import PART, Depot
 from cordwood.decide.archive import (
+    MANIFEST,
     Entry,
     Finding,
     Problem,
@@ -26,14 +31,13 @@ from cordwood.decide.archive import (
     encode_manifest,
 )
 from cordwood.errors import CorruptionError, UnknownTopic
-from cordwood.pipeline.bundles import digest
-from cordwood.pipeline.depot import Depot
+from cordwood.log.bundle import digest
+from cordwood.pipeline.probe import PROBES
 
-MANIFEST: Final = "manifest.jsonl"
 INCOMING: Final = "incoming"
 BUNDLE: Final = ".tar.gz"
 PARQUET: Final = ".parquet"
-_CHECKERS: Final = 4  # hashing and reading leave Python, so threads help
+CHECKERS: Final = 4  # hashing and reading leave Python, so threads help
 
 
 class Shelf:
@@ -78,28 +82,40 @@ class Shelf:
 
     # --- bundles ----------------------------------------------------------------------------
 
-    def incoming(self, bundle: str) -> str:
-        """Where a bundle is written first."""
-        return f"{self.home}/{INCOMING}/{bundle}"
+    def incoming(self, name: str, sha256: str) -> str:
+        """Where a file of this content is written first."""
+        return f"{self.home}/{INCOMING}/{name}.{sha256[:16]}"
 
-    def open(self, bundle: str) -> IO[bytes]:
-        """A bundle, in its place or on its way there; raises ``FileNotFoundError``."""
+    def open(self, name: str, sha256: str) -> IO[bytes]:
+        """A file in its place or on its way there; raises ``FileNotFoundError``."""
         try:
-            return self.depot.open(f"{self.home}/{bundle}")
+            return self.depot.open(f"{self.home}/{name}")
         except FileNotFoundError:
-            return self.depot.open(self.incoming(bundle))
+            return self.depot.open(self.incoming(name, sha256))
 
-    def place(self, bundle: str) -> None:
-        """Move a bundle from ``incoming`` into its place, unless it is there."""
-        for name in (bundle, parquet_name(bundle)):
-            if self.depot.exists(self.incoming(name)):
-                self.depot.move(self.incoming(name), f"{self.home}/{name}")
+    def place(self, entry: Entry) -> None:
+        """Move a bundle from ``incoming`` into its place, unless it is there; it is, afterwards."""
+        for name, sha256 in files_of(entry):
+            source, target = self.incoming(name, sha256), f"{self.home}/{name}"
+            if self.depot.size(source) is not None:
+                self.depot.move(source, target)
+            found = self.depot.size(target)
+            if found is None or (name == entry.bundle and found != entry.size_bytes):
+                raise CorruptionError(
+                    f"{target} has {found or 'no'} bytes in {self.depot.place} after it was moved "
+                    f"there, its entry says {entry.size_bytes}; run `cordwood archive verify`"
+                )
 
-    def drop_incoming(self, bundles: Iterable[str]) -> None:
-        """Forget bundles on their way in: a run that failed holds no disk."""
-        for bundle in bundles:
-            for name in (bundle, parquet_name(bundle)):
-                self.depot.remove(self.incoming(name))
+    def sweep(self, entries: Iterable[Entry]) -> None:
+        """Remove what runs that died left: half files, and in ``incoming`` what is not entered."""
+        entered = {self.incoming(*file) for entry in entries for file in files_of(entry)}
+        incoming = f"{self.home}/{INCOMING}/"
+
+        def is_kept(name: str) -> bool:
+            is_left = name.endswith(PART) or name.startswith((incoming, f"{self.home}/{PROBES}/"))
+            return name in entered or not is_left
+
+        self.depot.sweep(self.home, is_kept)
 
     # --- verification -----------------------------------------------------------------------
 
@@ -112,7 +128,7 @@ class Shelf:
         """
         entries, findings = check_manifest(self.manifest())
         done_bytes, total_bytes = 0, sum(entry.size_bytes for entry in entries)
-        with ThreadPoolExecutor(_CHECKERS) as pool:
+        with ThreadPoolExecutor(CHECKERS) as pool:
             for entry, found in zip(entries, pool.map(self.check, entries), strict=True):
                 findings += found
                 done_bytes += entry.size_bytes
@@ -122,22 +138,20 @@ class Shelf:
 
     def check(self, entry: Entry) -> list[Finding]:
         """What is wrong with one bundle."""
-        findings = self._compare(entry.bundle, entry.sha256)
-        if entry.parquet_sha256 is not None:
-            findings += self._compare(parquet_name(entry.bundle), entry.parquet_sha256)
-        return findings
+        return [finding for file in files_of(entry) for finding in self.compare(*file)]
 
-    def _compare(self, bundle: str, sha256: str) -> list[Finding]:
+    def compare(self, name: str, sha256: str) -> list[Finding]:
+        """What is wrong with one file, in its place or on its way there."""
         try:
-            with self.open(bundle) as file:
+            with self.open(name, sha256) as file:
                 found = digest(file)
         except FileNotFoundError:
-            return [Finding(Problem.MISSING, bundle, f"it is not in {self.depot.place}")]
+            return [Finding(Problem.MISSING, name, f"it is not in {self.depot.place}")]
         except OSError as error:
-            return [Finding(Problem.MISSING, bundle, f"it cannot be read: {error}")]
+            return [Finding(Problem.MISSING, name, f"it cannot be read: {error}")]
         if found != sha256:
             detail = f"its sha256 is {found[:12]}…, the manifest says {sha256[:12]}…"
-            return [Finding(Problem.CHANGED, bundle, detail)]
+            return [Finding(Problem.CHANGED, name, detail)]
         return []
 
     def _strangers(self, entries: Sequence[Entry]) -> list[Finding]:
@@ -156,9 +170,12 @@ def parquet_name(bundle: str) -> str:
     return bundle.removesuffix(BUNDLE) + PARQUET
 
 
-def shelf_name(topic: str, topic_id: str) -> str:
-    """A topic created again under the same name has a shelf of its own."""
-    return f"{topic}.{topic_id[:8]}"
+def files_of(entry: Entry) -> list[tuple[str, str]]:
+    """Name and sha256 of the files an entry is about."""
+    files = [(entry.bundle, entry.sha256)]
+    if entry.parquet_sha256 is not None:
+        files.append((parquet_name(entry.bundle), entry.parquet_sha256))
+    return files
 
 
 def list_shelves(depot: Depot, topic: str | None = None) -> list[Shelf]:

@@ -29,13 +29,13 @@ from pyspark.sql.types import StructType
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans
 from cordwood.clock import SystemClock
-from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidOption, InvalidRecord
 from cordwood.model import is_topic_name
 from cordwood.pipeline.broker import BrokerApi, Part
 from cordwood.pipeline.keys import NULL, partitions_of
 from cordwood.pipeline.sink_options import SinkOptions, check_columns
 from cordwood.pipeline.staging import Outbox, Yard
+from cordwood.pipeline.targets import Targets
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"  # set by Spark for every task of a streaming query
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -68,7 +68,8 @@ class TopicWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once every task has staged."""
-        _deliver(self._options, messages, self._options.batch or 0)
+        is_once = self._options.query is None  # nobody can come with this id again
+        _deliver(self._options, messages, self._options.batch or 0, once=is_once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """On the driver, when a task failed."""
@@ -115,27 +116,26 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 class Plan:
     """What tasks need to know of the broker: where to stage, and how many partitions there are."""
 
-    def __init__(
-        self, options: SinkOptions, yard: Yard, counts: dict[str, int], new_count: int
-    ) -> None:
+    def __init__(self, options: SinkOptions, yard: Yard, targets: Targets) -> None:
         """Plain values only: it is pickled for every task."""
         self._options = options
         self.yard = yard
-        self._counts = counts
-        self._new_count = new_count  # of topics the gate will create
+        self._targets = targets
 
     @classmethod
     def of(cls, options: SinkOptions) -> Plan:
         """Ask the broker."""
         with closing(BrokerApi(options.where)) as api:
-            config = api.status()["config"]
-            count = int(config.get("num.partitions", BrokerConfig().num_partitions))
-            return cls(options, Yard.of(api, options.where), api.partition_counts(), count)
+            return cls(options, Yard.of(api, options.where), Targets.of(api))
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has, or will have."""
+        return self._targets.get(topic).partitions
 
     def stage(self, batches: Iterator[Any], job: str) -> Sequence[Part]:
         """Rows → staged files; the parts in order."""
         now_ms = SystemClock().now_ms()
-        with Outbox(self.yard, job, codec=self._options.codec) as outbox:
+        with Outbox(self.yard, job, self._targets, codec=self._options.codec) as outbox:
             for batch in batches:
                 for topic, rows in self._by_topic(batch):
                     self._add(outbox, topic, rows, now_ms)
@@ -160,7 +160,7 @@ class Plan:
     def _add(self, outbox: Outbox, topic: str, batch: Any, now_ms: int) -> None:
         """One topic's rows to its partitions."""
         columns = _columns(batch, now_ms)
-        count = self._counts.get(topic, self._new_count)
+        count = self.partition_count(topic)
         partitions = self._partitions(topic, batch, columns, count)
         for partition in np.unique(partitions).tolist():
             rows = np.flatnonzero(partitions == partition)
@@ -223,7 +223,11 @@ def _renumbered(columns: Columns) -> Columns:
 
 
 def _deliver(
-    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch: int,
+    *,
+    once: bool = False,
 ) -> None:
     """The gate appends what tasks staged, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, Staged)]
@@ -232,4 +236,4 @@ def _deliver(
         return
     (query,), (job,) = {message.query for message in staged}, {message.job for message in staged}
     with closing(BrokerApi(options.where)) as api:
-        api.deliver(query, batch, job, parts, [])
+        api.deliver(query, batch, job, parts, [], once=once)

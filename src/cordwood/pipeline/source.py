@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 import pyspark
@@ -38,11 +39,13 @@ from cordwood.errors import DataLoss
 from cordwood.model import TopicPartition
 from cordwood.pipeline.filters import Pushed
 from cordwood.pipeline.frames import check_schema, ddl
+from cordwood.pipeline.identity import data_id_at
 from cordwood.pipeline.kafka import KafkaLog
 from cordwood.pipeline.logs import Log, open_log, reach_log
 from cordwood.pipeline.offsets import (
     Loss,
     Range,
+    begin_of_recreated,
     encode_offsets,
     is_too_few,
     is_volatile,
@@ -51,24 +54,36 @@ from cordwood.pipeline.offsets import (
     plan_partitions,
     plan_ranges,
     resolve,
+    still_there,
 )
 from cordwood.pipeline.options import SourceOptions, parse_options, parse_wanted
 from cordwood.pipeline.rows import read_rows
 from cordwood.pipeline.segments import Start
 from cordwood.pipeline.sink import TopicStreamWriter, TopicWriter
 from cordwood.pipeline.sink_options import parse_sink_options
-from cordwood.pipeline.splits import plan_splits
+from cordwood.pipeline.splits import CORES_HERE, plan_splits
+from cordwood.pipeline.topic_ids import ids_of, recreated, recreated_error, with_ids
 
 _log: Final = logging.getLogger("cordwood.source")
+
+Encoded = dict[str, dict[str, Any]]  # offsets as JSON, with the ids of their topics
 
 
 class Split(InputPartition):
     """One task: a run of offsets, and a hint where it begins. Names no file."""
 
-    def __init__(self, whole: Range, hint: Start | None) -> None:
+    def __init__(
+        self,
+        whole: Range,
+        hint: Start | None,
+        data_id: str | None = None,
+        topic_id: str | None = None,
+    ) -> None:
         """Plain values only: it is pickled for every task."""
         super().__init__(tuple(whole))
         self.hint = hint
+        self.data_id = data_id
+        self.topic_id = topic_id
 
     @property
     def range(self) -> Range:
@@ -163,13 +178,16 @@ class TopicReader(DataSourceReader):
         """The tasks."""
         warn_ignored(self._options)
         with open_log(self._options) as log:
-            return plan_tasks(log, self._options, self._ranges(log))
+            ranges = self._ranges(log)
+            ids = log.topic_ids({each.tp.topic for each in ranges})
+            return plan_tasks(log, self._options, ranges, ids)
 
     def _ranges(self, log: Log) -> list[Range]:
         """The offsets to read, after filters."""
         options, pushed = self._options, self._pushed
         tps = plan_partitions(options.subscription, log.topics())
         bounds = log.bounds(tps)
+        losses: list[Loss] | None = None if options.fail_on_data_loss else []
         ends = [
             resolve(
                 position,
@@ -177,9 +195,11 @@ class TopicReader(DataSourceReader):
                 log.find_time,
                 starting=position is options.starting,
                 no_match_is_latest=options.no_match_is_latest,
+                losses=losses,
             )
             for position in (options.starting, options.ending)
         ]
+        report_losses(losses or (), fail=False)
         ranges = pushed.narrow(Range(tp, ends[0][tp], ends[1][tp]) for tp in bounds)
         if pushed.since_ms is None:
             return ranges
@@ -197,7 +217,7 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query; the checkpoint holds ``{"topic": {"0": next offset}}``.
+    """A streaming query; the checkpoint holds ``{"topic": {"0": next offset}}`` and topics' ids.
 
     Spark does not write down where a query began, only where each batch ends. A beginning that
     moves (``latest``) would be another one after a crash in the first batch, and that batch's
@@ -210,29 +230,33 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._clock = SystemClock()
-        self._begun: dict[str, dict[str, int]] | None = None  # a moving beginning, this run's
+        self._begun: Encoded | None = None  # a moving beginning, this run's
         self._is_pinned = True
         self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow's
         self._is_available_now = False
         self._latest: dict[TopicPartition, int] | None = None
+        self._ids: dict[str, str] = {}  # of the topics in ``_latest``
         self._triggered_s: float | None = None
         self._opened: Log | None = None  # the driver's; executors open their own
 
     # --- what Spark asks the driver ----------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
+    def initialOffset(self) -> Encoded:  # noqa: N802 - Spark's
         """Where a new query begins."""
         options, log = self._options, self._driver_log()
         warn_ignored(options)
         bounds = log.bounds(plan_partitions(options.subscription, log.topics()))
+        losses: list[Loss] | None = None if options.fail_on_data_loss else []
         begin = resolve(
             options.starting,
             bounds,
             log.find_time,
             starting=True,
             no_match_is_latest=options.no_match_is_latest,
+            losses=losses,
         )
-        encoded = encode_offsets(begin)
+        report_losses(losses or (), fail=False)
+        encoded = with_ids(encode_offsets(begin), log.topic_ids(topics_of(begin)))
         if is_volatile(options.starting, no_match_is_latest=options.no_match_is_latest):
             self._begun, self._is_pinned = encoded, False
         return encoded
@@ -251,43 +275,50 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._read_latest()
 
     def latestOffset(  # noqa: N802 - Spark's
-        self, start: dict[str, dict[str, int]], limit: ReadLimit
-    ) -> dict[str, dict[str, int]]:
+        self, start: Encoded, limit: ReadLimit
+    ) -> Encoded:
         """Where the next batch ends."""
         self._latest = self._target if self._target is not None else self._read_latest()
+        other = recreated(ids_of(start), self._ids)
+        if other and self._options.fail_on_data_loss:
+            raise recreated_error(other)
         if not self._is_pinned and start == self._begun:
             self._is_pinned = True
             return start
         if isinstance(limit, ReadAllAvailable):
-            return encode_offsets(self._latest)
-        begin = self._begin_of_new(parse_offsets(start), self._latest)
+            return with_ids(encode_offsets(self._latest), self._ids)
+        known = {tp: at for tp, at in parse_offsets(start).items() if tp.topic not in other}
+        begin = self._begin_of_new(known, self._latest)
         if not self._is_available_now and self._must_wait(begin, self._latest):
             return start
         most = self._options.max_offsets_per_trigger
-        return encode_offsets(
-            self._latest if most is None else plan_limit(begin, self._latest, most)
-        )
+        reach = self._latest if most is None else plan_limit(begin, self._latest, most)
+        return with_ids(encode_offsets(reach), self._ids)
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's
+    def reportLatestOffset(self) -> Encoded | None:  # noqa: N802 - Spark's
         """The end of the log when it was last looked at, so that progress shows the lag."""
         return encode_offsets(self._latest) if self._latest else None
 
-    def partitions(
-        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
-    ) -> Sequence[InputPartition]:
+    def partitions(self, start: Encoded, end: Encoded) -> Sequence[InputPartition]:
         """The tasks of one batch."""
         begin, reach = parse_offsets(start), parse_offsets(end)
         if start == self._begun:  # the pinning batch is empty, also when it is run again
             begin = {tp: min(offset, reach.get(tp, offset)) for tp, offset in begin.items()}
-        if begin == reach:
+        other = recreated(ids_of(start), ids_of(end))
+        if begin == reach and not other:
             return []
+        now = self._driver_log().topic_ids(topics_of(reach))
+        gone = recreated(ids_of(end), now)
+        self._report_recreated(sorted({*other, *gone}))
         log = self._driver_log()
+        reach = {tp: at for tp, at in reach.items() if tp.topic not in gone}
         bounds = log.bounds(sorted(begin.keys() | reach.keys()))
+        begin = begin_of_recreated(begin, bounds, other, gone)
         ranges, losses = plan_ranges(begin, reach, bounds)
         report_losses(losses, fail=self._options.fail_on_data_loss)
-        return plan_tasks(log, self._options, ranges)
+        return plan_tasks(log, self._options, ranges, now)
 
-    def commit(self, end: dict[str, dict[str, int]]) -> None:
+    def commit(self, end: Encoded) -> None:
         """The batch is done: move the cursor, if the query has one."""
         if self._options.commit_group is not None:
             with closing(KafkaLog(self._options)) as broker:
@@ -307,6 +338,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- within ------------------------------------------------------------------------------
 
+    def with_topic_ids(self, encoded: Encoded) -> Encoded:
+        """Offsets from elsewhere, with the ids their topics have now."""
+        return with_ids(encoded, self._driver_log().topic_ids(encoded))
+
     def _driver_log(self) -> Log:
         """Kept open, as it remembers where in the files a stream stands."""
         if self._opened is None:
@@ -314,9 +349,24 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _read_latest(self) -> dict[TopicPartition, int]:
-        log = self._driver_log()
-        tps = plan_partitions(self._options.subscription, log.topics())
-        return {tp: bounds.end for tp, bounds in log.bounds(tps).items()}
+        log, wanted = self._driver_log(), self._options.subscription
+        topics = log.topics()
+        if not self._options.fail_on_data_loss:
+            wanted = still_there(wanted, topics)
+        latest = {
+            tp: found.end for tp, found in log.bounds(plan_partitions(wanted, topics)).items()
+        }
+        self._ids = log.topic_ids(topics_of(latest))
+        return latest
+
+    def _report_recreated(self, topics: Sequence[str]) -> None:
+        """Fail, or say it and forget where in the files of the old topics the query stood."""
+        if not topics:
+            return
+        if self._options.fail_on_data_loss:
+            raise recreated_error(topics)
+        _log.warning("source.topic_recreated topics=%s: read from the beginning", ",".join(topics))
+        self.stop()
 
     def _begin_of_new(
         self, begin: dict[TopicPartition, int], latest: Mapping[TopicPartition, int]
@@ -344,15 +394,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
 
-def plan_tasks(log: Log, options: SourceOptions, ranges: list[Range]) -> list[InputPartition]:
-    """Ranges → splits with hints."""
+def plan_tasks(
+    log: Log, options: SourceOptions, ranges: list[Range], ids: Mapping[str, str]
+) -> list[InputPartition]:
+    """Ranges → splits with hints, for topics with these ids."""
     splits = plan_splits(
         ranges,
         log.pieces,
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
+        cores=options.parallelism or CORES_HERE,
     )
-    return [Split(each, log.hint(each.tp, each.start)) for each in splits]
+    data_id = data_id_at(options.path)
+    return [
+        Split(each, log.hint(each.tp, each.start), data_id, ids.get(each.tp.topic))
+        for each in splits
+    ]
 
 
 def read_split(
@@ -362,8 +419,24 @@ def read_split(
     if not isinstance(partition, Split):  # Spark's stand-in when there is nothing to read
         return
     whole = partition.range
-    with open_log(options) as log:
+    with open_log(replace(options, data_id=partition.data_id)) as log:
+        if is_recreated(log, whole.tp.topic, partition.topic_id):
+            if options.fail_on_data_loss:
+                raise recreated_error([whole.tp.topic])
+            _log.warning("source.data_lost %s: its topic was recreated", whole.tp)
+            return
         yield from read_rows(log.chunks(whole, partition.hint), whole, schema)
+
+
+def is_recreated(log: Log, topic: str, topic_id: str | None) -> bool:
+    """Whether the name means another topic by now than when a task was planned."""
+    planned = {} if topic_id is None else {topic: topic_id}
+    return bool(planned and recreated(planned, log.topic_ids([topic])))
+
+
+def topics_of(tps: Iterable[TopicPartition]) -> list[str]:
+    """The topics of these partitions."""
+    return sorted({tp.topic for tp in tps})
 
 
 def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:

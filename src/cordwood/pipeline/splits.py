@@ -5,8 +5,8 @@ ones are cut at index entries so that every core has work; order within a partit
 offset, never by task. A split names no file: files may be swapped before the task runs.
 
 Tasks are few and of a size: each costs Spark some 70 ms of a core, Java and Python together, before
-it reads anything. How many cores a cluster has is not told to a Python source; this machine's are
-taken for a least number, and ``minPartitions`` asks for more.
+it reads anything. How many cores a cluster has is not told to a Python source: the option
+``parallelism`` says it, and cordwood's own jobs do; else this machine's are counted.
 
 Pure: where cuts are possible comes in as a value.
 """

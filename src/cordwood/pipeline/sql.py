@@ -20,8 +20,10 @@ from cordwood.config import MIB, nearest
 from cordwood.errors import CordwoodError, InvalidOption, UnknownTopic
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.pipeline.frames import COLUMNS, HEADERS
+from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.options import COMMITTED
-from cordwood.pipeline.reasons import plain_reason
+from cordwood.pipeline.reasons import failure, is_late, plain_reason
+from cordwood.pipeline.session import told_parallelism
 from cordwood.pipeline.staging import Yard
 from cordwood.pipeline.statement import TEXTS, Statement, read_statement
 
@@ -57,7 +59,8 @@ class Topics:
         try:
             said = read_statement(self._spark, text, names)
             self._register(said)
-            frame = self._spark.sql(text)
+            with labelled(self._spark, f"sql: {text}"):  # a command runs at once
+                frame = self._spark.sql(text)
             if said.is_query and said.topics and _is_by_row(frame):
                 self._register(said, in_pages=True)
                 frame = self._spark.sql(text)
@@ -114,6 +117,8 @@ class Topics:
             options["kafka.bootstrap.servers"] = self._where.servers
         if self._path:
             options["path"] = self._path
+        if told := told_parallelism(self._spark):
+            options["parallelism"] = str(told)
         frame = self._spark.read.format("cordwood").options(**options).load()
         texts = [
             F.col(name).cast("string").alias(text)
@@ -141,24 +146,28 @@ def _is_by_row(frame: DataFrame) -> bool:
     return is_simple(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public way
 
 
-def stream_rows(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
+def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ...]]:
     """The result row by row, as it is computed; raises ``InvalidOption`` when the query fails.
 
-    Spark hands over one partition at a time. As rows a partition would not fit into the driver's
-    Java, so tasks pack it into pages of Arrow's bytes, which do.
+    ``label`` is what Spark's UI calls it. Spark hands over one partition at a time. As rows a
+    partition would not fit into the driver's Java, so tasks pack it into pages of Arrow's bytes,
+    which do.
     """
     from pyspark.errors import PySparkException
 
     is_packed = not _UNPACKED.search(frame.schema.simpleString())
     try:
-        frame = _settled(frame)
-        source = _packed(frame) if is_packed else frame
-        for row in source.toLocalIterator(prefetchPartitions=True):
-            if is_packed:
-                yield from _unpack(row["page"])
-            else:
-                yield tuple(row)
+        with labelled(frame.sparkSession, f"sql: {label}"):
+            frame = _settled(frame)
+            source = _packed(frame) if is_packed else frame
+            for row in source.toLocalIterator(prefetchPartitions=True):
+                if is_packed:
+                    yield from _unpack(row["page"])
+                else:
+                    yield tuple(row)
     except PySparkException as error:
+        if is_late(error):
+            raise failure(error) from None
         raise InvalidOption(plain_reason(error)) from None
 
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from cordwood.batch.columns import Columns, encode_columns, plan_batches
+from cordwood.batch.columns import Columns
 from cordwood.config import MIB
-from cordwood.log.layout import LOCK
 from cordwood.log.manifest import STAGING_NAME
+from cordwood.log.staging import StagingArea
 from cordwood.model import Codec
 from cordwood.pipeline.broker import BrokerApi, Part, Where
+from cordwood.pipeline.identity import is_proved
+from cordwood.pipeline.targets import Targets, encode_fitting
 
 FILE_BYTES: Final = 8 * MIB  # a part's file is closed past this; the door takes 16 MiB
 HELD_BYTES_MAX: Final = 64 * MIB  # of all parts of a task together, before files are closed early
@@ -34,21 +36,23 @@ class Yard:
 
     where: Where
     data: str
-    lock_inode: int
 
     @classmethod
     def of(cls, api: BrokerApi, where: Where) -> Yard:
         """As the broker tells it."""
-        status = api.status()
-        return cls(where, status["data"], status["lock_inode"])
+        return cls(where, api.status()["data"])
 
     def is_reachable(self) -> bool:
-        """Whether the broker's own data directory is at that path here too, and can be written."""
-        staging = Path(self.data)
-        try:
-            return (staging / LOCK).stat().st_ino == self.lock_inode and os.access(staging, os.W_OK)
-        except OSError:
-            return False
+        """Whether the broker's own data directory is at that path on this machine."""
+        return is_proved(self.data, self.where)
+
+    def is_writable(self) -> bool:
+        """Whether results can be left in it from here."""
+        return self.is_reachable() and any(
+            os.access(place, os.W_OK | os.X_OK)
+            for place in (Path(self.data) / STAGING_NAME, Path(self.data))
+            if place.exists()
+        )
 
     def discard(self, job: str) -> None:
         """Forget what a job staged."""
@@ -62,22 +66,25 @@ class Yard:
 class Outbox:
     """What one task stages; files are named so that no other attempt writes the same ones."""
 
-    def __init__(self, yard: Yard, job: str, *, codec: Codec = Codec.NONE) -> None:
+    def __init__(
+        self, yard: Yard, job: str, targets: Targets, *, codec: Codec = Codec.NONE
+    ) -> None:
         """Nothing is written before there is something to write."""
         self._yard = yard
         self._job = job
+        self._targets = targets
         self._codec = codec
         self._mark = secrets.token_hex(4)
         self._held: dict[tuple[str, int], list[bytes | bytearray]] = {}
         self._held_bytes = 0
-        self._directory: Path | None = None
+        self._area: StagingArea | None = None
         self._api: BrokerApi | None = None
         self.parts: list[Part] = []
 
     def add(self, topic: str, partition: int, columns: Columns) -> None:
         """Encode rows, in their order, behind what the partition was given before."""
-        batches = plan_batches(columns, codec=self._codec)
-        self.put(topic, partition, encode_columns(columns, batches))
+        bytes_max = self._targets.get(topic).batch_bytes_max
+        self.put(topic, partition, encode_fitting(columns, self._codec, topic, bytes_max))
 
     def put(self, topic: str, partition: int, data: bytes | bytearray) -> None:
         """Whole batches, behind what the partition was given before."""
@@ -104,22 +111,21 @@ class Outbox:
         self._held_bytes -= sum(map(len, held))
         name = f"{self._mark}-{len(self.parts)}"
         self._put(name, held)
-        self.parts.append(Part(topic, partition, name))
+        self.parts.append(Part(topic, partition, name, self._targets.get(topic).id))
 
     def _put(self, name: str, held: list[bytes | bytearray]) -> None:
-        if self._directory is None and self._api is None:
+        if self._area is None and self._api is None:
             self._open()
         if self._api is not None:
             self._api.upload(self._job, name, b"".join(held))
             return
-        assert self._directory is not None
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / name).open("wb") as file:
-            file.writelines(held)
+        assert self._area is not None
+        with self._area.new_job(self._job) as files:
+            files.write(name, held)
 
     def _open(self) -> None:
-        if self._yard.is_reachable():
-            self._directory = Path(self._yard.data) / STAGING_NAME / self._job
+        if self._yard.is_writable():
+            self._area = StagingArea(Path(self._yard.data))
         else:
             self._api = BrokerApi(self._yard.where)
 

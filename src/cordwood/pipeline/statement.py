@@ -1,17 +1,19 @@
-"""What a SQL statement names: read by Spark's own parser, before anything is resolved.
+"""What a SQL statement names, taken from the plan that Spark's own parser makes of it.
+
+The text itself is never searched: comments, raw strings and quoted names are the parser's business.
 
 A topic's filters may narrow what is read only when the statement reads that topic once: up to 4.3
 Spark keeps what a filter left with the relation, and every other use of it would see no more. So a
 topic is ``alone`` when the statement is a query that names it once, has no subquery inside an
 expression (Spark may copy what such a query reads), and names no CTE twice. When in doubt, it is
-not.
+not. In the same way all columns are read unless the plan consists of parts that are known to use
+no column they do not name.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +25,41 @@ if TYPE_CHECKING:
 
 TEXTS: Final = {"key_text": "key", "value_text": "value"}
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
+_PLAN: Final = f"{_PLANS}.LogicalPlan"
 _COMMANDS: Final = (f"{_PLANS}.Command", f"{_PLANS}.ParsedStatement")
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_COUNT_ALL: Final = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
-_STRING: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
+_RELATIONS: Final = {
+    "UnresolvedRelation",
+    "UnresolvedTable",
+    "UnresolvedTableOrView",
+    "UnresolvedView",
+}
+_CHOOSING: Final = {"Project", "Aggregate"}  # what they do not name goes no further
+_NAMING: Final = {  # they use no column but those their expressions name
+    *_CHOOSING,
+    *(
+        "Distinct",
+        "Except",
+        "Filter",
+        "Generate",
+        "GlobalLimit",
+        "Intersect",
+        "Join",
+        "LateralJoin",
+    ),
+    *("LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator"),
+    *("RepartitionByExpression", "Sample", "Sort", "SubqueryAlias", "Union", "UnresolvedHaving"),
+    *("UnresolvedInlineTable", "UnresolvedRelation", "UnresolvedWith"),
+}
+_ATTRIBUTES: Final = {  # inside a lambda every name is a variable until it is resolved
+    "UnresolvedAttribute",
+    "UnresolvedNamedLambdaVariable",
+}
+_ANY_COLUMN: Final = {  # expressions that may name columns in other ways
+    "ExpressionWithUnresolvedIdentifier",
+    "UnresolvedRegex",
+    "UnresolvedStar",
+    "UnresolvedStarExceptOrReplace",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,44 +75,93 @@ class Statement:
 
 def read_statement(spark: SparkSession, text: str, topics: Collection[str]) -> Statement:
     """Raises Spark's ``ParseException``."""
-    from py4j.java_gateway import is_instance_of
+    from py4j.java_gateway import JavaObject, is_instance_of
 
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - Spark's parser has no other door
     is_query = not any(is_instance_of(gateway, plan, kind) for kind in _COMMANDS)
     found = _Found()
-    found.walk(plan)
+    if is_query:
+        found.walk(plan)
+    else:
+        found.walk_command(
+            plan, lambda it: isinstance(it, JavaObject) and is_instance_of(gateway, it, _PLAN)
+        )
     named = match_topics(found.names, topics)
-    if not is_query:  # some keep what they name where no walk finds it
-        named |= match_topics(find_topics(text, topics), topics)
     return Statement(
         text=text,
         topics=named,
         alone=frozenset(filter(found.is_alone, named)) if is_query else frozenset(),
-        columns=find_columns(text),
+        columns=found.columns() if is_query else tuple(COLUMNS),
         is_query=is_query,
     )
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a parsed query reads, by name, and how often."""
+    """What a parsed statement reads, by name, and how often."""
 
     names: Counter[str] = field(default_factory=Counter)
     ctes: set[str] = field(default_factory=set)
     has_subquery: bool = False
+    attributes: set[str] = field(default_factory=set)
+    needs_all: bool = False  # columns that no attribute names may be used
 
-    def walk(self, node: Any) -> None:
-        kind = node.getClass().getSimpleName()
+    def walk(self, node: Any, *, is_chosen: bool = False) -> None:
+        """A query; ``is_chosen`` says that only what an expression names leaves this node."""
+        kind = node.nodeName()
         inner = list(_each(node.innerChildren()))
         if kind == "UnresolvedRelation":
-            self.names[".".join(_each(node.multipartIdentifier()))] += 1
+            self._name(node.multipartIdentifier())
+            self.needs_all |= not is_chosen
         elif kind == "UnresolvedWith":
             self.ctes |= {alias.alias() for alias in inner}
         elif inner:
             self.has_subquery = True
-        for child in [*inner, *_each(node.children())]:
+        self.needs_all |= kind not in _NAMING
+        if kind == "Join":
+            self._walk_join(node.joinType())
+        for expression in _each(node.expressions()):
+            self._walk_expression(expression)
+        for child in inner:
             self.walk(child)
+        for child in _each(node.children()):
+            self.walk(child, is_chosen=is_chosen or kind in _CHOOSING)
+
+    def walk_command(self, node: Any, is_plan: Callable[[Any], bool]) -> None:
+        """A command; some hold what they run on as a plain argument rather than as a child."""
+        if node.nodeName() in _RELATIONS:
+            self._name(node.multipartIdentifier())
+        arguments, held = node.productIterator(), list(_each(node.innerChildren()))
+        while arguments.hasNext():
+            held += filter(is_plan, [arguments.next()])
+        for child in [*held, *_each(node.children())]:
+            self.walk_command(child, is_plan)
+
+    def _name(self, parts: Any) -> None:
+        self.names[".".join(_each(parts))] += 1
+
+    def _walk_join(self, kind: Any) -> None:
+        """Columns that two sides are matched by without an expression."""
+        name = kind.getClass().getSimpleName()
+        self.needs_all |= name == "NaturalJoin"
+        if name == "UsingJoin":
+            self.attributes |= {column.lower() for column in _each(kind.usingColumns())}
+
+    def _walk_expression(self, expression: Any) -> None:
+        kind = expression.getClass().getSimpleName()
+        self.needs_all |= kind in _ANY_COLUMN
+        if kind in _ATTRIBUTES:
+            self.attributes |= {part.lower() for part in _each(expression.nameParts())}
+        for child in _each(expression.children()):
+            self._walk_expression(child)
+
+    def columns(self) -> tuple[str, ...]:
+        """Those that must be decoded; at least one, as rows are counted by it."""
+        if self.needs_all:
+            return tuple(COLUMNS)
+        wanted = {TEXTS.get(name, name) for name in self.attributes}
+        return tuple(name for name in COLUMNS if name.lower() in wanted) or ("offset",)
 
     def is_alone(self, topic: str) -> bool:
         if self.has_subquery or any(self._count(cte) > 1 for cte in self.ctes):
@@ -111,25 +193,3 @@ def match_topics(names: Iterable[str], topics: Collection[str]) -> frozenset[str
             "topics that differ only in case have one name in Spark; name one of them at a time"
         )
     return frozenset(matched)
-
-
-def find_topics(text: str, topics: Iterable[str]) -> list[str]:
-    """The topics a text names, in order; Spark's names do not care for case, nor does this."""
-    code = _STRING.sub("''", text)
-
-    def is_named(topic: str) -> bool:
-        word = rf"(?<![\w.-]){re.escape(topic)}(?![\w-])"
-        return re.search(word, code, re.IGNORECASE) is not None
-
-    return sorted(filter(is_named, topics))
-
-
-def find_columns(query: str) -> tuple[str, ...]:
-    """The columns a query may use; all of them when it says ``*`` or cannot be told."""
-    code = _COUNT_ALL.sub("count(1)", _STRING.sub("''", query))
-    words = {word.lower() for word in _WORD.findall(code)}
-    if "*" in code or words & {"natural", "table", "using"}:
-        return tuple(COLUMNS)
-    wanted = {TEXTS.get(word, word) for word in words}
-    named = tuple(name for name in COLUMNS if name.lower() in wanted)
-    return named or ("offset",)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cordwood.batch.table import Longs
 from cordwood.errors import DamagedDigest
+from cordwood.log.modes import write_shared
 from cordwood.pipeline.digests import (
     BUCKET_SHIFT,
     DELTA,
@@ -177,9 +178,8 @@ def write_deltas(path: Path, deltas: Deltas, bounds: Longs | Any) -> None:
     Under its name only when whole, as a task may run twice.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(
-        np.asarray(bounds, np.int64).tobytes() + np.asarray(deltas, np.uint32).tobytes()
-    )
+    data = np.asarray(bounds, np.int64).tobytes() + np.asarray(deltas, np.uint32).tobytes()
+    write_shared(temporary, data)
     temporary.rename(path)
 
 

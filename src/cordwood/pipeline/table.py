@@ -1,12 +1,11 @@
 """``table``: the latest state per key of a changelog topic, as files other tools read.
 
-    <out>/current              → versions/<n>, moved over at once: a reader sees the old or the new
-    <out>/versions/<n>/        Parquet files, and _cordwood.json: how far the topic was read
-    <out>/_delta_log …         instead, with the format delta
-
 Run again, only what was appended since is read, and laid over the table there is. Doing that twice
 gives the same table, so a run that dies is simply run again. The table is a registered reader of
 its topic: compaction keeps tombstones until it has passed them, so no deleted key stays in it.
+
+Tasks write files, the driver reads every one of them and counts (``table_files``), and only then
+they become the table (``table_storage``). A run that fails leaves the table as it was.
 
 A key lives in one partition, as with Kafka's partitioner; in two partitions it is two rows.
 Records without a key have no place in a table.
@@ -16,31 +15,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cordwood.errors import ConfigError, UnavailableError
+from cordwood.client.storage import Depot, open_depot
+from cordwood.errors import CordwoodError, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.labels import job
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED
-from cordwood.pipeline.reasons import plain_reason
+from cordwood.pipeline.probe import TASKS_MAX, shared_place
+from cordwood.pipeline.table_files import INCOMING, check_present, write_files
+from cordwood.pipeline.table_storage import LOCK, DeltaTable, ParquetTable, State, open_table
 from cordwood.pipeline.tasks import followed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STATE: Final = "_cordwood.json"
-CURRENT: Final = "current"
-VERSIONS: Final = "versions"
 Progress = Callable[[str, int, int], None]  # stage, offsets done with, offsets in all
-KEPT: Final = 2  # versions: the one in use, and the one readers may still be in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class TableRequest:
     """Which table, where."""
 
     topic: str
-    out: Path
+    out: str | Path  # a directory, or the URL of an object store
     form: str = "parquet"
     as_of_ms: int | None = None
     as_of_offset: int | None = None
@@ -61,14 +57,8 @@ class TableRequest:
     @property
     def reader(self) -> str:
         """The table as a reader of its topic."""
-        return f"table-{hashlib.sha256(str(self.out.absolute()).encode()).hexdigest()[:8]}"
-
-
-class State(NamedTuple):
-    """How far a table has come."""
-
-    topic_id: str
-    offsets: dict[int, int]
+        place = str(self.out) if "://" in str(self.out) else str(Path(self.out).absolute())
+        return f"table-{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:8]}"
 
 
 class Built(NamedTuple):
@@ -80,6 +70,7 @@ class Built(NamedTuple):
     place: str
 
 
+@job("table {3.topic}")
 def build_table(
     spark: SparkSession,
     api: BrokerApi,
@@ -87,31 +78,68 @@ def build_table(
     request: TableRequest,
     *,
     progress: Progress | None = None,
+    depot: Depot | None = None,
 ) -> Built:
-    """Bring the table up to date, or to a moment of the past."""
-    shop = _shop(request)
+    """Bring the table up to date, or to a moment of the past; ``depot`` is the opened ``out``."""
+    depot = depot or open_depot(str(request.out))
+    table = open_table(depot, request.form)
+    with depot.held(LOCK):
+        table.sweep()
+        return _build(spark, api, where, request, depot=depot, table=table, progress=progress)
+
+
+def _build(
+    spark: SparkSession,
+    api: BrokerApi,
+    where: Where,
+    request: TableRequest,
+    *,
+    depot: Depot,
+    table: ParquetTable | DeltaTable,
+    progress: Progress | None,
+) -> Built:
     topic_id = str(api.archive(request.topic)["id"])
     starts, ends = _bounds(api, where, request)
-    if not request.is_as_of:
-        api.register(request.topic, request.reader)
-    state = shop.state()
+    state = table.state()
+    if state is not None:
+        check_present(depot, state.files)
     is_incremental = state is not None and _continues(state, topic_id, ends)
     begin = starts
     if is_incremental and state is not None:
         begin = {at: max(start, state.offsets.get(at, 0)) for at, start in starts.items()}
         if begin == ends:
-            return Built(shop.count(spark), 0, is_incremental=True, place=shop.place)
-    changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
-    if is_incremental:
-        changes = latest(shop.read(spark).unionByName(changes))
+            return Built(state.rows, 0, is_incremental=True, place=table.place)
     read = sum(ends[at] - begin[at] for at in ends)
     stages = Stages(request.topic, read, progress) if progress else None
-    with followed(spark, stages.tell if stages else None):
-        shop.write(spark, changes.where("value is not null"), State(topic_id, ends))
+    try:
+        with shared_place(spark, depot, INCOMING, tasks=TASKS_MAX, option="--out") as probe:
+            if not request.is_as_of:  # a table that cannot be must not hold the log back
+                api.register(request.topic, request.reader)
+            changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
+            if is_incremental and state is not None:
+                changes = latest(table.read(spark, state).unionByName(changes))
+            with followed(spark, stages.tell if stages else None):
+                files = write_files(changes.where("value is not null"), depot, probe)
+        _check_topic(api, request.topic, topic_id)
+        published = table.publish(files, State(topic_id, ends))
+    except CordwoodError:
+        _check_topic(api, request.topic, topic_id)  # one that went explains the rest
+        raise
+    finally:
+        table.sweep()
     if not request.is_as_of:
         for partition, end in ends.items():
             api.advance(request.topic, partition, request.reader, end)
-    return Built(shop.count(spark), read, is_incremental=is_incremental, place=shop.place)
+    return Built(published.rows, read, is_incremental=is_incremental, place=table.place)
+
+
+def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
+    """Tasks read by name: what they read is this topic's only if it still is this topic."""
+    if api.archive(topic)["id"] != topic_id:
+        raise StaleManifest(
+            f"topic {topic} was deleted and created again while it was read; the table is as it "
+            "was, run this again"
+        )
 
 
 class Stages:
@@ -200,136 +228,3 @@ def _read(
     }
     reader = spark.read.format("cordwood").options(**options)
     return (reader.option("path", path) if path else reader).load()
-
-
-# --- where tables lie -----------------------------------------------------------------------
-
-
-def _shop(request: TableRequest) -> ParquetShop | DeltaShop:
-    out = request.out.absolute()
-    is_delta = (out / "_delta_log").is_dir()
-    if request.form == "parquet" and is_delta:
-        raise ConfigError(f"{out} is a Delta table; say --format delta, or use another directory")
-    if request.form == "delta":
-        if (out / CURRENT).exists():
-            raise ConfigError(f"{out} is a Parquet table; use another directory for Delta")
-        return DeltaShop(out)
-    return ParquetShop(out)
-
-
-class ParquetShop:
-    """Versions side by side, and a link to the one in use."""
-
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self.place = str(out / CURRENT)
-
-    def state(self) -> State | None:
-        """How far the table in use has come."""
-        return _parse_state(self._out / CURRENT / STATE)
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The table in use."""
-        return spark.read.parquet((self._out / CURRENT).resolve().as_uri())
-
-    def count(self, spark: SparkSession) -> int:
-        """Its rows."""
-        return int(self.read(spark).count())
-
-    def write(self, spark: SparkSession, rows: DataFrame, state: State) -> None:
-        """A new version, then the link."""
-        del spark
-        versions = self._out / VERSIONS
-        versions.mkdir(parents=True, exist_ok=True)
-        numbers = sorted(int(path.name) for path in versions.iterdir() if path.name.isdecimal())
-        target = versions / f"{(numbers[-1] if numbers else 0) + 1:06d}"
-        _write_parquet(rows, target)
-        (target / STATE).write_text(_encode_state(state))
-        link = self._out / f".{CURRENT}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path(VERSIONS) / target.name)
-        _sync(target)
-        link.replace(self._out / CURRENT)
-        _sync(self._out)
-        for number in numbers[: -(KEPT - 1) or None]:
-            shutil.rmtree(versions / f"{number:06d}", ignore_errors=True)
-
-
-class DeltaShop:
-    """A Delta table, written by ``deltalake``; Spark itself has no Delta."""
-
-    def __init__(self, out: Path) -> None:
-        try:
-            import deltalake
-        except ImportError:
-            raise ConfigError(
-                'the format delta needs deltalake: run `pip install "cordwood[delta]"`'
-            ) from None
-        self._api: Any = deltalake
-        self._out = out
-        self.place = str(out)
-
-    def state(self) -> State | None:
-        """How far the table has come."""
-        return _parse_state(self._out / STATE)
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The files of its newest version."""
-        files = self._api.DeltaTable(str(self._out)).file_uris()
-        return spark.read.parquet(*[Path(file.removeprefix("file://")).as_uri() for file in files])
-
-    def count(self, spark: SparkSession) -> int:
-        """Its rows."""
-        return int(self.read(spark).count())
-
-    def write(self, spark: SparkSession, rows: DataFrame, state: State) -> None:
-        """One Delta commit, then the note how far it goes; without the note it is done again."""
-        del spark
-        import pyarrow.dataset as ds
-
-        staged = self._out / f".staged-{os.getpid()}"
-        try:
-            _write_parquet(rows, staged)
-            with closing(ds.dataset(staged, format="parquet").scanner().to_reader()) as reader:
-                self._api.write_deltalake(str(self._out), reader, mode="overwrite")
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-        part = self._out / f"{STATE}.part"
-        part.write_text(_encode_state(state))
-        part.replace(self._out / STATE)
-
-
-def _write_parquet(rows: DataFrame, target: Path) -> None:
-    """All of it, or nothing and a sentence: most often the disk is full."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        rows.write.mode("overwrite").parquet(target.as_uri())
-    except (Py4JError, PySparkException) as error:
-        shutil.rmtree(target, ignore_errors=True)
-        raise UnavailableError(
-            f"{target}: {plain_reason(error)}; mend that and run this again"
-        ) from None
-
-
-def _encode_state(state: State) -> str:
-    return json.dumps({"topic_id": state.topic_id, "offsets": state.offsets}, sort_keys=True)
-
-
-def _parse_state(path: Path) -> State | None:
-    try:
-        said = json.loads(path.read_text())
-        return State(said["topic_id"], {int(at): offset for at, offset in said["offsets"].items()})
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{path} does not parse; remove the table and build it again") from None
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,27 +1,33 @@
-"""Where an archive lies: a directory (a tape's LTFS mount is one) or an object store, by URL.
+"""Where archives and tables lie: a directory (an LTFS mount is one) or an object store, by URL.
 
-Six things are asked of a depot: read a file, write one whole, move it, remove it, say whether it is
-there, and list names. A written file is durable, and never seen half written under its name.
+Read a file, write one whole, move it, remove it, ask for its size, list names. A written file is
+durable, and never seen half written under its name.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
 import re
+import secrets
 import shutil
+import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from cordwood.errors import ConfigError, UnavailableError
-from cordwood.pipeline.tasks import naming
+from cordwood.log.modes import like, make_shared_directory, open_shared, open_with
 
 _COPY_BYTES: Final = 1 << 20
 _REASON_CHARS: Final = 300
-_PART: Final = ".part"  # a file being written; no name of ours ends so
+PART: Final = ".part"  # a file being written; no name of ours ends so
+_LEFT_S: Final = 24 * 3600.0  # without a lock, what is older than this was left by a dead run
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "file")
 
 
 class Depot(Protocol):
@@ -45,12 +51,20 @@ class Depot(Protocol):
         """Take a file away, if it is there."""
         ...
 
-    def exists(self, name: str) -> bool:
-        """Whether it is there."""
+    def size(self, name: str) -> int | None:
+        """How many bytes it has; None when it is not there."""
         ...
 
     def names(self, prefix: str = "") -> list[str]:
         """Every file below a prefix, in order."""
+        ...
+
+    def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
+        """Remove what runs that died left below a prefix, but for what ``keep`` names.
+
+        Call it inside ``held``. Where the place has no lock another run may be at work, and only
+        what is a day old goes.
+        """
         ...
 
     def held(self, name: str) -> Any:
@@ -60,8 +74,11 @@ class Depot(Protocol):
 
 def open_depot(place: str) -> Depot:
     """By directory or URL; small enough to be opened again by every task."""
-    if "://" not in place:
+    scheme, is_url, _ = place.partition("://")
+    if not is_url:
         return DirectoryDepot(place)
+    if scheme not in SCHEMES:
+        raise ConfigError(f"{place} is no object store; URLs begin with {', '.join(SCHEMES)}")
     return ObjectDepot(place)
 
 
@@ -73,16 +90,21 @@ class DirectoryDepot:
         self.place = str(self._root)
 
     def open(self, name: str) -> IO[bytes]:
-        """A file for reading."""
-        return (self._root / name).open("rb")
+        """A file for reading; what is no file, as a pipe is none, counts as missing."""
+        path = self._root / name
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "Not a regular file", str(path))
+        return os.fdopen(fd, "rb")
 
     def put(self, name: str, source: IO[bytes]) -> None:
         """Under a temporary name, synced, then renamed."""
         target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(target.name + _PART)
+        make_shared_directory(target.parent)
+        part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART}")  # mine alone
         try:
-            with naming(part), part.open("wb") as file:
+            with naming(part), open_shared(part) as file:
                 shutil.copyfileobj(source, file, _COPY_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
@@ -95,7 +117,7 @@ class DirectoryDepot:
     def move(self, old: str, new: str) -> None:
         """One rename, synced at both ends."""
         target = self._root / new
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_shared_directory(target.parent)
         (self._root / old).replace(target)
         _sync(target.parent)
         _sync((self._root / old).parent)
@@ -104,9 +126,10 @@ class DirectoryDepot:
         """Unlink it."""
         (self._root / name).unlink(missing_ok=True)
 
-    def exists(self, name: str) -> bool:
-        """Whether it is there."""
-        return (self._root / name).is_file()
+    def size(self, name: str) -> int | None:
+        """What the file system says."""
+        path = self._root / name
+        return path.stat().st_size if path.is_file() else None
 
     def names(self, prefix: str = "") -> list[str]:
         """Every finished file below a prefix."""
@@ -114,15 +137,28 @@ class DirectoryDepot:
         return sorted(
             str(path.relative_to(self._root))
             for path in found
-            if path.suffix not in {_PART, ".lock"}
+            if path.suffix not in {PART, ".lock"}
         )
+
+    def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
+        """Half-written files and empty directories too."""
+        for path in sorted((self._root / prefix).rglob("*"), reverse=True):
+            name = str(path.relative_to(self._root))
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # what is kept is in it
+                    path.rmdir()
+            elif path.suffix != ".lock" and not keep(name):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._root / prefix).rmdir()
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
         """By a lock on a file beside it."""
         lock = self._root / f"{name}.lock"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("ab") as file:
+        make_shared_directory(lock.parent)
+        flags, mode = os.O_RDWR | os.O_CREAT, like(lock.parent).shared_file
+        with os.fdopen(open_with(lock, flags, mode), "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -176,20 +212,30 @@ class ObjectDepot:
         with suppress(FileNotFoundError), self._asking():
             self._api.delete(self._store, name)
 
-    def exists(self, name: str) -> bool:
-        """Whether it is there."""
+    def size(self, name: str) -> int | None:
+        """What the store says."""
         try:
             with self._asking():
-                self._api.head(self._store, name)
+                return int(self._api.head(self._store, name)["size"])
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def names(self, prefix: str = "") -> list[str]:
         """Every object below a prefix."""
         with self._asking():
             found = self._api.list(self._store, prefix or None)
             return sorted(str(each["path"]) for chunk in found for each in chunk)
+
+    def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
+        """By the age the store gives an object."""
+        before_s = time.time() - _LEFT_S
+        with self._asking():
+            found = [
+                each for chunk in self._api.list(self._store, prefix or None) for each in chunk
+            ]
+        for each in found:
+            if each["last_modified"].timestamp() < before_s and not keep(str(each["path"])):
+                self.remove(str(each["path"]))
 
     @contextmanager
     def _asking(self, *, is_there: bool = False) -> Iterator[None]:
@@ -237,6 +283,16 @@ def _reason(said: str) -> str:
     """What a store says, without the pages around it: its own message, or the first line."""
     told = re.search(r"<Message>(.*?)</Message>", said, re.DOTALL)
     return told[1] if told else said.strip().partition("\n")[0][:_REASON_CHARS]
+
+
+@contextmanager
+def naming(place: Path) -> Iterator[None]:
+    """Errors of the system that name no file, as those of a write, name this place."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(place)
+        raise
 
 
 def _sync(directory: Path) -> None:

@@ -1,0 +1,104 @@
+"""One bundle as a Spark task makes it: read the log, write to ``incoming``, read that back.
+
+What a task says of its bundle is believed by nobody: the driver and the broker read it again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from cordwood.client.storage import naming, open_depot
+from cordwood.decide.archive import Span, bundle_name
+from cordwood.errors import CorruptionError
+from cordwood.log.bundle import check_bundle, digest, proving
+from cordwood.model import TopicPartition
+from cordwood.pipeline.bundles import Facts, write_bundle
+from cordwood.pipeline.logs import open_log
+from cordwood.pipeline.offsets import Range
+from cordwood.pipeline.options import SourceOptions
+from cordwood.pipeline.probe import Probe
+from cordwood.pipeline.shelf import Shelf, parquet_name
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTask:
+    """One bundle to write; small and picklable."""
+
+    options: SourceOptions
+    place: str
+    home: str
+    tp: TopicPartition
+    span: Span
+    lines: bool
+    parquet: bool
+    probe: Probe
+    planned: tuple[int, int]  # records, at least and at most
+
+
+class Written(NamedTuple):
+    """What a task wrote and read back."""
+
+    facts: Facts
+    parquet_sha256: str | None
+
+
+def write_task(task: BundleTask) -> Written:
+    """Write one bundle to ``incoming`` and read it back from there."""
+    task.probe.check()
+    depot = open_depot(task.place)
+    shelf = Shelf(depot, task.home)
+    name = bundle_name(task.tp.partition, task.span)
+    with tempfile.TemporaryFile() as file:
+        with naming(Path(tempfile.gettempdir())), open_log(task.options) as log:
+            chunks = log.chunks(Range(task.tp, *task.span), None)
+            facts = write_bundle(file, task.tp, task.span, chunks, lines=task.lines)
+        file.seek(0)
+        depot.put(shelf.incoming(name, facts.sha256), file)
+    with (
+        closing(depot.open(shelf.incoming(name, facts.sha256))) as written,
+        proving(written, name, facts.sha256) as bundle,
+    ):
+        records = check_bundle(bundle, task.tp, task.span).records
+    if records != facts.records:
+        raise CorruptionError(f"{name} holds {records} records, and {facts.records} were written")
+    return Written(facts, _write_parquet(task, shelf, name) if task.parquet else None)
+
+
+def _write_parquet(task: BundleTask, shelf: Shelf, bundle: str) -> str:
+    """The same records as a Parquet file beside the bundle."""
+    name = parquet_name(bundle)
+    with tempfile.TemporaryFile() as file:
+        _write_rows(file, task)
+        file.seek(0)
+        sha256 = digest(file)
+        file.seek(0)
+        shelf.depot.put(shelf.incoming(name, sha256), file)
+    with (
+        closing(shelf.depot.open(shelf.incoming(name, sha256))) as written,
+        proving(written, name, sha256),
+    ):
+        return sha256
+
+
+def _write_rows(file: IO[bytes], task: BundleTask) -> None:
+    import pyarrow.parquet as pq
+
+    from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batches, arrow_schema
+    from cordwood.batch.columns import decode_columns
+
+    with (
+        pq.ParquetWriter(file, arrow_schema(SPARK_COLUMNS), compression="zstd") as writer,
+        open_log(task.options) as log,
+    ):
+        for chunk in log.chunks(Range(task.tp, *task.span), None):
+            columns = decode_columns(
+                chunk.data,
+                start_offset=max(chunk.start_offset, task.span.start),
+                end_offset=task.span.end,
+            )
+            for batch in arrow_batches(columns, *task.tp, SPARK_COLUMNS):
+                writer.write_batch(batch)
