@@ -26,7 +26,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"cordwood: {error.filename}: {error.strerror}", file=sys.stderr)  # a user's file
+        where = f"{error.filename}: " if error.filename is not None else ""  # a user's file
+        print(f"cordwood: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(FAILED)

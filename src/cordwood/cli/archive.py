@@ -13,8 +13,8 @@ from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
 
 if TYPE_CHECKING:
+    from cordwood.client.storage import Depot
     from cordwood.decide.archive import Entry
-    from cordwood.pipeline.depot import Depot
 
 PROBLEMS = 5
 
@@ -70,7 +70,9 @@ def create(
     """Write a topic's sealed records that are not archived yet as bundles, and read them back."""
     from cordwood.cli.sparking import broker_desk, spark_session
     from cordwood.config import KEEP_ALL
+    from cordwood.errors import ConfigError
     from cordwood.pipeline.archive import Request, create_archive
+    from cordwood.pipeline.staging import Yard
 
     if bundle_records is not None and bundle_bytes is not None:
         raise typer.BadParameter("give --bundle-records or --bundle-bytes, not both")
@@ -84,15 +86,23 @@ def create(
         lines=lines,
         parquet=parquet,
     )
+    warnings: list[str] = []
     with broker_desk(broker) as desk:
+        depot = _depot(dest, broker)
+        if dest is None and not Yard.of(desk.api, desk.where).is_reachable():
+            raise ConfigError(
+                f"the broker's archive directory {depot.place} cannot be written from here; say "
+                "where the archive goes with --dest"
+            )
         if cut:
             desk.api.cut(topic)
-        depot = _depot(dest, broker)
         with (
             spark_session("archive", master, conf) as spark,
             progress(f"archiving {topic}", quiet=quiet) as bar,
         ):
-            entries = create_archive(spark, desk.api, desk.where, depot, request, watch=bar.watch)
+            entries = create_archive(
+                spark, desk.api, desk.where, depot, request, watch=bar.watch, warn=warnings.append
+            )
     show([_row(entry) for entry in entries], form)
     typer.echo(
         f"{len(entries)} bundles in {depot.place}"
@@ -100,6 +110,8 @@ def create(
         else f"nothing sealed of {topic} waits to be archived; --cut seals what was written so far",
         err=True,
     )
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 @app.command("ls")
@@ -195,7 +207,7 @@ def _depot(dest: str | None, broker: str) -> Depot:
     from pathlib import Path
 
     from cordwood.cli.sparking import broker_desk
-    from cordwood.pipeline.depot import open_depot
+    from cordwood.client.storage import open_depot
 
     if dest is not None:
         return open_depot(dest)
@@ -206,10 +218,9 @@ def _depot(dest: str | None, broker: str) -> Depot:
 def _compare_with_broker(broker: str, shelf: Any, entries: list[Entry]) -> list[Any]:
     """A chain cannot show that its last links are gone; the broker remembers them."""
     from cordwood.cli.sparking import broker_desk
-    from cordwood.decide.archive import check_known
+    from cordwood.decide.archive import check_known, shelf_name
     from cordwood.errors import UnknownTopic
     from cordwood.pipeline.archive import known_links
-    from cordwood.pipeline.shelf import shelf_name
 
     topic = shelf.home.rpartition(".")[0]
     with broker_desk(broker) as desk:

@@ -11,6 +11,7 @@ import typer
 
 from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption
+from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def cat(
     """
     out = sys.stdout.buffer
     for chunk, end in _chunks(TopicPartition(topic, partition), data, broker):
-        out.write(_lines(chunk, end))
+        try:
+            out.write(_lines(chunk, end))
+        except CorruptBatch as error:
+            raise CorruptionError(
+                f"{topic}-{partition}, offsets {chunk.start_offset} to {chunk.end_offset - 1}: "
+                f"{error}; run `cordwood segment verify {topic}`"
+            ) from None
     out.flush()
 
 

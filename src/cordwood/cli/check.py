@@ -14,7 +14,9 @@ PROBLEMS = 5
 def check(
     lag: Annotated[
         int | None,
-        typer.Option(min=0, help="A reader further behind than this many records is a problem."),
+        typer.Option(
+            min=0, help="A reader or group further behind than this many records is a problem."
+        ),
     ] = None,
     held: Annotated[
         int | None,
@@ -27,7 +29,14 @@ def check(
     from cordwood.cli.connect import http_client
 
     http = http_client(broker)
-    rows = [*_readiness(http.get("/api/health")), *_readers(http.get("/api/readers"), lag, held)]
+    readers = http.get("/api/readers")
+    rows = [
+        *_readiness(http.get("/api/health")),
+        *_readers(readers, lag, held),
+        *_groups(
+            http.get("/api/groups"), {(r["reader"], r["topic"]) for r in readers["readers"]}, lag
+        ),
+    ]
     show(rows, form)
     if any(row["state"] != "ok" for row in rows):
         raise typer.Exit(PROBLEMS)
@@ -39,6 +48,12 @@ def _readiness(health: dict[str, Any]) -> list[dict[str, Any]]:
     for name, fact in health.items():
         if name == "pipeline":
             rows.append(_row("pipeline", "ok", str(fact)))
+        elif name == "data_directory":
+            rows.append(_row(name, *(("ok", "") if fact == "ok" else ("problem", str(fact)))))
+        elif name == "damage_accepted":
+            rows.append(_row(name, "ok", "; ".join(f"{what}: {why}" for what, why in fact.items())))
+        elif isinstance(fact, dict) and fact:
+            rows += [_row(name, "problem", f"{what}: {why}") for what, why in fact.items()]
         elif name != "ready":
             rows.append(_row(name, "problem" if fact else "ok", str(fact) if fact else ""))
     return rows
@@ -53,6 +68,25 @@ def _readers(found: dict[str, Any], lag: int | None, held: int | None) -> list[d
         about = f"{reader['lag']} records behind, holds {reader['held_bytes']} bytes"
         rows.append(_row(where, "problem" if is_late or is_holding else "ok", about))
     return rows
+
+
+def _groups(
+    found: dict[str, Any], registered: set[tuple[str, str]], lag: int | None
+) -> list[dict[str, Any]]:
+    """One row a group and topic; registered readers have rows of their own."""
+    behind: dict[tuple[str, str], int] = {}
+    for row in found["groups"]:
+        where = row["group"], row["topic"]
+        if where not in registered and row["lag"] is not None:
+            behind[where] = behind.get(where, 0) + row["lag"]
+    return [
+        _row(
+            f"{group} on {topic}",
+            "problem" if lag is not None and records > lag else "ok",
+            f"{records} records behind",
+        )
+        for (group, topic), records in behind.items()
+    ]
 
 
 def _row(what: str, state: str, about: str) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def compact(
     """
     from cordwood.cli.sparking import broker_desk, spark_session
     from cordwood.pipeline.compact import ANSWER_S, on_spark, run_due
+    from cordwood.pipeline.session import parallelism
 
     with broker_desk(broker, answer_s=ANSWER_S) as (api, _):
         if explain:
@@ -64,6 +65,7 @@ def compact(
                 demand=now,
                 dry=dry_run,
                 progress=stages.begin,
+                tasks=parallelism(spark),
             )
         if not outcomes:
             show([plan_row(row) for row in _partitions(api, topic)], form)

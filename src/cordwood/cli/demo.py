@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from cordwood.demo.stage import Stage
 
 CHECK_FAILED = 5
-FULL_SHARE = "spark.cordwood.priority=normal"  # people wait for it, and the broker is in here
+SPARK = (  # for a minute's life and small data: on a busy machine every second of a core counts
+    "spark.cordwood.priority=normal",  # people wait for it, and the broker is in here
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions=2",
+)
 TITLE = "The life of the log: bytes on disk, step by step"
 
 
@@ -41,7 +45,7 @@ def demo(
     started = time.monotonic()
     try:
         with (
-            spark_session("demo", None, [FULL_SHARE]) as spark,
+            spark_session("demo", None, SPARK) as spark,
             Stage(directory, spark, watch=lambda what, total: progress(what, total=total)) as stage,
         ):
             if story in {"cdc", "both"}:

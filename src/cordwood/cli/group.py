@@ -64,8 +64,12 @@ def seek(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Move a group that has no members; shows before and after."""
-    from cordwood.cli.places import find_place, parse_place
+    """Move a group that has no members; shows before and after.
+
+    An offset before the log start or past the end becomes the nearest one there is, as with
+    Kafka's own tool.
+    """
+    from cordwood.cli.places import clamp_place, find_place, parse_place
     from cordwood.client.kafka import KafkaClient
 
     place = parse_place(to)
@@ -75,13 +79,16 @@ def seek(
         wanted += [tp for name in topic or [] for tp in client.partitions(name) if tp not in now]
         if not wanted:
             raise UnknownReader(f"group {group} has no cursors; name its topics with --topic")
-        after = {tp: find_place(client, tp, place) for tp in wanted}
+        asked = {tp: find_place(client, tp, place) for tp in wanted}
+        after = {tp: clamp_place(client, tp, offset) for tp, offset in asked.items()}
         if not dry_run:
             client.commit(group, after)
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "before": now.get(tp), "after": offset}
         for tp, offset in sorted(after.items())
     ]
+    for tp in sorted(tp for tp in wanted if asked[tp] != after[tp]):
+        typer.echo(f"{tp} has no offset {asked[tp]}; {after[tp]} is the nearest", err=True)
     show(rows, form)
 
 

@@ -12,6 +12,7 @@ from cordwood.cli.output import (
     BrokerOption,
     Format,
     FormatOption,
+    confirm,
     parse_settings,
     show,
 )
@@ -91,6 +92,50 @@ def status(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TA
         "detail": facts["detail"],
     }
     show([row if form is Format.TABLE else {**row, "jobs": facts["jobs"]}], form)
+
+
+@app.command()
+def deliveries(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
+    """Each query's last batch, and what holds up one that cannot be finished."""
+    from cordwood.cli.connect import http_client
+
+    found = http_client(broker).get("/api/deliveries")["deliveries"]
+    rows = [
+        {
+            "query": name,
+            "batch": row.get("batch"),
+            "state": _state(row),
+            "topics": ", ".join(row.get("topics", ())),
+            "detail": row.get("quarantined") or "",
+        }
+        for name, row in sorted(found.items())
+    ]
+    show(rows, form)
+
+
+@app.command()
+def discard(
+    query: Annotated[str, typer.Argument(help="The query, as `pipeline deliveries` names it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Give up what is missing of a query's delivery, so that the query can go on.
+
+    What is stored stays, cursors move as the delivery said, and the records that are missing are
+    printed, counted and logged.
+    """
+    from cordwood.cli.connect import http_client
+
+    confirm(f"Give up the records that are missing of query {query}?", yes=yes)
+    lost = http_client(broker).delete("/api/deliveries", query=query)["discarded"]
+    show([{"partition": name, "discarded": count} for name, count in lost.items()], form)
+
+
+def _state(row: dict[str, object]) -> str:
+    if row.get("quarantined"):
+        return "quarantined"
+    return "done" if row.get("done") else "under way"
 
 
 def _is_ours(row: dict[str, object]) -> bool:

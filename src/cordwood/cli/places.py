@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from cordwood.model import TopicPartition
+from cordwood.model import OFFSET_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from cordwood.client.kafka import KafkaClient
@@ -57,9 +57,9 @@ def parse_place(text: str) -> Place:
     if text.startswith("@"):
         return Place(Anchor.TIME, parse_time(text[1:]))
     if text.isdecimal():
-        return Place(Anchor.OFFSET, int(text))
+        return Place(Anchor.OFFSET, _parse_int64(text))
     if text.startswith("-") and text[1:].isdecimal():
-        return Place(Anchor.FROM_END, int(text[1:]))
+        return Place(Anchor.FROM_END, _parse_int64(text[1:]))
     raise typer.BadParameter(f"{text!r} is no place; use start, end, N, -N, @time or @t1:t2")
 
 
@@ -67,9 +67,9 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     """Milliseconds since the epoch; raises ``BadParameter``."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if ago := _AGO.fullmatch(text):
-        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
+        return max(0, now_ms - _parse_int64(ago[1]) * _UNIT_MS[ago[2]])
     if text.isdecimal():
-        return int(text)
+        return _parse_int64(text)
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
@@ -79,6 +79,21 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     if moment.tzinfo is None:
         moment = moment.astimezone()
     return int(moment.timestamp() * 1000)
+
+
+def _parse_int64(text: str) -> int:
+    """Digits as the number they are; the wire has 64 bits for an offset or a time."""
+    if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
+        raise typer.BadParameter(f"{text[:40]} is too large; the largest is {OFFSET_MAX}")
+    return int(text)
+
+
+def clamp_place(client: KafkaClient, tp: TopicPartition, offset: int) -> int:
+    """The nearest offset at which a reader of the partition can begin now."""
+    from cordwood.client.kafka import EARLIEST, LATEST
+
+    start, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
+    return max(start, min(offset, end))
 
 
 def find_place(client: KafkaClient, tp: TopicPartition, place: Place) -> int:

@@ -55,7 +55,7 @@ def reset(
     partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Put a reader's cursor anywhere."""
+    """Put a reader's cursor anywhere up to the end of the partition."""
     _change(broker, action="reset", topic=topic, reader=reader, partition=partition, offset=offset)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +12,25 @@ import typer
 
 from cordwood.cli.output import Format, FormatOption, show
 from cordwood.cli.progress import Bar, QuietOption, progress
+from cordwood.cli.scrub import accept_damage, scrub
 from cordwood.errors import UnknownTopic
+from cordwood.log.layout import parse_directory_name, parse_file_name
 from cordwood.log.scan import End, Located, Walk, read_fd
+from cordwood.meta.keys import SegmentEntry
+from cordwood.model import TopicPartition
 
 app = typer.Typer(
-    help="Segment files of a data directory: list, dump, verify.",
+    help="Segment files of a data directory: list, dump, verify, scrub, accept-damage.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
 )
 
+app.command()(scrub)
+app.command("accept-damage")(accept_damage)
+
 PROBLEMS = 5
+UNREADABLE = "unreadable"
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="CORDWOOD_DATA", help="The data directory.")
 ]
@@ -34,17 +43,38 @@ def list_segments(
     data: DataOption = DEFAULT_DATA,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every segment file with its offsets and size."""
+    """Every segment file, its offsets, size and last scrub; other files are named on stderr."""
+    from cordwood.log.directory import META
+    from cordwood.meta.peek import peek_segments
+
+    entries = peek_segments(data / META)
     rows = [
         {
             "partition": path.parent.name,
             "file": path.name,
             "base_offset": int(path.stem),
-            "bytes": path.stat().st_size,
+            "bytes": path.stat().st_size if path.is_file() else None,
+            **_scrubbed(path, entries),
         }
         for path in _logs(data, topic)
     ]
     show(rows, form)
+
+
+def _scrubbed(
+    path: Path, entries: Mapping[tuple[TopicPartition, int], SegmentEntry]
+) -> dict[str, Any]:
+    """What the broker wrote down of the last scrub; nothing for a segment it has not come to."""
+    tp = parse_directory_name(path.parent.name)
+    entry = entries.get((tp, int(path.stem))) if tp is not None else None
+    if entry is None or entry.scrub is None:
+        return {"scrubbed": None, "damaged_ranges": None, "accepted_ranges": None}
+    moment = datetime.fromtimestamp(entry.scrub.at_ms / 1000, tz=UTC)
+    return {
+        "scrubbed": f"{moment:%Y-%m-%d %H:%M:%S}Z",
+        "damaged_ranges": len(entry.scrub.damage),
+        "accepted_ranges": len(entry.scrub.accepted),
+    }
 
 
 @app.command()
@@ -71,21 +101,27 @@ def verify(
 ) -> None:
     """Read every batch of every segment and check its length and checksum; exit 5 on damage."""
     paths = list(_logs(data, topic))
-    total = sum(path.stat().st_size for path in paths)
+    total = sum(path.stat().st_size for path in paths if path.is_file())
     with progress("verifying", total=total, unit="bytes", quiet=quiet) as bar:
         rows = [_verified(path, bar) for path in paths]
     show(rows, form)
     damaged = sum(row["end"] != End.CLEAN.value for row in rows)
     if damaged:
-        typer.echo(f"{damaged} damaged or unfinished segment files", err=True)
+        typer.echo(f"{damaged} damaged, unfinished or unreadable segment files", err=True)
         raise typer.Exit(PROBLEMS)
 
 
 def _logs(data: Path, topic: str | None) -> Iterator[Path]:
-    found = sorted(data.glob("*/*.log"))
-    wanted = [
-        path for path in found if topic is None or path.parent.name.rpartition("-")[0] == topic
-    ]
+    """Segment files by their names; what else is called .log there is somebody else's."""
+    wanted = []
+    for path in sorted(data.glob("*/*.log")):
+        partition = parse_directory_name(path.parent.name)
+        if topic is not None and (partition is None or partition.topic != topic):
+            continue
+        if partition is None or parse_file_name(path.name) is None:
+            typer.echo(f"{path} is not a segment file, and is passed over", err=True)
+        else:
+            wanted.append(path)
     if not wanted:
         what = f"no segment of topic {topic}" if topic else "no segments"
         raise UnknownTopic(f"{data} has {what}; name the data directory with --data")
@@ -93,7 +129,17 @@ def _logs(data: Path, topic: str | None) -> Iterator[Path]:
 
 
 def _verified(path: Path, bar: Bar) -> dict[str, Any]:
-    """What a walk over one file found, in constant memory however large it is."""
+    """What a walk over one file found; one that cannot be read is a row like any other."""
+    try:
+        return _walked(path, bar)
+    except OSError as error:
+        typer.echo(f"{path} cannot be read: {error.strerror}", err=True)
+        unread = {"batches": 0, "valid_bytes": 0, "bytes": None, "end": UNREADABLE}
+        return {"file": f"{path.parent.name}/{path.name}", **unread}
+
+
+def _walked(path: Path, bar: Bar) -> dict[str, Any]:
+    """In constant memory however large the file is."""
     with path.open("rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         walk = Walk(read_fd(file.fileno()), size_bytes, int(path.stem))

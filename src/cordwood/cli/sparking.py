@@ -139,14 +139,20 @@ def ungreeted() -> Iterator[None]:
 
 @contextmanager
 def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> Iterator[Any]:
-    """A session for one command, which yields to the broker's work; Ctrl-C cancels its jobs."""
+    """A session for one command; Ctrl-C cancels its jobs, and a job that fails is a sentence.
+
+    Somebody waits for it, so it has the rank of any program unless ``conf`` says otherwise.
+    """
     from cordwood.pipeline import priority
+    from cordwood.pipeline.labels import OURS
+    from cordwood.pipeline.reasons import sentence
     from cordwood.pipeline.session import open_session
 
     _keep_spark_quiet()
-    settings = {priority.SETTING: priority.IDLE, **parse_settings(conf or [])}
+    settings = {priority.SETTING: priority.NORMAL, **parse_settings(conf or [])}
     with progress("starting Spark"), _hushed():
         spark = open_session(f"cordwood {app}", master=master, conf=settings)
+    spark.sparkContext.setJobGroup(OURS, f"cordwood {app}")  # what its jobs begin with in the UI
     # Spark's own handler asks Java in the middle of a question that is still unanswered.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -156,7 +162,7 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
         raise
     except (CordwoodError, BrokenPipeError):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - told, or raised as it is
         if isinstance(error.__context__, KeyboardInterrupt):  # Spark met it while tidying up
             cancel_jobs(spark)
             raise KeyboardInterrupt from None
@@ -165,7 +171,7 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
                 "Spark's Java ended in the middle, most likely for want of memory; "
                 "give it more with --conf spark.driver.memory=4g"
             ) from None
-        raise
+        raise sentence(error) from None
     finally:
         _elsewhere(spark.stop)
 

@@ -81,7 +81,7 @@ class Shell:
 
         started = time.monotonic()
         frame = self._topics.query(text.rstrip().removesuffix(";"))
-        rows = itertools.takewhile(lambda _: not self._is_cancelled, stream_rows(frame))
+        rows = itertools.takewhile(lambda _: not self._is_cancelled, stream_rows(frame, text))
         count = print_rows(frame.columns, rows, self.mode)
         if self.is_timed:
             typer.echo(f"{count} rows in {time.monotonic() - started:.3f} s", err=True)

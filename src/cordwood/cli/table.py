@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +27,14 @@ def table(
             help="A changelog topic: records have keys.", autocompletion=complete_topics
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The table's directory; made if missing.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            help="The table's directory, made if missing, or an object-store URL.",
+            metavar="PATH-OR-URL",
+        ),
+    ],
     form: Annotated[TableFormat, typer.Option("--format", help="How it is stored.")] = (
         TableFormat.PARQUET
     ),

@@ -1,4 +1,4 @@
-"""``cordwood topic``: create, list, describe, alter, delete."""
+"""``cordwood topic``: create, list, describe, alter, delete, accept-loss."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ ConfigOption = Annotated[
     typer.Option("--config", "-c", help="A setting, name=value; repeat for more."),
 ]
 _DYNAMIC = 1  # a setting's source: the topic itself
+STATES = ("offline", "read-only", "damaged")  # the worst first
 
 
 @app.command()
@@ -60,10 +61,26 @@ def describe(
     """A topic's partitions, how compaction stands, and settings that differ from the defaults."""
     found = _topics(broker, topic)[0]
     cleaning = _cleaning(broker, found)
-    show([{**_partition(p), **cleaning.get(p["partition"], {})} for p in found["partitions"]], form)
+    rows = {p["partition"]: _partition(p) for p in found["partitions"]}
+    for problem in found["problems"]:
+        number = problem["partition"]
+        rows.setdefault(number, {"partition": number})["state"] = problem["state"]
+    show([{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)], form)
     if form is Format.TABLE:
         for name, value in found["config"].items():
             typer.echo(f"{name}={value}", err=True)
+        for problem in found["problems"]:
+            _tell(f"{topic}-{problem['partition']}", problem)
+
+
+def _tell(partition: str, problem: dict[str, Any]) -> None:
+    """What is wrong with one partition, a line each."""
+    for condition, reason in problem["problems"].items():
+        typer.echo(f"{partition} {condition}: {reason}", err=True)
+    for found in problem["damage"]:
+        first, last = found["start_offset"], found["end_offset"] - 1
+        what = "damaged, accepted" if found["accepted"] else "damaged"
+        typer.echo(f"{partition} {what}: offsets {first} to {last}: {found['problem']}", err=True)
 
 
 @app.command()
@@ -104,6 +121,27 @@ def delete(
     typer.echo(f"deleted {topic}", err=True)
 
 
+@app.command("accept-loss")
+def accept_loss(
+    topic: Topic,
+    partition: Annotated[int, typer.Argument(min=0, help="The partition that is offline.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Serve an offline partition without the records that are gone from its directory."""
+    from cordwood.cli.connect import http_client
+
+    confirm(f"Go on without the records that {topic}-{partition} lost?", yes=yes)
+    body = {"topic": topic, "partition": partition}
+    found = http_client(broker).post("/api/accept-loss", body)
+    typer.echo(
+        f"{topic}-{partition} is online: offsets {found['log_start_offset']} to "
+        f"{found['kept_end']} (end not included) are left, the next record gets "
+        f"{found['next_offset']}",
+        err=True,
+    )
+
+
 def _topics(broker: str, name: str | None = None) -> list[dict[str, Any]]:
     from cordwood.cli.connect import http_client
 
@@ -132,7 +170,14 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
         "bytes": sum(part["size_bytes"] for part in parts),
         "segments": sum(len(part["segments"]) for part in parts),
         "policy": topic["config"].get("cleanup.policy", "delete"),
+        "state": _worst(topic["problems"]),
     }
+
+
+def _worst(problems: list[dict[str, Any]]) -> str:
+    """The state of the partition that is worst off."""
+    states = {problem["state"] for problem in problems}
+    return next((state for state in STATES if state in states), "online")
 
 
 def _partition(part: dict[str, Any]) -> dict[str, Any]:
@@ -143,4 +188,5 @@ def _partition(part: dict[str, Any]) -> dict[str, Any]:
         "records": sum(segment["records"] for segment in part["segments"]),
         "bytes": part["size_bytes"],
         "segments": len(part["segments"]),
+        "state": "online",
     }

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Final, Protocol, Self
 
 from cordwood.client import Client
 from cordwood.demo.picture import Moment
 from cordwood.pipeline.broker import BrokerApi, Where
 from cordwood.testing import Broker
+
+ROUTED_S: Final = 0.1  # between two looks at how far the router is
 
 
 class Bar(Protocol):
@@ -145,9 +147,15 @@ class Stage:
 
     def route(self, end: int) -> float:
         """Run the router until it has come to this offset; the seconds it took."""
-        from cordwood.pipeline.route import Route, plan_route
+        from cordwood.pipeline.reasons import patiently
 
         started, start = time.monotonic(), self._routed()
+        patiently(lambda: self._route_once(start, end))
+        return time.monotonic() - started
+
+    def _route_once(self, start: int, end: int) -> None:
+        from cordwood.pipeline.route import Route, plan_route
+
         api = BrokerApi(self.where)  # the query's thread has one of its own
         running = Route(self.spark, plan_route(api, self.where), api)
         try:
@@ -156,11 +164,10 @@ class Stage:
                     if (error := running.query.exception()) is not None:
                         raise error
                     bar.reach(reached - start)
-                    time.sleep(0.02)
+                    time.sleep(ROUTED_S)
         finally:
             running.stop()
             api.close()
-        return time.monotonic() - started
 
     def _routed(self) -> int:
         """How far the router has come on the ingress topic."""

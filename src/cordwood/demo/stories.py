@@ -145,8 +145,8 @@ def _compact(stage: Stage) -> None:
 
 
 def _archive(stage: Stage, topic: str) -> None:
+    from cordwood.client.storage import open_depot
     from cordwood.pipeline.archive import Request, create_archive
-    from cordwood.pipeline.depot import open_depot
     from cordwood.pipeline.shelf import list_shelves
 
     stage.step(

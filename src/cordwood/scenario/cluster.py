@@ -12,8 +12,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -47,14 +47,30 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster(work: Path, *, cores: int = 2) -> Iterator[Cluster]:
-    """A cluster that has found itself; logs and scratch files go to ``work``."""
-    with _daemon(work / "master.log", "master.Master", *LOOPBACK) as master:
+def open_cluster(
+    work: Path, *, cores: int = 2, under: Sequence[Sequence[str]] = ((),)
+) -> Iterator[Cluster]:
+    """A cluster that has found itself; logs and scratch files go to ``work``.
+
+    One worker for each of ``under``, a command it is started under (``unshare -m …``), with the
+    first one's log in ``worker.log`` and its process in ``worker_pid``.
+    """
+    with ExitStack() as stack:
+        master = stack.enter_context(_daemon(work / "master.log", "master.Master", *LOOPBACK))
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")
         arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
-        with _daemon(work / "worker.log", "worker.Worker", *arguments, *LOOPBACK) as worker:
+        workers = [
+            stack.enter_context(
+                _daemon(
+                    work / f"worker{number or ''}.log", "worker.Worker", *arguments, *LOOPBACK,
+                    under=command,
+                )
+            )
+            for number, command in enumerate(under)
+        ]  # fmt: skip
+        for worker in workers:
             worker.wait_for(r"Successfully registered with master ()")
-            yield Cluster(url, worker.pid)
+        yield Cluster(url, workers[0].pid)
 
 
 @contextmanager
@@ -127,9 +143,10 @@ class _Daemon:
 
 
 @contextmanager
-def _daemon(log: Path, name: str, *arguments: str) -> Iterator[_Daemon]:
+def _daemon(log: Path, name: str, *arguments: str, under: Sequence[str] = ()) -> Iterator[_Daemon]:
     home = _spark_home()
     command = [
+        *under,
         str(home / "bin" / "spark-class"),
         f"org.apache.spark.deploy.{name}",
         *arguments,
