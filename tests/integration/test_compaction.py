@@ -319,9 +319,10 @@ def test_a_failing_partition_is_named_by_readyz_and_does_not_make_it_unready(bro
     create(broker)
     produce(broker, *FIGURE)
     api = HttpClient(broker.http)
-    api.post(
-        "/api/compaction", {"action": "fail", "topic": "t", "partition": 0, "error": "bad bytes"}
-    )
+    begin = {"action": "begin", "topic": "t", "demand": True, "dry": False}
+    (order,) = api.post("/api/compaction", begin)["orders"]
+    where = {"topic": "t", "partition": 0, "lease": order["lease"]}
+    api.post("/api/compaction", {"action": "fail", **where, "error": "bad bytes"})
     ready = api.get("/readyz")
     assert (ready["ready"], ready["compaction_quarantined"]) == (True, {"t-0": "bad bytes"})
     (row,) = api.get("/api/compaction", topic="t")["partitions"]
@@ -369,7 +370,7 @@ def test_bad_requests_are_refused_with_the_remedy(broker):
     bad = [
         ({"action": "dance", "topic": "t", "partition": 0}, "renew, finish, fail or release"),
         ({"action": "begin", "topic": "plain", "demand": True}, r"cleanup\.policy"),
-        ({"action": "finish", "topic": "t", "partition": 0, "topic_id": "x"}, "jobs and a state"),
+        ({"action": "finish", "topic": "t", "partition": 0, "topic_id": "x"}, "jobs is missing"),
     ]
     for body, words_ in bad:
         with pytest.raises(Exception, match=words_):

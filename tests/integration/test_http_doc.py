@@ -12,10 +12,22 @@ from typing import Any
 import pytest
 
 from cordwood.testing import Broker
+from support import lines
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
 SHAPES = dict(re.findall(r"<!-- shape: (\S+) -->\n```json\n(.*?)```", PAGE, re.DOTALL))
-FREE = {"addresses", "config", "offline_partitions", "compaction_quarantined"}  # keys are data
+FREE = {  # keys are data
+    "addresses",
+    "background_tasks_died",
+    "compaction_quarantined",
+    "config",
+    "damage_accepted",
+    "damaged_partitions",
+    "job_failures",
+    "maintenance_failed",
+    "offline_partitions",
+    "pipeline_jobs_failed",
+}
 
 
 def shape(value: Any, name: str = "") -> Any:
@@ -30,7 +42,8 @@ def shape(value: Any, name: str = "") -> Any:
 def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
     """The JSON answer, an error's too."""
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(f"http://{broker.http}{path}", data=data, method=method)
+    kind = {"content-type": "application/json"} if data else {}
+    asked = urllib.request.Request(f"http://{broker.http}{path}", data, kind, method=method)
     try:
         with urllib.request.urlopen(asked) as answer:
             return json.load(answer)
@@ -46,6 +59,8 @@ def broker():
         told = {"topic": "orders", "reader": "billing"}
         made = ask(running, "POST", "/api/readers", {"action": "register", "create": True, **told})
         assert made == {"ok": True}
+        moved = {"action": "reset", "partition": 0, "offset": 0, **told}
+        assert ask(running, "POST", "/api/readers", moved) == {"ok": True}
         route = {"kind": "prefix", "key": "orders", "topic": "sales"}
         assert ask(running, "POST", "/api/routes", route) == {"ok": True}
         yield running
@@ -65,12 +80,15 @@ def test_cut_and_reclaim_answer_with_counts(broker: Broker):
 
 def test_readers_are_moved_and_removed_as_the_page_says(broker: Broker):
     """``advance`` never goes back, ``reset`` goes anywhere, ``remove`` forgets."""
-    who = {"topic": "orders", "reader": "another", "partition": 0}
+    who = {"topic": "moved", "reader": "another", "partition": 0}
+    for _ in range(7):
+        lines.ask(broker.control, "PUT moved one")
+    ask(broker, "POST", "/api/readers", {"action": "register", "topic": "moved", "reader": "one"})
     for change in ({"action": "register"}, {"action": "reset", "offset": 7}):
         assert ask(broker, "POST", "/api/readers", {**who, **change}) == {"ok": True}
     ask(broker, "POST", "/api/readers", {**who, "action": "advance", "offset": 3})
-    rows = ask(broker, "GET", "/api/readers?topic=orders")["readers"]
+    rows = ask(broker, "GET", "/api/readers?topic=moved")["readers"]
     assert {row["reader"]: row["seq"] for row in rows}["another"] == 7
     ask(broker, "POST", "/api/readers", {**who, "action": "remove"})
-    rows = ask(broker, "GET", "/api/readers?topic=orders")["readers"]
-    assert [row["reader"] for row in rows] == ["billing"]
+    rows = ask(broker, "GET", "/api/readers?topic=moved")["readers"]
+    assert [row["reader"] for row in rows] == ["one"]

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from cordwood.decide.archive import (
     Entry,
+    Live,
     Run,
     Span,
     bundle_name,
     check_manifest,
     encode_manifest,
     genesis,
+    missing_records,
     plan_bundles,
+    planned_records,
     seal_entry,
 )
 
@@ -107,3 +110,68 @@ def test_any_other_order_is_found(entries, data):
     """Each permutation but the one that was written."""
     shuffled = data.draw(st.permutations(entries))
     assert bool(check_manifest(encode_manifest(shuffled))[1]) == (shuffled != entries)
+
+
+@st.composite
+def thinned(draw):
+    """The live offsets of a log in segments, and a span of it."""
+    edges = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=6)))
+    live = draw(st.sets(st.integers(edges[0], edges[-1] - 1)))
+    if draw(st.booleans()):
+        live = set(range(edges[0], edges[-1]))
+    segments = [
+        Live(start, end, sum(start <= offset < end for offset in live))
+        for start, end in itertools.pairwise(edges)
+    ]
+    start = draw(st.integers(edges[0], edges[-1] - 1))
+    return segments, live, Span(start, draw(st.integers(start + 1, edges[-1])))
+
+
+def counting(offsets):
+    return lambda span: sum(span.start <= offset < span.end for offset in offsets)
+
+
+@given(thinned(), st.sets(st.integers(0, 60)))
+def test_a_bundle_with_every_live_record_lacks_none(log, superseded):
+    """Nor does one with more: compaction takes records out of the log, not out of bundles."""
+    segments, live, span = log
+    held = {offset for offset in live | superseded if span.start <= offset < span.end}
+    assert missing_records(segments, span, counting(held)) is None
+
+
+@given(thinned(), st.data())
+def test_a_record_a_bundle_lacks_is_missed_in_whole_and_in_dense_segments(log, data):
+    """Where the segment's count leaves no doubt what the bundle must hold."""
+    segments, live, span = log
+    held = {offset for offset in live if span.start <= offset < span.end}
+    sure = [
+        segment
+        for segment in segments
+        if segment.records == segment.end_offset - segment.base_offset
+        or (span.start <= segment.base_offset and segment.end_offset <= span.end)
+    ]
+    lost = [o for o in sorted(held) if any(s.base_offset <= o < s.end_offset for s in sure)]
+    if not lost:
+        return
+    gone = data.draw(st.sampled_from(lost))
+    lacking = missing_records(segments, span, counting(held - {gone}))
+    assert lacking is not None
+    assert lacking.base_offset <= gone < lacking.end_offset
+
+
+@given(logs(), st.integers(1, 60))
+def test_what_bundles_will_hold_adds_up_to_what_is_due(log, records_max):
+    """Exactly where no thinned batch lies across an edge, else within the two bounds."""
+    runs, due = log
+    spans = plan_bundles(runs, due, records_max=records_max)
+    bounds = [planned_records(runs, span) for span in spans]
+    low, high = planned_records(runs, due)
+    assert sum(each[0] for each in bounds) == low
+    thin = [run for run in runs if not run.is_dense]
+    divided = [
+        run for run in thin for span in spans[1:] if run.base_offset < span.start < run.end_offset
+    ]
+    assert divided == [], "a thinned batch is never divided"
+    assert sum(each[1] for each in bounds) == high
+    dense = [run._replace(records=run.end_offset - run.base_offset) for run in runs]
+    assert planned_records(dense, due) == (due.end - due.start, due.end - due.start)

@@ -22,10 +22,11 @@ from support.compaction import (
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from(["300", "900", "4000", str(2**30)])
+PASSES = min(8, settings.default.max_examples // 4)  # each example is several passes over a log
 LITTLE = 1 << 13  # bytes a task may hold: several ranges even for so small a log
 
 
-@settings(max_examples=8)
+@settings(max_examples=PASSES)
 @given(seeds, sizes)
 def test_a_thorough_pass_leaves_what_kafkas_rules_leave(seed, segment_bytes):
     """Batch by batch: spans, producers, epochs, horizons, records; pass after pass."""
@@ -43,7 +44,7 @@ def test_a_thorough_pass_leaves_what_kafkas_rules_leave(seed, segment_bytes):
                 expect_cleaned(yard, before, oracle)
 
 
-@settings(max_examples=8)
+@settings(max_examples=PASSES)
 @given(seeds, sizes)
 def test_an_incremental_pass_leaves_the_same_records(seed, segment_bytes):
     """Though it reads and rewrites only what it must."""

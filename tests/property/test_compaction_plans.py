@@ -16,6 +16,7 @@ from cordwood.decide.compaction import (
     explain,
     plan_compaction,
     plan_groups,
+    plan_kept_bytes,
 )
 from support.stacks import NOW_MS, a_segment, an_active
 
@@ -107,16 +108,23 @@ def test_nothing_becomes_due_by_time_alone_before_it_is_said_to(made):
             assert plan_compaction(replace(made, now_ms=now_ms)).rule is None
 
 
-candidate_lists = st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12).map(
-    lambda rows: [Candidate(i * 10, i * 10 + 10, *row) for i, row in enumerate(rows)]
+candidate_lists = st.lists(
+    st.tuples(st.integers(0, 120), st.booleans(), st.integers(0, 100)), max_size=12
+).map(
+    lambda rows: [
+        Candidate(i * 10, i * 10 + 10, size, changed, plan_kept_bytes(size, 100, removed))
+        for i, (size, changed, removed) in enumerate(rows)
+    ]
 )
 
 
-@given(candidate_lists, st.integers(1, 200), st.booleans())
-def test_groups_are_the_segments_in_order_and_none_passes_the_limit(rows, limit, thorough):
-    """Grouping loses nobody, reorders nobody, and never makes a segment that is too large."""
-    groups = plan_groups(rows, limit, thorough=thorough)
+@given(candidate_lists, st.integers(1, 200), st.booleans(), st.integers(1, 4))
+def test_groups_are_the_segments_in_order_and_none_passes_a_limit(rows, limit, thorough, tasks):
+    """Grouping loses nobody, reorders nobody, and never makes a segment or a task too large."""
+    groups = plan_groups(rows, limit, thorough=thorough, tasks=tasks)
+    share = max(limit, -(-sum(c.size_bytes for c in rows) // tasks))
     assert [candidate for group in groups for candidate in group] == rows
     assert all(groups)
     for group in groups:
-        assert len(group) == 1 or sum(c.size_bytes for c in group) <= limit
+        assert len(group) == 1 or sum(c.kept_bytes for c in group) <= limit
+        assert len(group) == 1 or sum(c.size_bytes for c in group) <= share

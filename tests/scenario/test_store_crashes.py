@@ -103,7 +103,7 @@ def crash_everywhere(
 def die(store: Store) -> None:
     """What the end of a process does for it: nothing but closing descriptors."""
     store.catalog.close()
-    os.close(store._lock.fd)
+    store.lock.close()
 
 
 def look(root: Path, check: Callable[[Store], str]) -> str:

@@ -49,12 +49,18 @@ class _Inline:
     def get(self, name: str):
         return self.store.topic(name)
 
+    async def open_topic(self, name: str):
+        return self.store.topic(name)
+
     async def on_writer(self, change):
         return change()
 
-    async def swap(self, job: str) -> None:
-        self.before_swap(job)
-        self.store.apply_job(self.store.verify_job(job))
+    async def in_verifying(self, act):
+        return act()
+
+    async def swap(self, verified) -> None:
+        self.before_swap(verified.manifest.job)
+        self.store.apply_job(verified)
 
 
 class Yard:
@@ -261,7 +267,7 @@ class Oracle:
             if header.is_transactional:
                 with_data.add(header.producer_id)
             kept = [r for r in batch.records if self._is_kept(r, batch, newest)]
-            wants = any(r.value is None for r in kept)
+            wants = any(r.value is None and r.key is not None for r in kept)
         fate = plan_batch(
             kept=len(kept),
             is_needed=self._is_needed(header),

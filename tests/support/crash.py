@@ -149,9 +149,9 @@ class CrashFiles(QuickFiles):
         os.pwrite(fd, view[: len(view) // 2], position)
         return len(view)
 
-    def move(self, old: Path, new: Path) -> None:
+    def move(self, old: Path, new: Path, old_directory: int | None = None) -> None:
         """A rename takes the file along."""
-        super().move(old, new)
+        super().move(old, new, old_directory)
         if old in self._live:
             self._live[new] = self._live.pop(old)
         if old in self._live_dirs:
@@ -172,6 +172,9 @@ class CrashFiles(QuickFiles):
                 self._live_dirs.add(path)
             case "rmdir":
                 self._live_dirs.discard(path)
+            case "rmtree":
+                self._live = {p: i for p, i in self._live.items() if path not in p.parents}
+                self._live_dirs = {p for p in self._live_dirs if path not in (p, *p.parents)}
             case "sync_data":
                 if path not in self._live:  # somebody else's, such as a job's staged file
                     self._live[path] = next(self._ids)
@@ -249,6 +252,7 @@ class FailingFiles(Files):
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
+        self.under = ""  # only what is, or lies in, a file or directory of this name; "": all
         self.seen: list[str] = []
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
@@ -256,8 +260,16 @@ class FailingFiles(Files):
         self.seen.append(name)
 
         def attempt() -> T:
-            if name in self.refused:
+            if name in self.refused and is_under(path, self.under):
                 raise OSError(5, "Input/output error")
             return act()
 
         return super().effect(name, path, attempt)
+
+
+def is_under(path: Path, name: str) -> bool:
+    """Whether a part of the path has this name, whatever suffix follows it; any path for "".
+
+    Whole names: a test's own directory may be ``pytest-0``, which holds ``t-0`` but is not it.
+    """
+    return not name or any(part == name or part.startswith(name + ".") for part in path.parts)

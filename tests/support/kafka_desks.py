@@ -15,7 +15,7 @@ from cordwood.broker.topics import TopicDesk
 from cordwood.clock import SystemClock
 from cordwood.config import BrokerConfig, changed
 from cordwood.log.files import Files
-from cordwood.log.store import Store
+from cordwood.log.store import EAGER_MAX, Store
 from cordwood.log.writer import Writer
 from cordwood.model import Record
 from cordwood.wire.kafka.codec import decode, encode
@@ -33,8 +33,10 @@ QUICK = {"durability": "os", "group.initial.rebalance.delay.ms": 0}
 class KafkaDesks:
     """``async with``: open, wired and running; ``ask`` is what a connection would do."""
 
-    def __init__(self, data, clock=None, **settings) -> None:
-        """Settings are the broker's, with underscores."""
+    def __init__(self, data, clock=None, files=None, *, eager=EAGER_MAX, **settings) -> None:
+        """Settings are the broker's, with underscores; ``eager`` is the store's."""
+        self.files = files or Files()
+        self._eager = eager
         said = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = changed(BrokerConfig(), {**QUICK, **said, "data": str(data)})
         self.data = data
@@ -43,7 +45,7 @@ class KafkaDesks:
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
-        self.store = Store.open(self.data, self.config, self.clock, Files())
+        self.store = Store.open(self.data, self.config, self.clock, self.files, eager=self._eager)
         self.feed = Feed()
         self.meta_thread = ThreadPoolExecutor(1)
 
@@ -57,7 +59,9 @@ class KafkaDesks:
             post=loop.call_soon_threadsafe,
         )
         self.topics = TopicDesk(self.config, self.store, self.writer, self.meta_thread)
-        self.produce_desk = ProduceDesk(self.writer, self.clock)
+        self.produce_desk = ProduceDesk(
+            self.writer, self.clock, self.config.message_inflated_bytes_max
+        )
         self.readers = ReaderDesk(self.store, self.clock, self.meta_thread)
         self.coordinators = Coordinators(
             config=self.config,
@@ -84,8 +88,10 @@ class KafkaDesks:
 
     async def __aexit__(self, *_):
         await self.coordinators.stop()
+        await self.produce_desk.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.writer.close)
         self.meta_thread.shutdown()
+        self.topics.opener.close()
         self.store.close()
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import io
 import random
 import string
@@ -34,13 +35,18 @@ def kio_class(api_key: int, version: int, direction: str) -> type:
 
 def random_entity(entity: type, rng: random.Random) -> object:
     """A message of kio's with every field drawn, tagged ones included."""
-    hints = typing.get_type_hints(entity)
+    hints = _hints_of(entity)
     values = {
         field.name: _draw(hints[field.name], field.metadata.get("kafka_type"), rng)
         for field in dataclasses.fields(entity)
         if field.metadata.get("tag") is None or rng.random() < 0.5
     }
     return entity(**values)
+
+
+@functools.cache
+def _hints_of(entity: type) -> dict[str, typing.Any]:
+    return typing.get_type_hints(entity)
 
 
 def kio_bytes(message: object) -> bytes:

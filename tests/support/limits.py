@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 
 import pytest
 
@@ -12,3 +13,13 @@ def require_open_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # conftest has raised the soft one
     if min(soft, hard) < count:
         pytest.skip(f"missing tool: {count} open files (ulimit -Hn is {hard})")
+
+
+def open_files(count: int) -> list[str]:
+    """What to put before a command, so that it may not open more files than that."""
+    script = (
+        "import os, resource, sys; "
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count})); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-c", script]

@@ -12,13 +12,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from cordwood.client import Client, Line
 
 TIMEOUT_S = 30.0
+COMPILE_S = 240.0
 
 
 def parse(address: str) -> tuple[str, int]:
@@ -186,14 +187,15 @@ def http_get(address: str, path: str) -> tuple[int, str]:
 class Served:
     """``cordwood serve`` in a process of its own, on free ports."""
 
-    def __init__(self, data: Path, **settings: object) -> None:
+    def __init__(self, data: Path, *, under: Sequence[str] = (), **settings: object) -> None:
+        """``under`` comes before the command, as ``limits.open_files`` makes it."""
         said = {"kafka": "off", "ingress": "127.0.0.1:0", "control": "127.0.0.1:0"}
         said |= {"http": "127.0.0.1:0"}
         said |= {name.replace("_", "-"): str(value) for name, value in settings.items()}
         flags = [f"--{name}={value}" for name, value in said.items()]
         self._log = (data.parent / f"{data.name}.log").open("a+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags],
+            [*under, sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -219,7 +221,11 @@ class Served:
     def warm_up(self) -> None:
         """Wait for what the first ingress connection loads: it is memory of another kind."""
         Wire(self.ingress).close()
-        until(lambda: self.metrics()["cordwood_kernels_loaded"], "the kernels are loaded")
+        until(
+            lambda: self.metrics()["cordwood_kernels_loaded"],
+            "the kernels are loaded",
+            COMPILE_S,  # in a fresh clone they are compiled first
+        )
 
     def metrics(self) -> dict[str, Any]:
         found = json.loads(ask(self.control, "METRICS"))

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.batch.header import BatchHeader, parse_header
-from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.batch.records import decode_batch, encode_batch, frame_batch
 from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError
 from cordwood.log.files import Files
 from cordwood.log.partition import Appended, Partition
-from cordwood.model import Record, TopicPartition
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Record, TopicPartition
 from support.crash import QuickFiles
 
 TP = TopicPartition("t", 0)
@@ -57,6 +57,25 @@ def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) ->
         for i, (value, time_ms) in enumerate(zip(values, times, strict=True))
     ]
     return bytearray(encode_batch(records, **fields))
+
+
+def an_empty_batch() -> bytearray:
+    """A batch whose records compaction has taken."""
+    return bytearray(
+        frame_batch(
+            b"",
+            base_offset=0,
+            leader_epoch=0,
+            attributes=0,
+            last_offset_delta=0,
+            base_timestamp_ms=NO_TIMESTAMP,
+            max_timestamp_ms=NO_TIMESTAMP,
+            producer_id=NO_PRODUCER,
+            producer_epoch=NO_PRODUCER,
+            base_sequence=NO_PRODUCER,
+            count=0,
+        )
+    )
 
 
 def append(

@@ -29,8 +29,10 @@ from cordwood.model import Record, TopicPartition
 TP = TopicPartition("t", 0)
 
 
-def open_store(path: Path, files: Files | None = None, clock: ManualClock | None = None) -> Store:
-    return Store.open(path, BrokerConfig(), clock or ManualClock(), files or Files())
+def open_store(
+    path: Path, files: Files | None = None, clock: ManualClock | None = None, **options
+) -> Store:
+    return Store.open(path, BrokerConfig(), clock or ManualClock(), files or Files(), **options)
 
 
 def append(partition: Partition, *values: str) -> None:

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from cordwood.broker.broker import Broker
+from cordwood.broker.health import readiness
 from cordwood.broker.metrics import METRICS
+from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig, rows
+from cordwood.log.files import Files
+from cordwood.log.registry import Condition
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "cordwood.json").read_text())
@@ -20,6 +25,22 @@ ALERTS = (DEPLOY / "prometheus" / "alerts.yml").read_text()
 UNIT = (DEPLOY / "systemd" / "cordwood.service").read_text()
 OUR_METRIC = re.compile(r"\bcordwood_\w+")
 SAFE_LABELS = {"instance", "job", "le"}  # Prometheus's own
+# Each fact of /readyz, and the series by which somebody is told of it.
+TOLD_BY = {
+    "disk_full": "cordwood_disk_full",
+    "data_directory": "cordwood_data_directory_lost",
+    "offline_partitions": "cordwood_partition_offline",
+    "damaged_partitions": "cordwood_damaged_ranges",
+    "maintenance_failed": "cordwood_partition_problem",
+    "compaction_quarantined": "cordwood_log_cleaner_quarantined",
+    "deliveries_quarantined": "cordwood_deliveries_quarantined",
+    "background_tasks_died": "cordwood_background_tasks_died",
+    "pipeline_jobs_failed": "cordwood_pipeline_job_up",
+    "pipeline": "cordwood_pipeline_up",
+}
+ACCEPTED = {"damage_accepted"}  # an operator knows of it and said so; /readyz only lists it
+# Counters with labels that are there, as 0, before anything happened.
+BEGIN_AT_ZERO = {"cordwood_connections_refused_total", "cordwood_pipeline_job_failures_total"}
 
 
 def series() -> set[str]:
@@ -37,7 +58,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield f"dashboard: ${variable['name']}", variable["query"]["query"]
-    for name, text in re.findall(r"- alert: (\w+)\n +expr: (.+)", ALERTS):
+    for name, text in re.findall(r"- alert: (\w+)\n(?: +#.*\n)* +expr: (.+)", ALERTS):
         yield f"alert: {name}", text
 
 
@@ -88,9 +109,68 @@ def test_every_alert_tells_what_is_wrong():
 
 
 def test_what_must_page_somebody_has_a_rule():
-    """Loss, a full disk, an offline partition: each is an alert."""
-    for name in ("cordwood_disk_full", "cordwood_partition_offline", "cordwood_lost_records_total"):
-        assert name in ALERTS
+    """Loss, damage, a full disk, an offline partition, a job that died: each is an alert."""
+    for name in (
+        "cordwood_disk_full",
+        "cordwood_partition_offline",
+        "cordwood_lost_records_total",
+        "cordwood_damaged_ranges",
+        "cordwood_background_tasks_died",
+        "cordwood_pipeline_up",
+        "cordwood_pipeline_job_up",
+        "cordwood_pipeline_job_failures_total",
+        "cordwood_group_lag_records",
+    ):
+        assert re.search(rf"expr: .*\b{name}\b", ALERTS), name
+
+
+def test_every_fact_of_readyz_has_an_alert(tmp_path: Path):
+    """What is only in a JSON answer is told to nobody."""
+    broker = Broker.open(BrokerConfig(data=str(tmp_path / "data")), ManualClock(), Files())
+    assert set(readiness(broker)) == set(TOLD_BY) | ACCEPTED
+    broker.store.close()
+    for name in TOLD_BY.values():
+        assert re.search(rf"expr: .*\b{name}\b", ALERTS), name
+
+
+def test_no_metric_has_a_label_that_prometheus_takes_for_itself():
+    """A scrape renames it to ``exported_job``, and an alert names the scrape instead of the job."""
+    for name, row in METRICS.items():
+        assert not {"job", "instance"} & set(row.labels), name
+
+
+def test_what_is_0_or_1_is_compared_with_that():
+    """Any other number would never fire."""
+    flags = {name for name, row in METRICS.items() if row.doc.startswith("1 w")}
+    for place, text in EXPRESSIONS.values():
+        for name, number in re.findall(r"\b(cordwood_\w+)(?:\{[^}]*\})? [=<>!]+ (\S+)", text):
+            if place.startswith("alert") and name in flags:
+                assert number in {"0", "1"}, place
+
+
+def test_a_counter_that_begins_with_its_first_event_alerts_on_that_event():
+    """``increase()`` of a series that has just begun is 0, however large its first value is."""
+    for place, text in EXPRESSIONS.values():
+        for name in re.findall(r"increase\((cordwood_\w+)", text):
+            if place.startswith("alert") and METRICS[name].labels and name not in BEGIN_AT_ZERO:
+                assert f"{name} > 0 unless {name} offset" in text, place
+
+
+def test_labels_in_an_alerts_text_are_there():
+    """``$labels.reader`` of a metric without readers is an empty word in the night."""
+    for rule in ALERTS.split("- alert: ")[1:]:
+        expression, _, text = rule.partition("labels:")
+        names = OUR_METRIC.findall(expression)
+        known = [(METRICS.get(n) or METRICS[n.rpartition("_")[0]]).labels for n in names]
+        for label in re.findall(r"\$labels\.(\w+)", text):
+            assert label == "instance" or any(label in labels for labels in known), rule
+
+
+def test_every_health_alert_names_a_condition_that_exists():
+    """A condition spelt wrong would never fire."""
+    named = re.findall(r'condition=~?"([^"]+)"', ALERTS)
+    assert named
+    assert {one for each in named for one in each.split("|")} <= {c.value for c in Condition}
 
 
 def test_panels_do_not_lie_on_each_other():

@@ -13,6 +13,7 @@ import pytest
 from support import children
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow  # each starts a pytest of its own
 
 
 def run_suite(directory: Path, test: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -57,6 +57,19 @@ def test_group_goes_on_where_it_stopped(cordwood):
     assert lag == [{"topic": "t", "partition": 0, "cursor": 3, "end": 3, "lag": 0}]
 
 
+def test_a_seek_past_the_end_or_before_the_start_stops_at_the_nearest_offset(cordwood):
+    """As Kafka's own tool does, and it says so; what no offset can be is refused."""
+    cordwood("produce", "t", stdin="a\nb\nc\n")
+    past = cordwood("group", "seek", "g", "--topic", "t", "--to", "99", "--format", "json")
+    assert json.loads(past.stdout)[0]["after"] == 3
+    assert past.stderr == "t-0 has no offset 99; 3 is the nearest\n"
+    within = cordwood("group", "seek", "g", "--to", "1", "--format", "json")
+    assert (json.loads(within.stdout)[0]["after"], within.stderr) == (1, "")
+    huge = cordwood("group", "seek", "g", "--to", str(2**63))
+    assert (huge.returncode, huge.stdout) == (2, "")
+    assert "is too large" in huge.stderr
+
+
 def test_topic_lives_from_create_to_delete(cordwood):
     """Create with settings, list, alter, delete; a missing one is exit code 3."""
     assert cordwood("topic", "create", "t", "-p", "2", "-c", "retention.ms=1000").returncode == 0

@@ -18,9 +18,13 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from cordwood.batch.records import encode_batch
+from cordwood.client.kafka import KafkaClient
+from cordwood.model import Record, TopicPartition
 from cordwood.net.server import Link
 from cordwood.testing import Broker
 from cordwood.wire.kafka.frames import encode_request, parse_response
+from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
 from support.kafka_clients import PATIENCE_S, create_topic
 from support.lines import until
@@ -268,3 +272,27 @@ def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, n
             door.sendall(fetches[0])
             door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until(lambda: len(links_of(broker)) <= 2, "only the neighbour's are left", PATIENCE_S)
+
+
+def test_a_peer_that_takes_no_replies_has_no_more_made_for_it(broker, neighbour):
+    """A hundred fetches of a megabyte each, asked for at once: one or two are in memory."""
+    create_topic(broker.kafka, "large")
+    with KafkaClient(broker.kafka) as client:
+        tp = TopicPartition("large", 0)
+        for _ in range(4):
+            record = Record(0, time.time_ns() // 1_000_000, None, bytes(900_000))
+            client.produce(tp, encode_batch([record]))
+    wanted = [FetchTopic("large", [FetchPartition(0, partition_max_bytes=1 << 20)])]
+    fetch = FetchRequest(-1, 0, 1, 1 << 20, 0, topics=wanted)
+    requests = b"".join(b"".join(encode_request(fetch, 11, n, "greedy")) for n in range(100))
+    outgoing = broker.service.broker.outgoing
+    before = resident_bytes()
+    with connect(broker.kafka) as door:
+        door.sendall(requests)
+        until(lambda: any(map(is_stopped, list(links_of(broker)))), "it writes no more", PATIENCE_S)
+        say(broker.kafka, api_versions(1))  # behind it, so what it would have done is done
+        assert 0 < outgoing.unsent_bytes < 4_000_000
+        assert resident_bytes() - before < 40_000_000
+        for number in range(100):
+            assert struct.unpack_from(">i", read_reply(door))[0] == number
+    until(lambda: outgoing.unsent_bytes == 0, "all is taken", PATIENCE_S)

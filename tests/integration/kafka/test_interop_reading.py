@@ -11,8 +11,11 @@ import confluent_kafka
 import kafka
 import pytest
 
+from cordwood.decide.roll import RollReason
+from cordwood.model import TopicPartition
 from cordwood.testing import Broker
 from support.kafka_clients import LIBRARIES, PATIENCE_S, Confluent, Kcat, Sent, create_topic, kcat
+from support.logs import a_batch, an_empty_batch, headers_of
 
 NAMES = map("topic-{}".format, itertools.count())
 FIRST_MS = 1_700_000_000_000
@@ -202,3 +205,19 @@ def test_what_was_written_is_there_after_a_restart(tmp_path):
         assert Confluent().read(broker.kafka, topic, 50, offset=150) == records[150:]
     finally:
         broker.stop()
+
+
+@by_library
+def test_segments_that_compaction_emptied_are_passed_over(broker, topic, client):
+    """Dozens in a row: librdkafka gives up after about ten answers that hold no record."""
+    partition = broker.service.broker.store.partition(TopicPartition(topic, 0))
+
+    def fill() -> None:
+        for number in range(60):
+            batch = a_batch(b"v%d" % number) if number in {0, 59} else an_empty_batch()
+            partition.append(batch, headers_of(batch))
+            partition.roll(RollReason.DEMAND)
+        partition.publish()
+
+    broker.run(lambda: broker.service.broker.topics.on_writer(fill))
+    assert [got.value for got in client.read(broker.kafka, topic, 2)] == [b"v0", b"v59"]

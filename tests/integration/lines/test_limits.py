@@ -96,7 +96,7 @@ def test_slow_loris_is_idle_however_it_drips(door: str):
     with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
         with Wire(broker.address(door)) as loris:
             until(lambda: doors(broker)[door] == 1, "it is connected")
-            for byte in b"GET /metrics HTTP/1.1 and so on ":
+            for byte in b"GET_ACK and so on, never a newline":
                 loris.send(bytes([byte]))
                 clock.advance(3_000)
             until(lambda: doors(broker)[door] == 0, "the drip is cut off")

@@ -6,10 +6,16 @@ import http.client
 import json
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 from cordwood.broker.metrics import METRICS
+from cordwood.broker.pipeline import PipelineState
+from cordwood.cli.app import app
+from cordwood.client.http import HttpClient
 from cordwood.testing import Broker
+from support.crash import FailingFiles
 from support.lines import Wire, ask, high_watermark, http_get, numbered, parse, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -43,6 +49,8 @@ def exercise(broker: Broker) -> None:
         wire.send(numbered(91, 101)).acked(100)
         wire.send(b"bad line\n")
     until(lambda: high_watermark(broker.control, "dead_letter") == 1, "the dead letter is there")
+    with Wire(broker.control) as stranger:
+        stranger.send(b"GET / HTTP/1.1\r\n\r\n").rest()
     ask(broker.control, "CUT append")
     ask(broker.control, "PUT old one")
     ask(broker.control, "CONFIGURE old retention.ms=0")
@@ -132,25 +140,120 @@ def test_one_http_connection_answers_many_requests(broker: Broker):
 def test_pipelined_http_requests_are_answered_in_order(broker: Broker):
     """Two requests in one write: two answers."""
     with Wire(broker.http) as wire:
-        one = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
-        last = b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        one = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        last = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         said = wire.send(one + last).rest()
     assert said.count(b"HTTP/1.1 200") == 2
     assert said.index(b"alive") < said.index(b"disk_full")
 
 
 def test_malformed_http_is_refused_without_a_traceback(broker: Broker):
-    """Noise, endless headers and a huge body each get a status and an end."""
-    for noise in (
-        b"\0\1\2\3\r\n\r\n",
-        b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000,
-        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n",
-        b"G\r\n\r\n",
+    """Noise, endless headers and a huge body each get a status, JSON that says why, and an end."""
+    post = b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for noise, status in (
+        (b"\0\1\2\3\r\n\r\n", b"400"),
+        (b"G\r\n\r\n", b"400"),
+        (b"GET  HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET //[ HTTP/1.1\r\nhost: localhost\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000, b"431"),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 17_000 + b"\r\n\r\n", b"431"),
+        (post + b"content-length: 99999999999\r\n\r\n", b"413"),
+        (post + b"content-length: 17000000\r\n\r\n" + b"x" * 17_000_000, b"413"),
+        (post + b"transfer-encoding: gzip\r\n\r\n", b"501"),
     ):
         with Wire(broker.http) as wire:
-            try:
-                said = wire.send(noise).end().rest()
-            except OSError:
-                continue  # the end came while we spoke
-            assert said == b"" or said.startswith(b"HTTP/1.1 4"), noise[:40]
+            said = wire.send(noise).end().rest()
+        assert said.startswith(b"HTTP/1.1 " + status), noise[:60]
+        told = json.loads(said.partition(b"\r\n\r\n")[2])
+        assert set(told) == {"error", "message"}
     assert http_get(broker.http, "/healthz")[0] == 200
+
+
+def test_a_failed_sync_is_told_by_everything_that_shows_health(caplog: pytest.LogCaptureFixture):
+    """The partition takes no writes: readyz, metrics, the log, the API and the CLI all say so."""
+    files = FailingFiles()
+    with Broker(files=files) as broker:
+        for topic in ("sick", "well"):
+            assert ask(broker.control, f"PUT {topic} one") == b"OK"
+        files.refused, files.under = {"sync_data"}, "sick-0"
+        assert ask(broker.control, "PUT sick two").startswith(b"ERR PARTITION_OFFLINE ")
+        assert ask(broker.control, "PUT sick three").startswith(b"ERR PARTITION_OFFLINE ")
+        status, body = http_get(broker.http, "/readyz")
+        assert (status, list(json.loads(body)["offline_partitions"])) == (503, ["sick-0"])
+        assert "a sync failed" in json.loads(body)["offline_partitions"]["sick-0"]
+        found = scrape(broker)
+        sick = (("partition", "0"), ("topic", "sick"))
+        assert found["cordwood_partition_offline"] == {sick: 1}
+        assert len([r for r in caplog.records if "partition.read_only" in r.message]) == 1
+        _, body = http_get(broker.http, "/api/topics?name=sick")
+        (problem,) = json.loads(body)["topics"][0]["problems"]
+        assert (problem["partition"], problem["state"]) == (0, "read-only")
+        assert ask(broker.control, "GET sick") == b"OK one"
+        assert ask(broker.control, "PUT well two") == b"OK"
+        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert told.exit_code == 5
+        assert "sick-0: a sync failed" in told.output
+        told = CliRunner().invoke(app, ["topic", "list", "--broker", broker.kafka])
+        states = {words[0]: words[-1] for words in map(str.split, told.output.splitlines())}
+        assert (states["sick"], states["well"]) == ("read-only", "online")
+        told = CliRunner().invoke(app, ["topic", "describe", "sick", "--broker", broker.kafka])
+        assert "sick-0 read_only: a sync failed" in told.output
+        files.refused = set()
+
+
+def test_a_groups_lag_is_in_the_metrics_the_api_and_check():
+    """Also of groups nobody registered."""
+    with Broker(durability="os") as broker:
+        for n in range(3):
+            ask(broker.control, f"PUT jobs {n}")
+        cursor = {"action": "reset", "topic": "jobs", "reader": "g", "partition": 0, "offset": 1}
+        HttpClient(broker.http).post("/api/readers", cursor)
+        found = scrape(broker)
+        labels = (("group", "g"), ("topic", "jobs"))
+        assert found["cordwood_group_lag_records"] == {labels: 2}
+        assert found["cordwood_group_lag_records_max"] == {labels: 2}
+        assert found["cordwood_group_lags_left_out"] == {(): 0}
+        _, body = http_get(broker.http, "/api/groups?group=g")
+        (row,) = json.loads(body)["groups"]
+        assert (row["offset"], row["end_offset"], row["lag"]) == (1, 3, 2)
+        for lag, exit_code in (("1", 5), ("2", 0)):
+            told = CliRunner().invoke(app, ["check", "--broker", broker.kafka, "--lag", lag])
+            assert (told.exit_code, "g on jobs" in told.output) == (exit_code, True)
+
+
+def test_a_pipeline_that_is_down_and_a_job_that_died_are_in_the_metrics():
+    """What their alerts ask for: wanted, up, and each job by its name."""
+    with Broker(durability="os") as broker:
+        facts = broker.service.broker.pipeline
+        facts.is_wanted, facts.state = True, PipelineState.UP
+        facts.take_report(
+            {"route": {"open": True}, "compact": {"open": False, "failed": 2, "error": "x"}}
+        )
+        route, compact = (("name", "route"),), (("name", "compact"),)
+        found = scrape(broker)
+        assert found["cordwood_pipeline_wanted"] == found["cordwood_pipeline_up"] == {(): 1}
+        assert found["cordwood_pipeline_job_up"] == {route: 1, compact: 0}
+        assert found["cordwood_pipeline_job_failures_total"] == {route: 0, compact: 2}
+        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (told.exit_code, "compact: x" in told.output) == (5, True)
+        facts.state, facts.detail = PipelineState.WAITING, "ended with code 7"
+        found = scrape(broker)
+        assert (found["cordwood_pipeline_wanted"], found["cordwood_pipeline_up"]) == (
+            {(): 1},
+            {(): 0},
+        )
+        assert found["cordwood_pipeline_job_up"] == {route: 0, compact: 0}
+        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (told.exit_code, "pipeline: ended with code 7" in told.output) == (5, True)
+
+
+def test_a_quarantined_delivery_is_in_the_metrics_and_in_check():
+    """Its query waits; everybody else is served."""
+    with Broker(durability="os") as broker:
+        assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 0}
+        broker.service.broker.gate.quarantined["q"] = "a-0 is offline"
+        assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 1}
+        assert http_get(broker.http, "/readyz")[0] == 200
+        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (told.exit_code, "q: a-0 is offline" in told.output) == (5, True)

@@ -19,7 +19,7 @@ DOORS = ("ingress", "control", "http")
 ASK = {
     "ingress": (b"HELLO tls\n", b"OK tls 0 0"),
     "control": (b"GET_ACK nowhere\n", b"ERR UNKNOWN_TOPIC"),
-    "http": (b"GET /healthz HTTP/1.0\r\nhost: x\r\n\r\n", b"HTTP/1.1 200"),
+    "http": (b"GET /healthz HTTP/1.0\r\nhost: localhost\r\n\r\n", b"HTTP/1.1 200"),
 }
 
 

@@ -15,7 +15,17 @@ def spark():
         conf["spark.jars"] = jars
     running = session("tests", master="local[2]", conf=conf)
     yield running
+    unlabelled = [name for name, label in jobs_of_ours(running) if not label]
     running.stop()
+    assert not unlabelled, "Spark's UI does not say what these jobs are"
+
+
+def jobs_of_ours(spark):
+    """Where each job was started in our own code, and what Spark's UI says of it."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    for job in (jobs.apply(at) for at in range(jobs.size())):
+        if "/cordwood/pipeline/" in job.name():
+            yield job.name(), job.description().isDefined()
 
 
 @pytest.fixture

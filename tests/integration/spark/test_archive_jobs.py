@@ -12,6 +12,7 @@ import pytest
 from cordwood.batch.records import encode_batch, encode_marker
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
+from cordwood.client.storage import open_depot
 from cordwood.config import KEEP_ALL
 from cordwood.decide.archive import Problem
 from cordwood.errors import CorruptionError, TopicExists
@@ -19,7 +20,6 @@ from cordwood.model import Codec, Header, Record, TopicPartition
 from cordwood.pipeline import archive as job
 from cordwood.pipeline.archive import Request, create_archive
 from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.depot import open_depot
 from cordwood.pipeline.restore import restore_archive
 from cordwood.pipeline.shelf import Shelf, list_shelves
 from cordwood.testing import Broker
@@ -141,10 +141,10 @@ def test_records_and_cursors_come_back_as_they_were(yard):
     assert max(r.timestamp_ms for r in yard.records("past")) == START_MS + 110
 
 
-def test_an_object_store_is_as_good_as_a_directory(yard):
+def test_an_object_store_is_as_good_as_a_directory(yard, tmp_path):
     """Written by tasks, read back, verified, restored, all through the library of stores."""
     pytest.importorskip("obstore")
-    yard.depot = open_depot(f"file://{yard.broker.data}/bucket")
+    yard.depot = open_depot(f"file://{tmp_path}/bucket")
     yard.produce("t", (0, a_batch(0, 100)))
     yard.cut("t")
     entries = yard.archive("t", bundle_records=40, parquet=True)
@@ -214,7 +214,7 @@ def test_a_run_that_dies_is_finished_by_the_next(yard, step, monkeypatch):
     target, name = {
         "manifest": (Shelf, "write_manifest"),
         "place": (Shelf, "place"),
-        "tell": (BrokerApi, "record_bundles"),
+        "tell": (BrokerApi, "record_bundle"),
     }[step]
     with monkeypatch.context() as broken:
         broken.setattr(target, name, die)
@@ -256,7 +256,7 @@ def test_a_bundle_is_read_by_tar_and_json_alone(yard):
     yard.cut("t")
     (entry,) = yard.archive("t", parquet=True)
     shelf = yard.shelf("t")
-    with shelf.open(entry.bundle) as bundle:
+    with shelf.open(entry.bundle, entry.sha256) as bundle:
         data = bundle.read()
     assert hashlib.sha256(data).hexdigest() == entry.sha256
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -268,7 +268,7 @@ def test_a_bundle_is_read_by_tar_and_json_alone(yard):
     assert [line.split(b"|")[0] for line in lines] == [b"%d" % seq for seq in range(1, 11)]
     import pyarrow.parquet as pq
 
-    with shelf.open(entry.bundle.replace(".tar.gz", ".parquet")) as file:
+    with shelf.open(entry.bundle.replace(".tar.gz", ".parquet"), entry.parquet_sha256) as file:
         table = pq.read_table(io.BytesIO(file.read()))
     assert table.column("offset").to_pylist() == list(range(10))
 
@@ -292,13 +292,28 @@ def test_reclaim_waits_for_the_archive(yard):
     assert status.bundle.endswith(entry.bundle)
 
 
+def test_a_restore_into_a_topic_that_was_deleted_meanwhile_delivers_again(yard):
+    """A topic is its id: what was restored before went with the one that was deleted."""
+    yard.produce("t", (0, a_batch(0, 30)))
+    yard.cut("t")
+    yard.archive("t")
+    assert yard.restore("t", "back").records == 30
+    assert len(yard.records("back")) == 30
+    with KafkaClient(yard.broker.kafka) as client:
+        client.delete_topic("back")
+    assert yard.restore("t", "back").records == 30
+    assert len(yard.records("back")) == 30
+    assert yard.restore("t", "back").records == 30  # again into the same: nothing is repeated
+    assert len(yard.records("back")) == 30
+
+
 def test_a_flipped_byte_stops_a_restore(yard):
     """Nothing comes back from an archive that does not hold."""
     yard.produce("t", (0, a_batch(0, 10)))
     yard.cut("t")
     (entry,) = yard.archive("t")
     shelf = yard.shelf("t")
-    with shelf.open(entry.bundle) as bundle:
+    with shelf.open(entry.bundle, entry.sha256) as bundle:
         data = bytearray(bundle.read())
     data[len(data) // 2] ^= 4
     yard.depot.put(f"{shelf.home}/{entry.bundle}", io.BytesIO(bytes(data)))

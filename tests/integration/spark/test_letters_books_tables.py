@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from unittest.mock import ANY
 
 import confluent_kafka
 import pytest
@@ -146,6 +147,34 @@ def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
     bench.replay(**said, watch=lambda *each: seen.append(each))
     assert seen == [(2, 3), (3, 3)], "what is left is what the progress is of"
     assert [r.value for r in bench.read("back")] == [b"letter %d" % i for i in range(7)]
+
+
+def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench, monkeypatch):
+    """Letters of a partition stand in the target as they stood there, keyless ones too."""
+    monkeypatch.setattr("cordwood.pipeline.replay.TASK_RECORDS_MIN", 5)
+    monkeypatch.setattr("cordwood.pipeline.replay.parallelism", lambda _: 6)
+    for partition in (0, 1):
+        rows = [
+            (None if number % 3 else b"k", b"%d-%02d" % (partition, number), ())
+            for number in range(30)
+        ]
+        bench.put("dead_letter", rows, partition, partitions=2)
+    bench.put("back", [], partitions=3)
+    assert bench.replay(topic="dead_letter", to="back") == (ANY, 60, 60)
+    found = [[r.value for r in bench.read("back", partition)] for partition in range(3)]
+    assert sum(map(len, found)) == len({value for values in found for value in values}) == 60
+    for values in found:
+        for source in (b"0-", b"1-"):
+            mine = [value for value in values if value.startswith(source)]
+            assert mine == sorted(mine)
+    jobs = bench.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    tasks = [
+        job.numTasks()
+        for job in (jobs.apply(at) for at in range(jobs.size()))
+        if "replay dead_letter to back, 0 of 60 letters)" in job.description().toString()
+    ]
+    assert tasks == [6]
+    assert bench.replay(topic="dead_letter", to="back").replayed == 0
 
 
 def test_a_preview_sends_nothing_and_a_bad_expression_is_refused(bench):

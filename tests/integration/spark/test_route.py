@@ -124,7 +124,7 @@ def test_of_two_drivers_one_is_refused(spark, broker):
             with pytest.raises(StaleDelivery):
                 api.deliver("route.append", 99, "zombie", [], [zombie])
             assert api.deliver("other", 0, "moved", [], [Cursor(READER, "append", 0, 1, 1)])
-            api.advance("append", 0, READER, 2)  # somebody else took the next record
+            api.reset("append", 0, READER, 0)  # somebody else moved the cursor
         send(broker, ("jobs.a", "2"))
         wait_until(lambda: running.failure() is not None, "the query ends", WAIT_S)
         why = running.failure()

@@ -153,6 +153,31 @@ def test_a_stream_repeats_no_batch_whatever_its_checkpoint_forgot(spark, broker,
     assert staged(broker) == []
 
 
+def test_batches_fit_max_message_bytes_and_one_record_that_does_not_is_named(spark, broker):
+    """Tasks cut batches to the topic's limit; what cannot be cut fails with one clear sentence."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
+    new = confluent_kafka.admin.NewTopic("small", 1, config={"max.message.bytes": "5000"})
+    admin.create_topics([new])["small"].result(30)
+    write(spark.range(300).selectExpr("repeat('x', 100) value").coalesce(1), broker, topic="small")
+    assert len(rows(spark, broker, "small", "value")) == 300
+    with pytest.raises(Exception, match=r"topic small takes max\.message\.bytes=5000 at most"):
+        write(spark.sql("select repeat('x', 6000) value"), broker, topic="small")
+    assert len(rows(spark, broker, "small", "value")) == 300
+    assert staged(broker) == []
+
+
+def test_a_batch_written_again_after_its_topic_was_deleted_is_written_again(spark, broker):
+    """Once per topic id: the same query and batch fill the new topic, and once."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
+    frame = spark.range(10).selectExpr("cast(id as string) value")
+    said = {"topic": "renewed", "queryId": "q-renewed", "batchId": "3"}
+    for _ in range(2):
+        write(frame, broker, **said)
+        write(frame, broker, **said)
+        assert len(rows(spark, broker, "renewed", "value")) == 10
+        admin.delete_topics(["renewed"])["renewed"].result(30)
+
+
 def test_a_checkpoint_restored_from_long_ago_is_refused(spark, broker, tmp_path):
     """Otherwise records would be skipped in silence."""
     checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
@@ -174,7 +199,7 @@ def test_what_cannot_be_reached_is_uploaded(spark, broker, monkeypatch):
     from cordwood.pipeline.staging import Yard
 
     status = BrokerApi.status
-    monkeypatch.setattr(BrokerApi, "status", lambda self: {**status(self), "lock_inode": -1})
+    monkeypatch.setattr(BrokerApi, "status", lambda self: {**status(self), "data": "/not/here"})
     from pyspark.sql.types import StructType
 
     from cordwood.pipeline.sink import TopicWriter

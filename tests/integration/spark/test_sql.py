@@ -157,6 +157,77 @@ def test_a_topic_that_may_be_read_twice_is_not_narrowed(spark, text):
     assert "t" not in read_statement(spark, text, ["t", "u"]).alone
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("select key_text, offset from t", ("key", "offset")),
+        ("select count(*) from t", ("offset",)),
+        ("select Value from t where `partition` = 1", ("value", "partition")),
+        ("select t.key_text -- don't stop\n from t order by offset", ("key", "offset")),
+        ("select key_text /* it's */ from t where value_text = 'a'", ("key", "value")),
+        (r"select r'\', key_text from t where value_text = 'it''s'", ("key", "value")),
+        ('select key_text from t where "it\'s" = value_text', ("key", "value")),
+        ("select 'timestamp headers *' from t", ("offset",)),
+        ("select a.offset from t a join u b using (Key)", ("key", "offset")),
+        ("select 1 from t where exists (select value_text from u)", ("value",)),
+        ("select max(offset) over (partition by key_text) from t", ("key", "offset")),
+        ("select filter(headers, h -> h.key = value_text) from t", ("key", "value", "headers")),
+    ],
+)
+def test_only_the_columns_a_statement_uses_are_decoded(spark, text, columns):
+    """By the parser's plan: a comment, a raw string or a quoted name cannot hide or feign one."""
+    assert read_statement(spark, text, ["t", "u"]).columns == columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from t",
+        "select t.* from t",
+        "table t",
+        "select 1 from t where key in (table u)",
+        "select 1 from t natural join u",
+        "select identifier('key_' || 'text') from t",
+        "select offset, count(*) over w from t window w as (partition by key_text)",
+        "select * from (select topic, key from t) pivot (count(1) for topic in ('t'))",
+    ],
+)
+def test_all_columns_are_decoded_when_it_cannot_be_told(spark, text):
+    """Better slow than wrong."""
+    assert len(read_statement(spark, text, ["t", "u"]).columns) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("select * from `orders.eu` e, `o-1` f", {"o-1", "orders.eu"}),
+        ("select 'dead' from Orders -- from dead", {"orders"}),
+        ("select orders.key from orders", {"orders"}),
+        ("select 1", set()),
+        ("explain select * from orders -- don't\n join dead", {"orders", "dead"}),
+        ("cache table orders", {"orders"}),
+        ("describe orders", {"orders"}),
+        ("create temporary view v as select 'dead' x from orders -- it's", {"orders"}),
+    ],
+)
+def test_topics_are_found_by_whole_names(spark, text, named):
+    """Not inside other names, texts or comments, in queries and in commands."""
+    topics = ["orders", "orders.eu", "order", "o-1", "dead"]
+    assert read_statement(spark, text, topics).topics == named
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select key_text -- don't\n from u where offset = 1 and value_text <> 'a'",
+        r"select key_text from u where offset = 1 and value_text <> r'\'",
+    ],
+)
+def test_a_comment_or_a_raw_string_hides_no_column(topics, text):
+    """It was found by a search of the text, and everything after the quote was lost to it."""
+    assert said(topics, text) == '{"key_text": "k2"}\n'
+
+
 def test_a_filter_on_offsets_reads_little(topics):
     """Ten records of two thousand are asked for, and no more leave the source."""
     frame = topics.query("select key, offset from t where offset >= 995")
@@ -241,6 +312,8 @@ def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark, monkeyp
         jobs = tracker.getJobIdsForGroup(f"few-{rows}")
         stages = [stage for job in jobs for stage in tracker.getJobInfo(job).stageIds]
         counts[rows] = [tracker.getStageInfo(stage).numTasks for stage in stages]
+    for name in ("spark.jobGroup.id", "spark.job.description"):
+        spark.sparkContext.setLocalProperty(name, None)  # the session is shared
     assert max(counts[5]) == 1
     assert max(counts[6]) > 1
 

@@ -2,9 +2,12 @@
 
 import pytest
 
+from cordwood.client.kafka import KafkaClient
 from cordwood.model import TopicPartition
-from cordwood.spark import topic_stream
+from cordwood.spark import lag, topic_stream
+from cordwood.testing import Broker
 from support.datadir import HandMade, records
+from support.lines import ask
 
 pytestmark = pytest.mark.spark
 
@@ -97,6 +100,7 @@ def test_a_running_query_follows_appends_and_shows_its_lag(spark, data, log):
         followed = spark.sql("select offset from followed order by offset").collect()
         assert [row.offset for row in followed] == list(range(105))
         assert "105" in str(query.lastProgress["sources"][0]["latestOffset"])
+        assert lag(query) == {"t-0": 0}
     finally:
         query.stop()
 
@@ -118,3 +122,33 @@ def test_lost_records_fail_the_query_by_name(spark, data, log, tmp_path):
     log.reclaim(100, purge=True)
     with pytest.raises(StreamingQueryException, match="offsets 110 to 120 were reclaimed"):
         run(frame, checkpoint, out)
+
+
+def test_a_checkpoint_of_a_recreated_topic_stops_the_query_or_reads_it_whole(spark, tmp_path):
+    """Ten records were read, the topic came back with 25: a sentence, or all 25, never 15."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    with (
+        Broker(tmp_path / "served", durability="os") as broker,
+        KafkaClient(broker.kafka) as client,
+    ):
+
+        def stream(fail):
+            roads = {"broker": broker.kafka, "path": str(broker.data)}
+            chosen = {"columns": ["offset"], "startingOffsets": "earliest"}
+            return topic_stream(spark, "t", **roads, **chosen, failOnDataLoss=fail)
+
+        put_all(broker, 10)
+        run(stream("true"), checkpoint, out)
+        assert offsets(spark, out) == list(range(10))
+        client.delete_topic("t")
+        put_all(broker, 25)
+        with pytest.raises(Exception, match="topic t was deleted and created again"):
+            run(stream("true"), checkpoint, out)
+        assert offsets(spark, out) == list(range(10))
+        run(stream("false"), checkpoint, out)
+        assert offsets(spark, out) == sorted([*range(10), *range(25)])
+
+
+def put_all(broker, count):
+    for number in range(count):
+        assert ask(broker.control, f"PUT t {number}") == b"OK"

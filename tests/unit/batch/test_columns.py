@@ -12,7 +12,6 @@ from cordwood.batch.columns import (
     Spans,
     decode_columns,
     encode_columns,
-    is_keyed,
     plan_batches,
 )
 from cordwood.batch.header import DELETE_HORIZON_BIT, check_batches, parse_headers
@@ -152,7 +151,7 @@ def test_lies_behind_a_right_checksum_are_corruption(lie):
     with pytest.raises(CorruptBatch):
         decode_columns(LIES[lie])
     with pytest.raises(CorruptBatch):
-        is_keyed(encode_batch(sample_records(3)) + LIES[lie])
+        decode_columns(encode_batch(sample_records(3)) + LIES[lie])
 
 
 @pytest.mark.parametrize(
@@ -184,14 +183,6 @@ def test_a_bomb_stops_at_the_bound():
     data = encode_batch([Record(0, 0, None, bytes(5_000_000))], codec=Codec.LZ4)
     with pytest.raises(CorruptBatch, match="inflate"):
         decode_columns(data, size_max=1_000_000)
-
-
-def test_compacted_topics_can_refuse_records_without_a_key():
-    """An empty key is a key."""
-    keyed = encode_batch([Record(0, 0, b"", b"v")], codec=Codec.SNAPPY)
-    assert is_keyed(keyed)
-    keyless = encode_batch([Record(0, 0, b"k", b"v"), Record(1, 0, None, b"v")])
-    assert not is_keyed(keyless)
 
 
 # --- encoding -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from cordwood.batch.header import (
     stamp_append_time,
 )
 from cordwood.batch.records import decode_batch, encode_batch, encode_marker
-from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
+from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord, UnsupportedCompression
 from cordwood.model import Codec, TimestampType
 from support.batches import sample_records
 
@@ -128,7 +128,6 @@ def test_a_wrong_checksum_is_corrupt():
         (57, ">i", 0, "0 records"),
         (57, ">i", -1, "-1 records"),
         (23, ">i", 7, "up to 7"),
-        (21, ">h", 5, "unknown codec 5"),
         (21, ">h", 0x20, "control"),
         (21, ">h", 0x40, "delete horizon"),
         (53, ">i", -1, "epoch and a sequence"),
@@ -139,6 +138,12 @@ def test_what_no_client_may_claim_is_refused(position, layout, value, says):
     """An intact header with a lie in it: count, codec, control, horizon, half a producer."""
     with pytest.raises(InvalidRecord, match=says):
         check_batches(altered(position, layout, value), LIMIT)
+
+
+def test_a_codec_nobody_defined_is_refused_as_such():
+    """Kafka has a code for it, and clients know it as final."""
+    with pytest.raises(UnsupportedCompression, match="unknown codec 5"):
+        check_batches(altered(21, ">h", 5), LIMIT)
 
 
 def test_a_transaction_without_producer_is_refused():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cordwood.broker.compaction import LEASE_MS
-from cordwood.errors import InvalidManifest, StaleManifest
-from cordwood.pipeline.compact import Lookout, in_process
+from cordwood.errors import CorruptionError, InvalidManifest, StaleManifest
+from cordwood.model import TopicPartition
+from cordwood.pipeline.compact import Lookout, in_process, run_due
 from support.compaction import TP, Yard
+from support.stores import append_sealed
 
 BEGIN = {"action": "begin", "topic": None, "demand": False, "dry": False}
 
@@ -67,12 +69,16 @@ def test_released_a_partition_may_be_given_out_at_once(yard):
     assert yard.state().failures == 0
 
 
+def report_failure(yard, order, error):
+    """As the job that was given the order."""
+    where = {"topic": "t", "partition": 0, "lease": order["lease"]}
+    yard.post("/api/compaction", {"action": "fail", **where, "error": error})
+
+
 def test_failures_are_remembered_through_a_restart(yard, tmp_path):
     """Kafka forgets; and so a broken partition fails again at every start."""
-    begin(yard)
-    yard.post(
-        "/api/compaction", {"action": "fail", "topic": "t", "partition": 0, "error": "no space"}
-    )
+    (order,) = begin(yard)
+    report_failure(yard, order, "no space")
     yard.close()
     with Yard(tmp_path / "data", clock=yard.clock) as again:
         assert (again.state().failures, again.state().error) == (1, "no space")
@@ -81,7 +87,9 @@ def test_failures_are_remembered_through_a_restart(yard, tmp_path):
 
 def test_a_success_ends_the_quarantine(yard):
     """An operator may try at any time."""
-    yard.post("/api/compaction", {"action": "fail", "topic": "t", "partition": 0, "error": "x"})
+    (order,) = begin(yard)
+    report_failure(yard, order, "x")
+    assert yard.state().failures == 1
     yard.compact_well()
     assert (yard.state().failures, yard.desk.quarantined()) == (0, {})
 
@@ -139,3 +147,29 @@ def test_the_lookout_waits_its_delay_and_then_its_interval(yard):
         looked.append(lookout.look(yard, in_process) is not None)
     assert looked == [False, False, True, False, False, True]
     assert yard.state().passes == 1
+
+
+def test_a_partition_that_cannot_be_ordered_keeps_no_other_from_its_order(yard):
+    """It is quarantined by name; before, the leases of the others were lost with it."""
+    yard.store.create_topic("z", 1, {"cleanup.policy": "compact"})
+    append_sealed(yard.store, "aab", tp=TopicPartition("z", 0))
+
+    def unreadable(start, end):
+        raise CorruptionError("its .txnindex is damaged")
+
+    yard.store.partition(TP).aborted = unreadable
+    assert [order["topic"] for order in begin(yard)] == ["z"]
+    assert yard.desk.quarantined() == {TP: "its .txnindex is damaged"}
+    assert begin(yard) == []
+
+
+def test_a_damaged_segment_is_not_compacted_and_quarantines_its_partition(yard):
+    """What cannot be read cannot be rewritten: the files stay as they are."""
+    log = yard.store.data / str(TP) / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    (outcome,) = run_due(yard, in_process)
+    assert outcome.error
+    assert list(yard.desk.quarantined()) == [TP]
+    assert log.read_bytes() == data

@@ -8,19 +8,16 @@ import shutil
 
 import pytest
 
-from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.broker import gate as gate_module
-from cordwood.broker import staged as staged_files
-from cordwood.broker.gate import Delivery, Gate, Part, plan_appends
-from cordwood.broker.staged import Leftover, plan_sweep
-from cordwood.errors import DiskFull, RequestError, StaleDelivery, UnknownJob
-from cordwood.meta.keys import ReaderPartition
-from cordwood.model import Record, TopicPartition
+from cordwood.batch.records import encode_batch
+from cordwood.broker import appends as appends_module
+from cordwood.broker.gate import Gate
+from cordwood.decide.delivery import Part
+from cordwood.errors import DiskFull, OffsetOutOfRange, RequestError, StaleDelivery, UnknownJob
+from cordwood.log.staging import StagingArea
+from cordwood.model import Record
 from cordwood.scenario.stage import wait_until
 from cordwood.testing import Broker
-from support.stores import headers_of
-
-READER = ReaderPartition("route", "in", 0)
+from support.deliveries import a_delivery, cursor, deliver, stage, staged, words
 
 
 class Crash(BaseException):
@@ -30,59 +27,19 @@ class Crash(BaseException):
 @pytest.fixture
 def broker(tmp_path):
     with Broker(tmp_path / "data", durability="os") as running:
-        topics = running.service.broker.topics
-        running.run(lambda: topics.ensure("in", explicit=True))  # cursors go with their topic
+        running.run(lambda: fill_source(running))
         yield running
 
 
-def stage(broker, job, **files):
-    """Files of one batch per word under the job's staging."""
-    directory = broker.data / "staging" / job
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, words in files.items():
-        batches = (encode_batch([Record(0, 1, b"k", word.encode())]) for word in words.split())
-        (directory / name).write_bytes(b"".join(batches))
-
-
-def a_delivery(batch=0, *, job="job", start=None, end=10, parts=None):
-    parts = parts or [Part("a", 0, "x"), Part("b", 0, "y"), Part("a", 0, "z")]
-    starts = {} if start is None else {READER: start}
-    return Delivery("q", batch, job, parts, {READER: end}, starts)
-
-
-def deliver(broker, delivery):
-    return broker.run(lambda: gate_of(broker).deliver(delivery))
+async def fill_source(broker):
+    """Cursors go with their topic, and stand within what it holds."""
+    topic = await broker.service.broker.topics.ensure("in", explicit=True)
+    records = [Record(offset, 1, b"k", b"v") for offset in range(1000)]
+    await broker.service.broker.produce.append(topic.partition(0), encode_batch(records))
 
 
 def gate_of(broker) -> Gate:
     return broker.service.broker.gate
-
-
-def words(broker, topic):
-    """What a reader finds, in order."""
-    store = broker.service.broker.store
-    if topic not in store.topics:
-        return []
-    partition = store.partition(TopicPartition(topic, 0))
-    found, offset = [], 0
-    while offset < partition.high_watermark:
-        part = partition.read(offset, 1 << 20)
-        position = 0
-        for header in headers_of(part.data):
-            found += [record.value.decode() for record in decode_batch(part.data, position)]
-            position += header.size_bytes
-        offset = part.next_offset
-    return found
-
-
-def cursor(broker):
-    found = broker.service.broker.store.catalog.cursor(READER)
-    return found.offset if found else None
-
-
-def staged(broker):
-    room = broker.data / "staging"
-    return sorted(path.name for path in room.iterdir()) if room.exists() else []
 
 
 def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
@@ -116,6 +73,16 @@ def test_a_batch_older_than_the_last_is_refused(broker):
         deliver(broker, a_delivery(0))
 
 
+@pytest.mark.parametrize("end", [1001, 2**63, 10**40])
+def test_a_delivery_whose_cursor_is_past_the_end_is_refused_whole(broker, end):
+    """What a driver says it has read must be there; it appends nothing and moves nothing."""
+    stage(broker, "job", x="1", y="2", z="3")
+    with pytest.raises(OffsetOutOfRange, match="in-0 ends at offset 1000"):
+        deliver(broker, a_delivery(end=end))
+    assert words(broker, "a") == []
+    assert cursor(broker) is None
+
+
 def test_a_delivery_that_does_not_start_at_the_cursor_is_refused_whole(broker):
     """A second driver, or a zombie, appends nothing and moves nothing."""
     stage(broker, "job", x="1", y="2", z="3")
@@ -142,11 +109,20 @@ def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".hidden"])
 def test_no_name_leads_out_of_the_staging_area(broker, name):
-    """Jobs and uploaded files are plain names."""
-    with pytest.raises(RequestError, match="no job name"):
-        gate_of(broker).staging(name)
-    with pytest.raises(RequestError, match="no file name"):
-        broker.run(lambda: gate_of(broker).upload("job", name, b""))
+    """Jobs, uploaded files and the files of a delivery are plain names."""
+    for refused in (
+        lambda: gate_of(broker).upload(name, "file", b""),
+        lambda: gate_of(broker).discard(name),
+        lambda: gate_of(broker).deliver(a_delivery(job=name)),
+    ):
+        with pytest.raises(RequestError, match="no job name"):
+            broker.run(refused)
+    for refused in (
+        lambda: gate_of(broker).upload("job", name, b""),
+        lambda: gate_of(broker).deliver(a_delivery(parts=[Part("a", 0, name)])),
+    ):
+        with pytest.raises(RequestError, match="no file name"):
+            broker.run(refused)
 
 
 def test_discard_spares_what_a_delivery_still_needs(broker, monkeypatch):
@@ -166,37 +142,30 @@ STEPS = ("numbered", "written", "append 0", "append 1", "append 2", "appended", 
 
 def crash_at(gate, step, monkeypatch):
     """Die just before what follows that step."""
-    monkeypatch.setattr(gate_module, "APPEND_BYTES", 1)  # every part is an append of its own
-    append, calls = gate._append, []
+    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)  # every part is an append of its own
+    append, calls = gate._appender._append_run, []
 
     async def dying_append(*arguments):
         if step == f"append {len(calls)}":
             raise Crash(step)
         calls.append(step)
-        await append(*arguments)
+        return await append(*arguments)
 
     def die(*_):
         raise Crash(step)
 
-    async def die_later(_, record):
-        if not record["done"]:
-            raise Crash(step)
-
-    async def die_forgetting(_):
+    async def die_later(*_):
         raise Crash(step)
 
-    monkeypatch.setattr(gate, "_append", dying_append)
+    monkeypatch.setattr(gate._appender, "_append_run", dying_append)
     if step == "numbered":
         monkeypatch.setattr(gate, "_write_down", die)
     elif step == "written":
         monkeypatch.setattr(gate, "_finish", die_later)
     elif step == "appended":
-        keep = gate._catalog.put_sink
-        monkeypatch.setattr(
-            gate._catalog, "put_sink", lambda q, r, *c: die() if r["done"] else keep(q, r, *c)
-        )
+        monkeypatch.setattr(gate, "_note_done", die_later)
     elif step == "done":
-        monkeypatch.setattr(gate, "_forget", die_forgetting)
+        monkeypatch.setattr(gate, "_forget", die_later)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -237,7 +206,7 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
 
     async def ask_leave_and_ask_again():
         is_submitted, may_end = asyncio.Event(), asyncio.Event()
-        submit = gate._produce.submit
+        submit = gate._appender._produce.submit
 
         async def slow(*arguments, **options):
             outcome = submit(*arguments, **options)
@@ -245,7 +214,7 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
             await may_end.wait()
             return await outcome
 
-        monkeypatch.setattr(gate._produce, "submit", slow)
+        monkeypatch.setattr(gate._appender._produce, "submit", slow)
         first = asyncio.ensure_future(gate.deliver(a_delivery()))
         await is_submitted.wait()
         first.cancel()
@@ -259,27 +228,19 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
     assert (words(broker, "a"), words(broker, "b")) == (["1", "2", "4"], ["3"])
 
 
-def test_small_parts_are_appended_together_and_large_ones_alone():
-    """In their order, and none is left out."""
-    parts = [Part("a", 0, str(size), size_bytes=size) for size in (3, 4, 9, 1, 1)]
-    runs = [[part.size_bytes for part in run] for run in plan_appends(parts, 8)]
-    assert runs == [[3, 4], [9], [1, 1]]
-    assert list(plan_appends([], 8)) == []
-
-
 def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkeypatch):
     """Else the log would have their numbers, and the missing part would be taken for stored."""
     stage(broker, "job", x="1 2", y="3", z="4")
     gate = gate_of(broker)
-    monkeypatch.setattr(gate_module, "APPEND_BYTES", 1)
-    submit, failures = gate._produce.submit, [DiskFull("no space")]
+    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)
+    submit, failures = gate._appender._produce.submit, [DiskFull("no space")]
 
     def failing(partition, *arguments, **options):
         if partition.tp.topic == "a" and failures:
             raise failures.pop()
         return submit(partition, *arguments, **options)
 
-    monkeypatch.setattr(gate._produce, "submit", failing)
+    monkeypatch.setattr(gate._appender._produce, "submit", failing)
     with pytest.raises(DiskFull):
         deliver(broker, a_delivery())
     assert (words(broker, "a"), words(broker, "b")) == ([], ["3"])
@@ -290,24 +251,18 @@ def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkey
 # --- leftovers ------------------------------------------------------------------------------------
 
 
-def test_only_what_is_idle_for_long_and_promised_to_nobody_is_swept():
-    """A job that still writes, and one a delivery waits for, are spared."""
-    found = [Leftover("old", 11), Leftover("young", 10), Leftover("promised", 99)]
-    assert plan_sweep(found, {"promised"}, 10) == ["old"]
-
-
 def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
     """Old parts of a job that goes on writing do not make it a dead one."""
     for job, ages_s in (("at-work", (9000, 5)), ("dead", (9000, 8000))):
         for age_s in ages_s:
-            path = tmp_path / job / str(age_s)
-            path.parent.mkdir(exist_ok=True)
+            path = tmp_path / "staging" / job / str(age_s)
+            path.parent.mkdir(exist_ok=True, parents=True)
             path.write_bytes(b"x")
             os.utime(path, (1e9 - age_s, 1e9 - age_s))
         os.utime(path.parent, (1e9 - 9000, 1e9 - 9000))
-    found = staged_files.find_leftovers(tmp_path, int(1e12))
+    found = StagingArea(tmp_path).leftovers(int(1e12))
     assert sorted(found) == [("at-work", 5000), ("dead", 8_000_000)]
-    assert staged_files.find_leftovers(tmp_path / "none", 0) == []
+    assert StagingArea(tmp_path / "none").leftovers(0) == []
 
 
 def make_old(job):

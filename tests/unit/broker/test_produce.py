@@ -1,24 +1,230 @@
-"""The desk for appends: what a topic's policy refuses, whichever way the records are looked at."""
+"""Appends: what is refused and with which code, on the loop and beside it, in order."""
+
+import asyncio
+import struct
 
 import pytest
 
-from cordwood.batch.records import encode_batch
+from cordwood.batch import validation
+from cordwood.batch.compress import compress
+from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.batch.warmth import warm
-from cordwood.broker import produce
-from cordwood.errors import InvalidRecord
-from cordwood.model import Codec, Record
+from cordwood.broker import checks
+from cordwood.decide.codes import Code
+from cordwood.errors import BatchTooLarge, CordwoodError, InvalidRecord
+from cordwood.log.partition import Appended
+from cordwood.model import Codec, Record, TimestampType
+from cordwood.wire.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from support.batches import LIES, batch_of, sample_records
 from support.kafka_desks import KafkaDesks
 
-FEW, MANY = produce.KERNEL_RECORDS - 1, produce.KERNEL_RECORDS * 3
+NOW_MS = 1_700_000_000_000
 
 
-def batches(count: int, codec: Codec, *, keyless: bool) -> bytes:
-    """Two batches, the last record of the second with or without a key."""
-    half = count // 2
-    first = encode_batch([Record(i, 1, b"", b"v") for i in range(half)], codec=codec)
-    keys = [b"k"] * (count - half - 1) + [None if keyless else b"k"]
-    second = [Record(i, 1, key, None if key else b"v") for i, key in enumerate(keys)]
-    return first + encode_batch(second, codec=codec)
+async def produce(desks, data, *, topic="t", partition=0, version=None):
+    """What a Kafka client hears of one batch."""
+    topics = [ProduceTopic(topic, [ProducePartition(partition, data)])]
+    response = await desks.ask(ProduceRequest(None, -1, 1000, topics), version)
+    return response.topics[0].partitions[0]
+
+
+async def append(desks, partition, data, **options) -> Appended:
+    """Append one batch as a producer's and wait for its outcome."""
+    if not options:
+        return await desks.produce_desk.append(partition, data)
+    future = asyncio.get_running_loop().create_future()
+    desks.produce_desk.append_then(partition, data, future.set_result, **options)
+    outcome = await future
+    if isinstance(outcome, CordwoodError):
+        raise outcome
+    return outcome
+
+
+def repacked(batch: bytes, body: bytes, codec: Codec) -> bytes:
+    """The batch with another body: its length, codec and checksum right."""
+    data = bytearray(batch[:HEADER_BYTES] + body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    data[22] = data[22] & ~7 | codec.value
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+def altered(position: int, layout: str, value: int, count: int = 3) -> bytes:
+    """A sound batch with one field of its header changed, and its checksum right."""
+    data = bytearray(encode_batch(sample_records(count)))
+    struct.pack_into(layout, data, position, value)
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+PACKED = [codec for codec in Codec if codec is not Codec.NONE]
+SOUND = encode_batch(sample_records(20))
+UNREADABLE = {
+    **{f"{name}": data for name, data in LIES.items()},
+    "garbage": repacked(SOUND, b"\xa5" * 500, Codec.NONE),
+    "an empty body": repacked(SOUND, b"", Codec.NONE),
+    **{
+        f"{codec.name.lower()} {what}": repacked(SOUND, body, codec)
+        for codec in PACKED
+        for what, body in {
+            "garbage": b"\xa5" * 500,
+            "without a byte": b"",
+            "of nothing": compress(codec, b""),
+            "cut short": compress(codec, SOUND[HEADER_BYTES:])[:-9],
+            "of garbage": compress(codec, b"\xa5" * 500),
+            "of one record too few": compress(
+                codec, encode_batch(sample_records(19))[HEADER_BYTES:]
+            ),
+            "of one record too many": compress(
+                codec, encode_batch(sample_records(21))[HEADER_BYTES:]
+            ),
+            "and bytes behind": compress(codec, SOUND[HEADER_BYTES:] + b"\0"),
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["plain", "kernel"])
+async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, is_warm):
+    """With INVALID_RECORD, which no client sends again; the partition stays as it was."""
+    warm()
+    monkeypatch.setattr(validation, "is_warm", lambda: is_warm)
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t")).partition(0)
+        for name, data in UNREADABLE.items():
+            answer = await produce(desks, data)
+            assert answer.error_code == Code.INVALID_RECORD, name
+            assert answer.error_message, name
+        assert partition.next_offset == 0
+        assert (await produce(desks, SOUND)).error_code == Code.NONE
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "code"),
+    [
+        pytest.param(SOUND[:-1] + b"\1", 9, Code.CORRUPT_MESSAGE, id="checksum"),
+        pytest.param(SOUND[:-1], 9, Code.CORRUPT_MESSAGE, id="cut short"),
+        pytest.param(b"", 9, Code.INVALID_RECORD, id="no batch"),
+        pytest.param(SOUND + SOUND, 9, Code.INVALID_RECORD, id="two batches"),
+        pytest.param(
+            encode_batch(sample_records(3, start=5)), 9, Code.INVALID_RECORD, id="base offset"
+        ),
+        pytest.param(altered(21, ">h", 0x20), 9, Code.INVALID_RECORD, id="control"),
+        pytest.param(altered(21, ">h", 6), 9, Code.UNSUPPORTED_COMPRESSION_TYPE, id="codec"),
+        pytest.param(altered(21, ">h", 0x08), 9, Code.INVALID_TIMESTAMP, id="append time"),
+        pytest.param(
+            encode_batch(sample_records(3), codec=Codec.ZSTD),
+            6,
+            Code.UNSUPPORTED_COMPRESSION_TYPE,
+            id="zstd before version 7",
+        ),
+        pytest.param(altered(43, ">q", 7), 9, Code.INVALID_RECORD, id="producer without epoch"),
+    ],
+)
+async def test_each_refusal_has_the_code_kafkas_broker_gives(tmp_path, data, version, code):
+    """Retriable only where the bytes were damaged on their way."""
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t")).partition(0)
+        assert (await produce(desks, data, version=version)).error_code == code
+        assert partition.next_offset == 0
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("is_for_loop", [True, False], ids=["on the loop", "beside it"])
+async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for_loop):
+    """As Kafka does: retention and lookups by time believe the header."""
+    lying = encode_batch(
+        [Record(n, NOW_MS + n, None, b"v") for n in range(5)],
+        codec=codec,
+        max_timestamp_ms=2**62,
+    )
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t")).partition(0)
+        await append(desks, partition, lying, is_for_loop=is_for_loop)
+        stored = partition.read(0, 1 << 20).data
+        assert parse_header(stored).max_timestamp_ms == NOW_MS + 4
+        assert [record.offset for record in decode_batches(stored)] == [0, 1, 2, 3, 4]
+
+
+async def test_a_topic_refuses_timestamps_too_far_from_its_clock(tmp_path):
+    """Both ways, with INVALID_TIMESTAMP; a topic with the broker's clock takes any."""
+    async with KafkaDesks(tmp_path) as desks:
+        limits = {
+            "message_timestamp_before_max_ms": 3_600_000,
+            "message_timestamp_after_max_ms": 3_600_000,
+        }
+        await desks.create("near", **limits)
+        await desks.create("own", message_timestamp_type="LogAppendTime", **limits)
+        now_ms = desks.clock.now_ms()
+        for ahead_ms, code in [(0, 0), (-4_000_000, 32), (4_000_000, 32), (-now_ms - 1, 0)]:
+            data = encode_batch([Record(0, now_ms + ahead_ms, None, b"v")])
+            assert (await produce(desks, data, topic="near")).error_code == code
+            assert (await produce(desks, data, topic="own")).error_code == Code.NONE
+
+
+@pytest.mark.parametrize("codec", PACKED)
+async def test_a_batch_that_inflates_past_the_limit_is_too_large(tmp_path, codec):
+    """Its client may split it; one just below passes, checked beside the loop."""
+    async with KafkaDesks(tmp_path, message_inflated_bytes_max=1 << 20) as desks:
+        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+        fits = encode_batch([Record(0, NOW_MS, None, bytes(1_000_000))], codec=codec)
+        bomb = encode_batch([Record(0, NOW_MS, None, bytes(1_100_000))], codec=codec)
+        assert (await append(desks, partition, fits)).base_offset == 0
+        with pytest.raises(BatchTooLarge, match=r"message\.inflated\.bytes\.max"):
+            await append(desks, partition, bomb)
+
+
+async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
+    """A small batch that comes while a large one is being checked stays behind it."""
+    small = encode_batch([Record(0, NOW_MS, None, b"small")])
+    large = encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))])
+    async with KafkaDesks(tmp_path) as desks:
+        topic = await desks.create("t", 2, max_message_bytes=1 << 24)
+        first, other = topic.partition(0), topic.partition(1)
+        outcomes = [
+            asyncio.ensure_future(append(desks, partition, data))
+            for partition, data in [(first, large), (first, small), (first, large), (other, small)]
+        ]
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        found = [(await outcome).base_offset for outcome in outcomes]
+        assert found == [0, 1, 2, 0]
+        assert desks.produce_desk.checking_bytes == 0
+        assert (await append(desks, first, small)).base_offset == 3, "on the loop again"
+
+
+async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_path):
+    """What was refused leaves no gap and holds nobody up."""
+    large = bytearray(encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))]))
+    bad = batch_of(bytes(checks.LOOP_BYTES))
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+        refused = asyncio.ensure_future(append(desks, partition, bad))
+        taken = asyncio.ensure_future(append(desks, partition, large))
+        with pytest.raises(InvalidRecord, match="record 0 of 1 cannot be read"):
+            await refused
+        assert (await taken).base_offset == 0
+
+
+async def test_a_batch_is_admitted_in_the_step_that_hands_it_over(tmp_path):
+    """A transaction may end while its batch is being checked; then the batch is not taken."""
+    large = encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))])
+    is_open = True
+
+    def admit(_header):
+        if not is_open:
+            raise InvalidRecord("too late")
+
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+        outcome = asyncio.get_running_loop().create_future()
+        desks.produce_desk.append_then(partition, large, outcome.set_result, admit=admit)
+        is_open = False
+        assert str(await outcome) == "too late"
+        assert partition.next_offset == 0
+
+
+FEW, MANY = 1, validation.WARM_RECORDS * 3
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
@@ -27,14 +233,28 @@ def batches(count: int, codec: Codec, *, keyless: bool) -> bytes:
 async def test_a_compacted_topic_refuses_a_record_without_a_key(
     tmp_path, monkeypatch, count, codec, is_warm
 ):
-    """Before the kernels are loaded and after, in small requests and large."""
+    """Before the kernels are loaded and after, in small requests and large; an empty key is one."""
     warm()
-    monkeypatch.setattr(produce, "is_warm", lambda: is_warm)
+    monkeypatch.setattr(validation, "is_warm", lambda: is_warm)
+    keyed = [Record(n, 1, b"", b"v") for n in range(count)]
+    keyless = [*keyed[:-1], Record(count - 1, 1, None, b"v")]
     async with KafkaDesks(tmp_path) as desks:
         topic = await desks.create("latest", cleanup_policy="compact")
         partition = topic.partition(0)
-        appended = await desks.produce_desk.append(partition, batches(count, codec, keyless=False))
+        appended = await append(desks, partition, encode_batch(keyed, codec=codec))
         assert appended.last_offset == count - 1
         with pytest.raises(InvalidRecord, match="latest is compacted"):
-            await desks.produce_desk.append(partition, batches(count, codec, keyless=True))
+            await append(desks, partition, encode_batch(keyless, codec=codec))
         assert partition.next_offset == count
+
+
+@pytest.mark.parametrize("name", ["garbage", "gzip of one record too few", "key length of -2"])
+async def test_staged_batches_are_checked_the_same(tmp_path, name):
+    """What Spark delivers and what an archive restores; there the broker's clock may stand."""
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t")).partition(0)
+        by_broker = encode_batch(sample_records(2), timestamp_type=TimestampType.APPEND)
+        staged = encode_batch(sample_records(3, start=7)) + by_broker
+        assert len(desks.produce_desk.check(partition, staged, 1 << 20)) == 2
+        with pytest.raises(InvalidRecord):
+            desks.produce_desk.check(partition, staged + UNREADABLE[name], 1 << 20)

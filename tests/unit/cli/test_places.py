@@ -43,6 +43,15 @@ def test_span_of_times_is_cut_where_both_halves_are_times():
     assert last == Place(Anchor.TIME, first.value + 3_600_000)
 
 
+@pytest.mark.parametrize(
+    "text", [str(2**63), f"-{2**63}", f"@{2**63}", "9" * 5000, "@-9" + "9" * 40 + "d"]
+)
+def test_number_that_the_wire_has_no_room_for_is_refused(text):
+    """64 bits are all an offset or a time has; a traceback of the encoder helps nobody."""
+    with pytest.raises(typer.BadParameter, match="too large"):
+        parse_place(text)
+
+
 @pytest.mark.parametrize("text", ["", "+2", "yesterday", "@", "@soon", "1.5"])
 def test_place_that_means_nothing_is_refused(text):
     """What is refused says what would be taken."""

@@ -22,7 +22,12 @@ class FakeSpark:
         self.asked = []
         java = SimpleNamespace(wait=self.wait)
         gateway = SimpleNamespace(proc=java)
-        self.sparkContext = SimpleNamespace(cancelAllJobs=self.cancel, _gateway=gateway)
+        self.labels = []
+        self.sparkContext = SimpleNamespace(
+            cancelAllJobs=self.cancel,
+            setJobGroup=lambda *label: self.labels.append(label),
+            _gateway=gateway,
+        )
         self.is_ended = False
 
     def wait(self, timeout):
@@ -83,6 +88,23 @@ def test_an_error_while_java_lives_is_itself(spark):
     """A defect of ours is not blamed on Java."""
     with pytest.raises(ValueError, match="ours"), sparking.spark_session("t", None, None):
         raise ValueError("ours")
+
+
+def test_what_spark_met_is_one_sentence(spark):
+    """A job that failed is told by its cause; Java's stack helps nobody who typed a command."""
+    error = pytest.importorskip("pyspark.errors").PySparkException
+    with (
+        pytest.raises(UnavailableError, match=r"^the Spark job failed: no space$"),
+        sparking.spark_session("t", None, None),
+    ):
+        raise error("boom\n\tat a.b\nCaused by: java.io.IOException: no space\n\tat c")
+
+
+def test_a_command_s_jobs_begin_with_its_name(spark):
+    """In Spark's UI, whatever part of it started them."""
+    with sparking.spark_session("archive", None, None):
+        pass
+    assert spark.labels == [("cordwood", "cordwood archive")]
 
 
 JAVA = "echo WARNING: incubator >&2; echo up; read order; echo trouble >&2"

@@ -182,6 +182,13 @@ def test_a_last_entry_forged_whole_shows_against_what_the_broker_knows():
     assert [finding.problem for finding in check_known(forged, known)] == [Problem.EDITED]
 
 
+@pytest.mark.parametrize("name", ["../../elsewhere.tar.gz", "/etc/passwd", "1/x.tar.gz", ""])
+def test_a_bundle_is_where_its_partition_and_sequences_say(name):
+    """A manifest with good hashes may still lead whoever restores out of the archive."""
+    (entry, *_) = ENTRIES
+    assert problems([seal_entry(replace(entry, bundle=name))]) == {Problem.EDITED}
+
+
 def test_a_hole_in_the_sequences_is_found():
     """Even in a chain that was made with it."""
     holed = a_manifest([(0, 250), (300, 500)])

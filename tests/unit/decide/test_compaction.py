@@ -24,7 +24,9 @@ from cordwood.decide.compaction import (
     plan_batch,
     plan_compaction,
     plan_groups,
+    plan_kept_bytes,
     plan_retry,
+    plan_swaps,
     watermark,
 )
 from support.stacks import NOW_MS, a_stack, an_active
@@ -253,7 +255,7 @@ def test_explain_says_which_rule_decides(made, words):
 
 
 def candidates(*sizes, changed=True):
-    return [Candidate(i * 10, i * 10 + 10, size, changed) for i, size in enumerate(sizes)]
+    return [Candidate(i * 10, i * 10 + 10, size, changed, size) for i, size in enumerate(sizes)]
 
 
 def sizes_of(groups):
@@ -261,9 +263,41 @@ def sizes_of(groups):
 
 
 def test_neighbours_are_grouped_up_to_segment_bytes_in_order():
-    """Sizes before the pass count; a segment that fits nowhere stands alone."""
+    """Nothing goes from these; a segment that fits nowhere stands alone."""
     groups = plan_groups(candidates(40, 50, 20, 90, 200, 5), 100)
     assert sizes_of(groups) == [[40, 50], [20], [90], [200], [5]]
+
+
+def test_segments_are_merged_by_what_a_pass_leaves_of_them():
+    """Ten segments of which a tenth stays become one; Kafka would leave ten small ones."""
+    tenth = [each._replace(kept_bytes=10) for each in candidates(*[100] * 10)]
+    assert sizes_of(plan_groups(tenth, 100)) == [[100] * 10]
+    half = [each._replace(kept_bytes=50) for each in candidates(*[100] * 10)]
+    assert sizes_of(plan_groups(half, 100)) == [[100, 100]] * 5
+
+
+def test_a_group_is_no_more_than_a_tasks_share_of_what_there_is_to_read():
+    """Cores that would stay idle are not traded for fewer segments."""
+    tenth = [each._replace(kept_bytes=10) for each in candidates(*[100] * 10)]
+    assert sizes_of(plan_groups(tenth, 100, tasks=2)) == [[100] * 5, [100] * 5]
+    small = [each._replace(kept_bytes=1) for each in candidates(*[5] * 10)]
+    assert sizes_of(plan_groups(small, 100, tasks=2)) == [[5] * 10], "too little to share"
+
+
+def test_what_a_pass_leaves_is_expected_by_the_share_of_records_that_stay():
+    """Rounded up; a segment that loses nothing keeps its size, an empty one too."""
+    assert plan_kept_bytes(1000, 10, 9) == 100
+    assert plan_kept_bytes(1001, 10, 9) == 101
+    assert plan_kept_bytes(1000, 10, 0) == 1000
+    assert plan_kept_bytes(61, 0, 0) == 61
+    assert plan_kept_bytes(1000, 10, 10) == 0
+
+
+def test_a_swap_takes_neighbours_and_not_too_many_at_once():
+    """What was left alone in between divides them."""
+    assert plan_swaps([(0, 2), (2, 3), (5, 6)]) == [[(0, 2), (2, 3)], [(5, 6)]]
+    singles = [(number, number + 1) for number in range(130)]
+    assert [len(swap) for swap in plan_swaps(singles)] == [64, 64, 2]
 
 
 def test_tiny_limits_give_single_segments():
@@ -279,9 +313,9 @@ def test_groups_are_as_few_as_fit_and_as_even_as_so_few_can_be():
 
 def test_a_group_never_spans_more_offsets_than_an_index_can_hold():
     """Even where the files are nearly empty."""
-    wide = [Candidate(0, 2**31 - 1, 1, True), Candidate(2**31 - 1, 2**31, 1, True)]
+    wide = [Candidate(0, 2**31 - 1, 1, True, 1), Candidate(2**31 - 1, 2**31, 1, True, 1)]
     assert len(plan_groups(wide, 100)) == 2
-    narrow = [Candidate(1, 2**31 - 1, 1, True), Candidate(2**31 - 1, 2**31, 1, True)]
+    narrow = [Candidate(1, 2**31 - 1, 1, True, 1), Candidate(2**31 - 1, 2**31, 1, True, 1)]
     assert len(plan_groups(narrow, 100)) == 1
 
 
@@ -292,7 +326,7 @@ def test_emptied_segments_do_merge():
 
 def test_a_full_clean_segment_is_not_copied_for_a_small_neighbour():
     """Unless somebody asked for a thorough pass."""
-    mixed = [*candidates(60, changed=False), Candidate(10, 20, 5, True)]
+    mixed = [*candidates(60, changed=False), Candidate(10, 20, 5, True, 5)]
     assert sizes_of(plan_groups(mixed, 100)) == [[60], [5]]
     assert sizes_of(plan_groups(mixed, 100, thorough=True)) == [[60, 5]]
 
@@ -308,7 +342,10 @@ KEPT = {"is_aborted": False, "has_key": True, "is_newest": True, "is_tombstone":
     [
         ({}, True),
         ({"is_newest": False}, False),
-        ({"has_key": False}, False),
+        ({"has_key": False}, True),
+        ({"has_key": False, "is_newest": False}, True),
+        ({"has_key": False, "is_tombstone": True, "is_past": True}, True),
+        ({"has_key": False, "is_aborted": True}, False),
         ({"is_aborted": True}, False),
         ({"is_tombstone": True}, True),
         ({"is_tombstone": True, "is_past": True}, False),
@@ -316,7 +353,7 @@ KEPT = {"is_aborted": False, "has_key": True, "is_newest": True, "is_tombstone":
     ],
 )
 def test_a_record_stays_if_it_is_the_newest_of_its_key(change, kept):
-    """Not when aborted or keyless; a tombstone only until its time is over."""
+    """Not when aborted; a tombstone only until its time is over; without a key always."""
     assert is_kept(**{**KEPT, **change}) is kept
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
 import pytest
 
-from cordwood.errors import DiskFull, UnavailableError
+from cordwood.errors import DiskFull, TooManyOpenFiles, UnavailableError
 from cordwood.log.descriptors import Descriptors
 from cordwood.log.files import Files
 from support.crash import Crash, CrashFiles, FullDisk, Power
@@ -167,3 +168,19 @@ def test_many_threads_never_read_from_anothers_file(tmp_path):
         thread.join()
     assert not wrong
     pool.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_running_out_of_descriptors_names_the_limit_and_the_remedy(tmp_path, number):
+    """It is no damage and no full disk: the same call may succeed later."""
+
+    class Files24(Files):
+        def effect(self, name, path, act):
+            return super().effect(name, path, lambda: _refuse(number))
+
+    with pytest.raises(TooManyOpenFiles, match=r"the limit is \d+; raise it with `ulimit -n`"):
+        Files24().create(tmp_path / "a")
+
+
+def _refuse(number):
+    raise OSError(number, os.strerror(number))

@@ -4,6 +4,8 @@ import pytest
 
 from cordwood.log.files import Files
 from cordwood.log.marks import MARKS_NAME, Marks, Published, read_marks
+from support.crash import CrashFiles
+from support.logs import a_batch, append_data, open_partition
 
 
 def at(high_watermark):
@@ -51,3 +53,13 @@ def test_a_slot_caught_half_written_leaves_the_one_before(tmp_path, marks, broke
     assert read_marks(tmp_path) in {at(5), at(9)}
     newer_is_hit = broken < 56  # the second publish wrote the first slot
     assert read_marks(tmp_path) == (at(5) if newer_is_hit else at(9))
+
+
+def test_an_abandoned_partition_writes_nothing(tmp_path):
+    """Its files are on their way out, or in a place that is not ours any more."""
+    files = CrashFiles(tmp_path)
+    partition = open_partition(tmp_path, files=files)
+    append_data(partition, a_batch(b"a"))
+    files.effects.clear()
+    partition.abandon("its directory was moved away")
+    assert files.effects == []

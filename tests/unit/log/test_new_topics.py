@@ -7,10 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from cordwood.errors import CordwoodError, DiskFull, InvalidConfig, InvalidTopic, TopicExists
+from cordwood.errors import (
+    CordwoodError,
+    DiskFull,
+    InvalidConfig,
+    InvalidTopic,
+    PartitionOffline,
+    TopicExists,
+)
 from cordwood.log.files import Files
 from cordwood.log.layout import parse_metadata
-from cordwood.log.store import LiveTopic, NewTopic
+from cordwood.log.registry import Condition
+from cordwood.log.topics import LiveTopic, NewTopic
+from cordwood.meta.keys import Topic
+from cordwood.model import TopicPartition
 from support.stores import append, open_store, values_in
 
 
@@ -98,3 +108,19 @@ def test_a_damaged_topic_id_is_written_again(store):
     assert parse_metadata(path.read_bytes()) == UUID(topic.id)
     assert values_in(again.topic("t").partition(0)) == {0: "a"}
     again.close()
+
+
+def test_a_directory_that_cannot_be_made_stops_no_start(tmp_path, files):
+    """A crash left a topic without its directory, and now the disk is full: the others serve."""
+    opened = open_store(tmp_path / "data", files)
+    opened.create_topic("old", 1)
+    append(opened.partition(TopicPartition("old", 0)), "a")
+    opened.catalog.create_topics([Topic("new", "an-id", 1, {}, 0)])
+    opened.close()
+    files.is_full = True
+    opened = open_store(tmp_path / "data", files)
+    assert values_in(opened.partition(TopicPartition("old", 0))) == {0: "a"}
+    with pytest.raises(PartitionOffline, match="accept-loss"):
+        opened.partition(TopicPartition("new", 0)).segments()
+    assert Condition.OFFLINE in opened.health.conditions(TopicPartition("new", 0))
+    opened.close()

@@ -25,7 +25,8 @@ from cordwood.log.descriptors import Descriptors
 from cordwood.log.layout import parse_metadata
 from cordwood.log.partition import Partition
 from cordwood.log.producers import Aborted
-from cordwood.log.segment import Retired, survey
+from cordwood.log.segment import Retired
+from cordwood.log.survey import survey
 from cordwood.model import TimestampType
 from support.crash import CrashFiles, FailingFiles, FullDisk
 from support.logs import (

@@ -131,7 +131,7 @@ def test_the_same_job_is_applied_once(store):
     store.apply_job(verified)
     with pytest.raises(StaleManifest):
         store.apply_job(verified)
-    with pytest.raises(InvalidManifest, match="no manifest"):
+    with pytest.raises(InvalidManifest, match="not staged"):
         store.verify_job("job-1")
     assert values_in(store.partition(TP)) == AFTER
     assert store.catalog.swaps == {}
@@ -250,7 +250,7 @@ def test_an_error_after_that_takes_the_partition_offline_until_the_next_start(st
 
 
 def test_another_filesystem_is_copied_from(store, monkeypatch):
-    """Staging may be a mount of its own."""
+    """A partition's directory may be a mount of its own."""
     stage_compaction(store)
     verified = store.verify_job("job-1")
     monkeypatch.setattr("cordwood.log.swap._is_same_filesystem", lambda *_: False)

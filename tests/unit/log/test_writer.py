@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -16,7 +17,7 @@ from cordwood.errors import DiskFull, ShuttingDown
 from cordwood.log.commit import Append, Commit
 from cordwood.log.files import Files, OpenFile
 from cordwood.log.partition import Appended, Outcome, Partition
-from cordwood.log.writer import SMALL_BYTES, Writer
+from cordwood.log.writer import SMALL_BYTES, TOLD_AT_ONCE, Writer
 from cordwood.model import Record, TopicPartition
 
 
@@ -101,6 +102,43 @@ def desk(tmp_path: Path, waking: list[Callable[[], None]]) -> Iterator[Desk]:
     desk.writer.start()
     yield desk
     desk.stop()
+
+
+def told_by_turn(desk: Desk, turns: Queue[Callable[[], None]], count: int) -> list[int]:
+    """Run turns of a loop until so many appends were told of; how many each of them told."""
+    told = []
+    while sum(told) < count:
+        before = len(desk.outcomes)
+        turns.get(timeout=30)()
+        told.append(len(desk.outcomes) - before)
+    return [number for number in told if number]
+
+
+def test_a_commit_of_many_appends_is_told_in_several_turns(tmp_path: Path):
+    """No turn of the loop tells more than its share, all are told, in order."""
+    turns: Queue[Callable[[], None]] = Queue()
+    desk = Desk(tmp_path, soon=turns.put, post=turns.put)
+    desk.writer.start()
+    count = 2 * TOLD_AT_ONCE + 5
+    for n in range(count):
+        desk.submit(b"%d" % n)
+    assert told_by_turn(desk, turns, count) == [TOLD_AT_ONCE, TOLD_AT_ONCE, 5]
+    desk.stop()
+    offsets = [outcome.base_offset for outcome in desk.outcomes if isinstance(outcome, Appended)]
+    assert offsets == list(range(count))
+
+
+def test_a_closed_writer_tells_what_is_left_at_once(tmp_path: Path):
+    """A stop loses no answer because it would have come in a later turn."""
+    turns: Queue[Callable[[], None]] = Queue()
+    desk = Desk(tmp_path, soon=turns.put, post=turns.put)
+    desk.writer.start()
+    for n in range(TOLD_AT_ONCE + 1):
+        desk.submit(b"%d" % n)
+    assert told_by_turn(desk, turns, TOLD_AT_ONCE) == [TOLD_AT_ONCE]
+    desk.stop()
+    desk.writer.tell_rest()
+    assert len(desk.outcomes) == TOLD_AT_ONCE + 1
 
 
 def test_one_turn_of_the_loop_is_one_commit(desk: Desk, waking: list[Callable[[], None]]):

@@ -233,6 +233,27 @@ def test_an_erased_group_leaves_nothing_and_a_forgotten_one_its_cursors(opened):
     assert_survives(opened)
 
 
+def test_what_a_reader_and_a_topic_have_is_found_without_looking_at_others(opened):
+    """The indexes follow every change: cursors by reader, and keys that go with their topic."""
+    catalog = opened.catalog
+    catalog.create_topics([a_topic()])
+    at = {reader: ReaderPartition(reader, *TP) for reader in ("g", "h")}
+    catalog.commit_cursors({where: Cursor(1) for where in at.values()})
+    again = opened.again()
+    assert again.cursors_of("g") == [at["g"]]
+    assert sorted(again.readers_with_cursors()) == ["g", "h"]
+    again.delete_cursors([at["g"]])
+    assert not again.has_cursors("g")
+    assert again.cursors_of("g") == []
+    again.begin_delete("t")
+    assert not again.has_cursors("h")
+    assert not again.cursors()
+    again.finish_delete("t")
+    again.create_topics([a_topic()])
+    again.begin_delete("t")
+    assert not again.topics
+
+
 def test_a_transaction_moves_its_cursors_in_the_step_that_ends_it(opened, monkeypatch):
     """Ledger and cursors are one write; what was deleted meanwhile does not stop it."""
     catalog = opened.catalog

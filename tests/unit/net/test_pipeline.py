@@ -80,6 +80,33 @@ async def test_a_child_that_dies_is_started_again(log, monkeypatch):
     await supervisor.stop()
 
 
+async def test_a_child_that_could_not_be_started_is_tried_again(log, monkeypatch):
+    """The machine may have had no process or file left; it is named meanwhile."""
+    monkeypatch.setattr(pipeline, "PAUSES_S", (0.01,))
+    facts = PipelineFacts()
+    program = log.with_name("python")
+    supervisor = Supervisor(
+        facts, [str(program), *child("print('READY', flush=True);" + READS)[1:]], log
+    )
+    supervisor.start()
+    await until(lambda: facts.restarts >= 2)
+    await until(lambda: "could not be started: No such file" in str(facts.failed_jobs()))
+    program.symlink_to(sys.executable)
+    await until(lambda: facts.state is PipelineState.UP)
+    await supervisor.stop()
+
+
+@pytest.mark.parametrize("words", ["'x' * (3 << 20)", "'{' + 'x' * (3 << 20)", "'{\"a\":' * 99999"])
+async def test_words_that_are_no_report_stop_no_later_one(log, words):
+    """A line without an end, or nested without one: the child is heard all the same."""
+    facts = PipelineFacts()
+    said = f"print({words}, flush=True); print('READY', flush=True);"
+    supervisor = Supervisor(facts, child(said + READS), log)
+    supervisor.start()
+    await until(lambda: facts.state is PipelineState.UP)
+    await supervisor.stop()
+
+
 async def test_a_child_that_cannot_run_here_is_not_tried_again(log):
     """Exit code 2 is for what the operator must mend."""
     facts = PipelineFacts()
@@ -161,3 +188,13 @@ def test_what_is_missing_is_said_once_with_its_remedy(kafka, tmp_path, monkeypat
     assert facts.state is PipelineState.MISSING
     (said,) = caplog.messages
     assert ('pip install "cordwood[spark]"' if kafka else "--kafka") in said
+
+
+async def test_a_pipeline_that_can_run_is_wanted_until_it_is_stopped(tmp_path, monkeypatch):
+    """That it should be up is what the alert compares with whether it is."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    facts = PipelineFacts()
+    supervisor = Supervisor.embedded(facts, "127.0.0.1:9092", tmp_path)
+    assert facts.is_wanted
+    await supervisor.stop()
+    assert not facts.is_wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.decide.archive import Span
 from cordwood.errors import CorruptionError
+from cordwood.log import bundle
+from cordwood.log.bundle import check_bundle, proving, read_batches
 from cordwood.model import Record, TopicPartition
 from cordwood.pipeline import bundles
-from cordwood.pipeline.bundles import check_bundle, read_batches, write_bundle
+from cordwood.pipeline.bundles import write_bundle
 from cordwood.pipeline.segments import Chunk
 
 TP = TopicPartition("t", 0)
@@ -28,7 +31,8 @@ def _packer(request, monkeypatch):
     """Every promise holds with either gzip."""
     if request.param == "Python's own":
         monkeypatch.setattr(bundles, "GzipFile", gzip.GzipFile)
-        monkeypatch.setattr(bundles, "GzipError", zlib.error)
+        monkeypatch.setattr(bundle, "GzipFile", gzip.GzipFile)
+        monkeypatch.setattr(bundle, "GzipError", zlib.error)
 
 
 def a_bundle(span=Span(0, COUNT)):  # noqa: B008 - it is a value
@@ -43,7 +47,7 @@ def test_a_bundle_holds_the_batches_it_was_given():
     """Byte for byte; what is outside the span is left out."""
     assert b"".join(read_batches(io.BytesIO(a_bundle()), TP, Span(0, COUNT))) == DATA
     part = Span(50, 60)
-    assert check_bundle(io.BytesIO(a_bundle(part)), TP, part) == 10
+    assert check_bundle(io.BytesIO(a_bundle(part)), TP, part).records == 10
 
 
 def test_the_same_records_make_the_same_bundle():
@@ -70,3 +74,20 @@ def test_damage_anywhere_in_the_batches_is_found():
             check_bundle(io.BytesIO(bytes(damaged)), TP, Span(0, COUNT))
     with pytest.raises(CorruptionError):
         check_bundle(io.BytesIO(whole[: len(whole) // 3]), TP, Span(0, COUNT))
+
+
+def test_a_bundle_that_is_another_is_found_whatever_was_read_of_it():
+    """The sum is over all of the file, also behind what a reader takes out of it."""
+    whole = a_bundle()
+    sha256 = hashlib.sha256(whole).hexdigest()
+    with proving(io.BytesIO(whole), "b", sha256) as source:
+        contents = check_bundle(source, TP, Span(0, COUNT))
+    assert (contents.records, contents.count(Span(0, COUNT))) == (COUNT, COUNT)
+    for other in (whole + b"x", whole[:-1], a_bundle(Span(0, COUNT - 1)), b""):
+        with (
+            pytest.raises(CorruptionError, match="sha256"),
+            proving(io.BytesIO(other), "b", sha256) as source,
+        ):
+            check_bundle(source, TP, Span(0, COUNT))
+    with pytest.raises(CorruptionError, match="sha256"), proving(io.BytesIO(b"y"), "b", sha256):
+        pass

@@ -105,13 +105,18 @@ def test_an_empty_key_is_a_key(yard):
     assert state_of(yard) == {b"a": b"1", b"": b"2"}
 
 
-def test_records_without_a_key_are_removed_and_counted(yard):
-    """[5] They are there from before the policy was switched."""
-    yard.append((None, b"x"), (b"a", b"1"), (None, None))
+def test_records_without_a_key_stay_and_are_counted(yard):
+    """[5] They were acknowledged before the policy was switched, and nothing supersedes them."""
+    yard.append((None, b"x"), (b"a", b"1"), (None, None), (b"a", b"2"), (None, b"x"))
     yard.cut()
     outcome = yard.compact_well()
-    assert offsets(yard) == [1]
-    assert outcome.keyless_removed == yard.state().keyless_records == 2
+    assert offsets(yard) == [0, 2, 3, 4]
+    assert outcome.keyless_kept == yard.state().keyless_records == 3
+    yard.append((b"a", b"3"))
+    yard.cut()
+    yard.compact_well()
+    assert offsets(yard) == [0, 2, 4, 5]
+    assert yard.state().keyless_records == 3
 
 
 def test_headers_and_timestamps_survive_a_rewrite(yard):
@@ -187,7 +192,7 @@ def test_a_segment_that_ends_in_a_gap_is_filled_up_to_its_end(yard):
     gap = a_batch({0: "a1"})
     stage(yard.store, "foreign", [0, 2], {0: [gap], 2: [a_batch({2: "a2"})]})
     yard.store.apply_job(yard.store.verify_job("foreign"))
-    yard.store.alter_topic("t", {"segment.bytes": "100"})  # so that the two stay apart
+    yard.store.alter_topic("t", {"segment.bytes": "20"})  # so that the two stay apart
     yard.compact_well()
     spans = [(b.header.base_offset, b.header.last_offset, b.header.count) for b in yard.batches()]
     assert spans == [(1, 1, 0), (2, 2, 1)]
@@ -463,7 +468,7 @@ def test_neighbours_become_one_segment_and_its_indexes_are_built(yard, tmp_path)
 
 
 def test_segment_bytes_bounds_what_is_merged(tmp_path):
-    """[31] Sizes before the pass count, as in Kafka."""
+    """[31] What a pass leaves counts, not what it found."""
     with Yard(tmp_path / "data", {"segment.bytes": "300"}) as yard:
         for turn in range(4):
             fill(yard, f"k{turn}:" + "x" * 60)
@@ -471,6 +476,32 @@ def test_segment_bytes_bounds_what_is_merged(tmp_path):
         sizes = [segment.size_bytes for segment in yard.partition.segments()[:-1]]
         assert len(sizes) == 2
         assert all(size <= 300 for size in sizes)
+
+
+def test_segments_that_lose_most_of_their_records_become_one(tmp_path):
+    """Each is as large as a segment may be, yet what stays of all of them fits in one."""
+    with Yard(tmp_path / "data", {"segment.bytes": "1000"}) as yard:
+        for turn in range(20):
+            fill(yard, f"k{turn}:1", *(f"same{i}:" + "x" * 90 for i in range(8)))
+        yard.compact_well()
+        sealed = yard.partition.segments()[:-1]
+        assert [segment.size_bytes <= 2000 for segment in sealed] == [True] * len(sealed)
+        assert len(sealed) <= 5, "not the twenty there were"
+        assert len(state_of(yard)) == 28
+
+
+def test_a_group_that_becomes_larger_than_expected_is_divided(tmp_path):
+    """Small records go and large ones stay: by their share, too little was expected."""
+    with Yard(tmp_path / "data", {"segment.bytes": "2500"}) as yard:
+        for turn in range(8):
+            fill(yard, *(f"small{i}:1" for i in range(50)), f"large{turn}:" + "x" * 1000)
+        before = state_of(yard)
+        outcome = yard.compact_well()
+        sizes = [segment.size_bytes for segment in yard.partition.segments()[:-1]]
+        assert max(sizes) <= 2500
+        assert outcome.segments_staged == len(sizes) < 8
+        assert state_of(yard) == before
+        assert not list((tmp_path / "data" / "staging").glob("*/*.log")), "halves left nothing"
 
 
 def test_a_batch_larger_than_a_chunk_is_cleaned(yard, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.errors import CordwoodError
 from cordwood.pipeline import cleaner
-from cordwood.pipeline.tasks import _outcome
+from cordwood.pipeline.tasks import outcome as outcome_of
 from support.compaction import Yard
 
 STAGES = {"digest": 0, "survivors": 1, "rewrite": 2}
@@ -61,7 +61,7 @@ def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
             if len(stages) != stage + 1:
                 return [function(item) for item in items]
             with no_room():
-                answers = [_outcome(function, item) for item in items]
+                answers = [outcome_of(function, item) for item in items]
             raise next(each for each in answers if isinstance(each, CordwoodError))
 
         (outcome,) = yard.compact(run=run)

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.batch import machine
+from cordwood.batch import digest_kernels, machine
 from cordwood.batch.columns import Spans
 from cordwood.batch.records import encode_batch
 from cordwood.batch.table import readonly
 from cordwood.errors import DamagedDigest
 from cordwood.model import Record
-from cordwood.pipeline import digest_kernels, digests, survivors
+from cordwood.pipeline import digests, survivors
 from cordwood.pipeline.digests import BUCKETS, DigestWriter, open_secret, read_digest
 from cordwood.pipeline.survivors import (
     ENTRY_BYTES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cordwood.batch.records import encode_batch, encode_marker
-from cordwood.decide.archive import Run
-from cordwood.decide.audit import audit_partition
+from cordwood.decide.archive import Run, Span, planned_records
+from cordwood.decide.audit import Piece, audit_partition
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive import look_task
-from cordwood.pipeline.audit import walk_task
+from cordwood.pipeline.audit import Look, walk_task
+from cordwood.pipeline.header_runs import count_planned, cut_bundles, look_runs, once
 from cordwood.pipeline.offsets import Range
 from cordwood.pipeline.options import parse_options
 from support.datadir import HandMade, make_data_directory, records
@@ -33,8 +33,14 @@ def options(made):
 def audited(made, start=0):
     made.publish()
     whole = Range(TP, start, made.end)
-    piece = walk_task((options(made), whole))
-    return audit_partition(*TP, (start, made.end), [piece], compacted=False)
+    walked = [
+        row for batch in walk_task(Look(0, options(made), whole)) for row in batch.to_pylist()
+    ]
+    *numbered, last = walked
+    numbers = [(row["producer"], row["epoch"], row["sequence"]) for row in numbered]
+    again = len(numbers) - len(set(numbers))
+    piece = Piece(**last["piece"])
+    return audit_partition(*TP, (start, made.end), [piece], compacted=False, renumbered=again)
 
 
 def test_batches_that_follow_each_other_are_sound(made):
@@ -74,6 +80,48 @@ def test_bundles_are_cut_by_what_headers_say(made):
     made.cut()
     made.append(records(9, 10))
     made.publish()
-    runs = look_task((options(made), Range(TP, 6, 10)))
+    runs = list(look_runs(options(made), Range(TP, 6, 10)))
     assert [run[:3] for run in runs] == [(5, 9, 4), (9, 10, 1)]
     assert all(isinstance(run, Run) and run.is_dense for run in runs)
+
+
+class Counted(Run):
+    """A run that knows how many of its kind are alive."""
+
+    alive = most = 0
+
+    def __new__(cls, *fields):
+        Counted.alive += 1
+        Counted.most = max(Counted.most, Counted.alive)
+        return super().__new__(cls, *fields)
+
+    def __del__(self):
+        Counted.alive -= 1
+
+
+@pytest.mark.parametrize("batches", [100, 10_000])
+def test_bundles_are_cut_without_holding_the_batches(batches):
+    """Of a partition with a million batches the driver holds a handful at a time."""
+    Counted.alive = Counted.most = 0
+    runs = ((TP, Counted(at, at + 1, 1, 100)) for at in range(batches))
+    due = [(TopicPartition("t", 9), Span(3, 5)), (TP, Span(0, batches))]
+    spans = cut_bundles(runs, due, records_max=batches // 4, bytes_max=1 << 40)
+    assert spans[TP] == [Span(at * batches // 4, (at + 1) * batches // 4) for at in range(4)]
+    assert spans[TopicPartition("t", 9)] == [Span(3, 5)], "nothing was found of it: one bundle"
+    assert Counted.most < 10
+
+
+def test_a_batch_that_two_ranges_share_is_counted_once():
+    """A task finds every batch that holds something of its range."""
+    first, shared = Run(0, 10, 10, 1), Run(10, 20, 10, 1)
+    other = TopicPartition("t", 1)
+    runs = [(TP, first), (TP, shared), (TP, shared), (other, first)]
+    assert list(once(runs)) == [(TP, first), (TP, shared), (other, first)]
+
+
+def test_what_bundles_will_hold_is_counted_in_one_pass():
+    """As ``planned_records`` counts each of them; also where one batch is cut into several."""
+    runs = [Run(0, 30, 30, 1), Run(30, 40, 4, 1), Run(45, 50, 5, 1)]
+    spans = [(TP, Span(0, 10)), (TP, Span(10, 35)), (TP, Span(35, 50)), (TP, Span(60, 70))]
+    counts = count_planned(((TP, run) for run in runs), spans)
+    assert counts == {(tp, span): planned_records(runs, span) for tp, span in spans}

@@ -11,11 +11,13 @@ from cordwood.batch import machine
 from cordwood.batch.columns import decode_columns
 from cordwood.batch.header import check_batches
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.decide.deadletters import headers_for_record
+from cordwood.decide.deadletters import headers_for_record, parse_cause
 from cordwood.decide.routing import Bindings, Routed, route
 from cordwood.model import Header, Record, TopicPartition
 from cordwood.pipeline import key_kernels, route_kernels, routing
+from cordwood.pipeline.broker import Target
 from cordwood.pipeline.routing import Router, Ways
+from cordwood.pipeline.targets import Targets
 
 TP = TopicPartition("append", 3)
 KEYS = st.sampled_from(
@@ -29,6 +31,11 @@ ROWS = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=4), HEADERS), min
 BINDINGS = Bindings(
     exact={"special.one": "one"}, prefix={"jobs": "work", "special": "rest"}, source="append"
 )
+
+
+def targets(partitions=1, bytes_max=1 << 20):
+    """The topic ``work`` as the broker has it."""
+    return Targets({"work": Target("id", partitions, bytes_max)}, dead_letter_topic="dead_letter")
 
 
 class Kept:
@@ -83,7 +90,7 @@ def test_a_chunk_goes_where_its_records_would_go_one_by_one(rows, first):
     ]
     columns = decode_columns(encode_batch(records, base_offset=first))
     kept = Kept()
-    router = Router(Ways(BINDINGS, "dead_letter", {}, 1), kept)
+    router = Router(Ways(BINDINGS, "dead_letter", Targets()), kept)
     router.route(TP, columns)
     router.route(TP, columns)
     found = {
@@ -98,7 +105,7 @@ def test_a_route_of_several_partitions_keeps_a_key_in_one(rows):
     """Order holds within each partition."""
     records = [Record(i, i, key, value) for i, (key, value, _) in enumerate(rows)]
     kept = Kept()
-    Router(Ways(BINDINGS, "dead_letter", {"work": 4}, 1), kept).route(
+    Router(Ways(BINDINGS, "dead_letter", targets(4)), kept).route(
         TP, decode_columns(encode_batch(records))
     )
     homes = {}
@@ -121,13 +128,41 @@ def test_routed_batches_are_cut_and_numbered_on(batch_bytes, monkeypatch):
         for i in range(300)
     ]
     kept = Kept()
-    router = Router(Ways(BINDINGS, "dead_letter", {"work": 3}, 1), kept)
+    router = Router(Ways(BINDINGS, "dead_letter", targets(3)), kept)
     router.route(TP, decode_columns(encode_batch(records, base_offset=10**18)))
     found = sorted((r.headers[-1].value, r) for rows in kept.rows.values() for r in rows)
     assert [int(offset) for offset, _ in found] == [record.offset for record in records]
     assert [(r.timestamp_ms, r.key, r.value, r.headers[:-3]) for _, r in found] == [
         (r.timestamp_ms, r.key, r.value, r.headers) for r in records
     ]
+
+
+@given(
+    st.lists(st.integers(0, 700), min_size=1, max_size=40),
+    st.lists(st.integers(0, 60), max_size=3),
+    st.integers(200, 900),
+)
+def test_no_routed_batch_is_larger_than_its_topic_takes(sizes, header_sizes, bytes_max):
+    """A record that does not fit even alone is a dead letter; every other one arrives, in order."""
+    headers = tuple(Header("h", b"x" * size) for size in header_sizes)
+    records = [Record(i, i, b"jobs.x", b"v" * size, headers) for i, size in enumerate(sizes)]
+    kept, put = Kept(), []
+    kept_put = kept.put
+    kept.put = lambda topic, partition, data: (
+        put.append((topic, bytes(data))),
+        kept_put(topic, partition, data),
+    )
+    router = Router(Ways(BINDINGS, "dead_letter", targets(1, bytes_max)), kept)
+    router.route(TP, decode_columns(encode_batch(records)))
+    for topic, data in put:
+        if topic == "work":
+            assert all(header.size_bytes <= bytes_max for header in check_batches(data, 1 << 20))
+    routed = [len(record.value) for record in kept.rows.get(("work", 0), [])]
+    dead = kept.rows.get(("dead_letter", 0), [])
+    assert sorted(routed + [len(record.value) for record in dead]) == sorted(sizes)
+    assert routed == [size for size in sizes if size in set(routed)]
+    assert min((len(r.value) for r in dead), default=1 << 20) > max(routed, default=-1)
+    assert all(parse_cause(record.headers).reason == "too_large" for record in dead)
 
 
 @pytest.mark.parametrize("module", [key_kernels, route_kernels])

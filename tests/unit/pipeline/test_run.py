@@ -57,7 +57,7 @@ def test_a_stream_that_ends_is_opened_again_after_a_pause(context, monkeypatch):
 
     keeper = Keeper("x", Stream(open_stream), context)
     keeper.look()
-    assert keeper.report() == {"open": True, "failures": 0, "error": None, "batch": 1}
+    assert keeper.report() == {"open": True, "failures": 0, "failed": 0, "error": None, "batch": 1}
     opened[0].why = "it fell over"
     keeper.look()
     assert opened[0].stopped
@@ -66,7 +66,7 @@ def test_a_stream_that_ends_is_opened_again_after_a_pause(context, monkeypatch):
     keeper.look()
     keeper.look()
     assert len(opened) == 2
-    assert keeper.report() == {"open": False, "failures": 2, "error": "again"}
+    assert keeper.report() == {"open": False, "failures": 2, "failed": 2, "error": "again"}
 
 
 def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context, monkeypatch):
@@ -107,6 +107,39 @@ def test_a_schedule_goes_on_after_a_round_that_failed(context):
     context.stopping.set()
     clockwork.join(timeout=30)
     assert not clockwork.is_alive()
+    told = clockwork.report()
+    assert (told["open"], told["error"]) == (False, "ValueError: bad round")
+    assert told["failed"] >= 3
+
+
+def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
+    """Its last error is still told, and counted."""
+    outcomes = iter([ValueError("once")])
+
+    def work(_):
+        for error in outcomes:
+            raise error
+        context.stopping.set()
+
+    clockwork = Clockwork("x", Schedule(work, interval_s=0.001, delay_s=0), context)
+    clockwork.run()
+    assert clockwork.report() == {"open": True, "failed": 1, "error": "ValueError: once"}
+
+
+def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
+    """Its report says so instead; the others' reports come."""
+
+    class Mute(Fake):
+        def report(self):
+            raise RuntimeError("no progress yet")
+
+    keepers = {"mute": Keeper("mute", Stream(lambda _: Mute()), context),
+               "well": Keeper("well", Stream(lambda _: Fake()), context)}  # fmt: skip
+    for keeper in keepers.values():
+        keeper.look()
+    told = run._reports(keepers, [])
+    assert told["mute"]["report_error"] == "RuntimeError: no progress yet"
+    assert told["well"]["batch"] == 1
 
 
 def test_the_end_of_the_lifeline_ends_the_process():

@@ -1,11 +1,12 @@
 """Which settings a session is built with, and which remote is refused before it is tried."""
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from cordwood.errors import ConfigError, UnavailableError
-from cordwood.pipeline.session import check_remote, open_session, plan_settings
+from cordwood.pipeline.session import check_remote, open_session, parallelism, plan_settings
 
 JAVA = "spark.driver.extraJavaOptions"
 
@@ -25,6 +26,17 @@ def test_a_cluster_keeps_its_own_settings_for_machines(master):
     assert "spark.driver.host" not in settings
     assert not any("checkpointFileManager" in name for name in settings)
     assert settings["spark.sql.session.timeZone"] == "UTC"
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:7077", "yarn"])
+def test_every_driver_that_is_started_here_waits_for_a_busy_python(master):
+    """Spark's own limit is fifteen seconds."""
+    assert plan_settings(master, {})["spark.python.authenticate.socketTimeout"] == "10m"
+
+
+def test_a_spark_connect_server_s_driver_is_not_ours_to_set():
+    """It refuses settings of its Java."""
+    assert "spark.python.authenticate.socketTimeout" not in plan_settings("sc://h:15002", {})
 
 
 def test_the_callers_settings_win():
@@ -67,3 +79,9 @@ def test_spark_connect_without_its_client_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"cordwood\[connect\]"):
         check_remote("sc://127.0.0.1:15002")
+
+
+def test_parallelism_is_what_the_executors_run_at_once():
+    """Spark counts the executors' cores; those of the driver's machine say nothing of them."""
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=97))
+    assert parallelism(spark) == 97

@@ -333,6 +333,35 @@ def test_what_was_reclaimed_before_it_was_read_fails_the_query(data, log):
     assert take(loose, at(5), at(30)) == list(range(20, 30))
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "left"),
+    [(5, 30, range(20, 30)), (5, 99, range(20, 60)), (3, 9, ()), (70, 99, ())],
+)
+def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
+    data, log, caplog, start, end, left
+):
+    """As a stream does, and as Spark's Kafka source does; what is missing is logged."""
+    log.reclaim(0, purge=True)
+    at = {
+        f"{side}Offsets": f'{{"t":{{"0":{n}}}}}'
+        for side, n in (("starting", start), ("ending", end))
+    }
+    with pytest.raises(OffsetOutOfRange, match=r"20 to 60 .*set failOnDataLoss to false"):
+        source(data, **at).reader(OFFSET).partitions()
+    loose = source(data, failOnDataLoss="false", **at).reader(OFFSET)
+    assert offsets(collect(loose)) == list(left)
+    assert "source.data_lost t-0: " in caplog.text
+
+
+def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data, log):
+    """Only a new query asks for its beginning; a checkpoint's losses are told by the batch."""
+    log.reclaim(0, purge=True)
+    said = {"startingOffsets": '{"t":{"0":5}}'}
+    with pytest.raises(OffsetOutOfRange, match="20 to 60"):
+        streaming(data, **said).initialOffset()
+    assert streaming(data, failOnDataLoss="false", **said).initialOffset() == at(20)
+
+
 def test_a_reclaim_after_planning_does_not_hurt(data, log):
     """The files are kept aside for as long as a planned read may need them."""
     reader = streaming(data)

@@ -6,8 +6,9 @@ import errno
 
 import pytest
 
+from cordwood.client.storage import naming
 from cordwood.errors import StaleManifest, UnavailableError
-from cordwood.pipeline.tasks import _outcome, naming
+from cordwood.pipeline.tasks import outcome as outcome_of
 
 
 def test_an_error_of_ours_comes_back_as_itself():
@@ -16,7 +17,7 @@ def test_an_error_of_ours_comes_back_as_itself():
     def work(_):
         raise StaleManifest("moved on")
 
-    assert isinstance(_outcome(work, 1), StaleManifest)
+    assert isinstance(outcome_of(work, 1), StaleManifest)
 
 
 def test_a_full_disk_is_one_sentence_with_the_place():
@@ -25,7 +26,7 @@ def test_a_full_disk_is_one_sentence_with_the_place():
     def work(_):
         raise OSError(errno.ENOSPC, "No space left on device", "/tape/bundle.part")
 
-    outcome = _outcome(work, 1)
+    outcome = outcome_of(work, 1)
     assert isinstance(outcome, UnavailableError)
     assert "/tape/bundle.part: No space left on device" in str(outcome)
 
@@ -42,4 +43,4 @@ def test_a_write_that_names_no_file_is_told_with_its_place(tmp_path):
 def test_a_mistake_of_our_own_stays_one():
     """Only what the world does to us is told in a sentence."""
     with pytest.raises(ZeroDivisionError):
-        _outcome(lambda _: 1 // 0, 1)
+        outcome_of(lambda _: 1 // 0, 1)

@@ -90,6 +90,20 @@ def test_every_error_crosses_the_wire_as_itself():
     assert type(r.parse_error(b"ERR DISK_FULL no space")) is errors.DiskFull
 
 
+def test_an_error_with_more_to_carry_crosses_the_wire_as_its_family():
+    """A class derived elsewhere, with arguments of its own, is never made from a line."""
+
+    class Detailed(errors.CorruptionError):
+        def __init__(self, text, position):
+            super().__init__(text)
+            self.position = position
+
+    r._errors_by_name.cache_clear()
+    again = r.parse_error(encode_error(Detailed("bad", 7)))
+    r._errors_by_name.cache_clear()
+    assert (type(again), str(again)) == (errors.CorruptionError, "bad")
+
+
 def test_an_unknown_code_is_quoted():
     """A newer broker's error is still an error a user can read."""
     assert str(r.parse_error(b"ERR NEW_CODE some text")) == "NEW_CODE some text"

@@ -144,6 +144,7 @@ async def test_a_line_reader_and_a_group_share_a_cursor(tmp_path):
     """What ACK moved is what OffsetFetch shows."""
     async with KafkaDesks(tmp_path) as desks:
         await desks.create("t")
+        await desks.write("t", [b"v"] * 4)
         await desks.readers.register("t", "g")
         await desks.readers.advance(desks.store.partitions("t")[0].tp, "g", 4)
         fetched = await desks.ask(OffsetFetchRequest("g", [OffsetFetchTopic("t", [0])]), 7)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from cordwood.broker.kafka.fetch import LOOP_BYTES
+from cordwood.broker.kafka.outgoing import REPLY_BYTES_MIN, UNSENT_BYTES_MAX, Outgoing
 from cordwood.decide.roll import RollReason
+from cordwood.log import segment
 from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from support.caches import drop_cached
 from support.kafka_desks import CALLER, KafkaDesks
 
 BATCH_BYTES = 200_000
@@ -59,13 +60,12 @@ async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_k
         assert counts(await second) == [5]
 
 
-async def test_what_left_the_page_cache_is_read_on_another_thread(tmp_path):
-    """A cold disk holds up nobody."""
+async def test_what_left_the_page_cache_is_read_on_another_thread(tmp_path, monkeypatch):
+    """A slow disk delays nobody else. The test answers for the kernel: a fast disk may be done."""
     async with KafkaDesks(tmp_path) as desks:
-        partition = await fill(desks, "t")
+        await fill(desks, "t")
         await begin(desks, a_request(("t", 0)))
-        with partition._window.segments[0].reading() as fd:
-            drop_cached(fd)
+        monkeypatch.setattr(segment, "is_resident", lambda _fd, _start, _end: False)
         second = begin(desks, a_request(("t", 5)))
         assert not is_at_once(second)
         assert counts(await second) == [5]
@@ -94,3 +94,13 @@ async def test_cold_and_cached_partitions_come_in_one_reply_in_order(tmp_path):
         response = await answer
         assert [topic.name for topic in response.topics] == ["cached", "cold"]
         assert counts(response) == [1, 1]
+
+
+def test_a_reply_shrinks_with_what_is_unsent_and_never_to_nothing():
+    """A quarter of what is left for all; a reader gets on however much others leave lying."""
+    outgoing = Outgoing()
+    assert outgoing.share_bytes == UNSENT_BYTES_MAX // 4
+    outgoing.unsent_bytes = UNSENT_BYTES_MAX // 2
+    assert outgoing.share_bytes == UNSENT_BYTES_MAX // 8
+    outgoing.unsent_bytes = 2 * UNSENT_BYTES_MAX
+    assert outgoing.share_bytes == REPLY_BYTES_MIN

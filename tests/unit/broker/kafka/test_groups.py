@@ -209,6 +209,7 @@ async def test_groups_come_back_empty(tmp_path):
         await desks.create("t")
         await enter(desks, "members-only")
         await desks.ask(commit(group="cursors-only"))
+        await desks.write("t", [b"v"])
         await desks.readers.register("t", "liner")
         await desks.readers.advance(desks.store.partitions("t")[0].tp, "liner", 1)
         assert set(await states(desks)) == {"members-only", "cursors-only", "liner"}

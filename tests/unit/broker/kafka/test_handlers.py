@@ -11,4 +11,4 @@ async def test_every_api_that_is_served_has_its_handler(tmp_path):
     """No more and no less: the desk refuses a table with a hole."""
     async with KafkaDesks(tmp_path) as desks:
         assert set(desks.handlers) == {api.name for api in APIS}
-        assert KafkaDesk(desks.writer, desks.handlers)
+        assert KafkaDesk(desks.writer, desks.produce_desk, desks.handlers)

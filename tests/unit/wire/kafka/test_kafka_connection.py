@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+import struct
 
 import pytest
 from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
@@ -15,6 +17,7 @@ from cordwood.wire.kafka.connection import (
     LARGE_BYTES_FIRST,
     LARGE_GROWTH,
     NEED_DATA,
+    WHOLE_BYTES_MAX,
     KafkaConnection,
 )
 from cordwood.wire.kafka.frames import (
@@ -169,7 +172,7 @@ def test_a_request_keeps_its_bytes_while_others_arrive():
 
 
 def test_an_announced_giant_costs_little_until_it_comes():
-    """A peer that names 100 MB gets room as it sends: never more than eight times as much."""
+    """A peer that names 100 MB gets room as it sends: never more than four times as much."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(FRAME_MAX.to_bytes(4) + bytes(10))
     assert len(connection.get_buffer()) < LARGE_BYTES_FIRST
@@ -177,7 +180,54 @@ def test_an_announced_giant_costs_little_until_it_comes():
     while sent < 2 * LARGE_BYTES_FIRST * LARGE_GROWTH:
         connection.receive(bytes(50_000))
         sent += 50_000
-        assert len(connection.get_buffer()) <= sent * LARGE_GROWTH
+        assert len(connection.get_buffer()) <= max(LARGE_BYTES_FIRST, sent * LARGE_GROWTH)
+
+
+def test_room_is_asked_for_before_it_is_made():
+    """What was reserved is what a frame takes, and nothing is asked for what the inbox holds."""
+    asked = []
+    connection = KafkaConnection(FRAME_MAX, lambda size: not asked.append(size))
+    connection.receive(produce_bytes(bytes(1_000)))
+    assert connection.next_request().api_key == 0
+    assert asked == []
+    for size in (20_000, 400_000, 3_000_000):
+        asked.clear()
+        connection.receive(produce_bytes(bytes(size)))
+        assert connection.next_request().api_key == 0
+        assert sum(asked) == connection.frame_bytes
+        assert asked[0] <= WHOLE_BYTES_MAX
+
+
+@pytest.mark.parametrize("refused", range(4))
+def test_a_frame_whose_room_is_refused_goes_on_where_it_stood(refused):
+    """At its beginning or at any growth, with bytes that had already been read meanwhile."""
+    verdicts = iter([True] * refused + [False] + [True] * 10)
+    connection = KafkaConnection(FRAME_MAX, lambda _: next(verdicts))
+    body = random.Random(refused).randbytes(5_000_000)
+    rest = memoryview(produce_bytes(body) + produce_bytes(b"next"))
+    while rest:
+        was_waiting = connection.is_waiting
+        room = connection.get_buffer()
+        count = min(len(room), len(rest), 100 if was_waiting else 60_000)
+        room[:count] = rest[:count]
+        connection.buffer_updated(count)
+        rest = rest[count:]
+        if was_waiting:
+            connection.resume()
+    first, second = connection.next_request(), connection.next_request()
+    assert decode(ProduceRequest, 9, first.body).topics[0].partitions[0].records == body
+    assert decode(ProduceRequest, 9, second.body).topics[0].partitions[0].records == b"next"
+
+
+def test_a_request_without_records_is_refused_by_its_announcement():
+    """Its first bytes say what it is; nobody waits for megabytes that will be thrown away."""
+    connection = KafkaConnection(FRAME_MAX)
+    announced = struct.pack(">ihh", CONTROL_BYTES_MAX + 1, 3, 9)
+    connection.receive(announced[:5])
+    assert connection.next_request() is NEED_DATA
+    connection.receive(announced[5:])
+    with pytest.raises(BadMessage, match="Metadata is limited"):
+        connection.next_request()
 
 
 def test_only_produce_may_be_enormous():

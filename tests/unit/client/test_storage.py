@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from cordwood.client.storage import DirectoryDepot, open_depot
 from cordwood.errors import ConfigError, UnavailableError
-from cordwood.pipeline.bundles import GzipFile
-from cordwood.pipeline.depot import DirectoryDepot, open_depot
+from cordwood.log.bundle import GzipFile
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_files_move_and_are_listed_by_prefix(depot):
         depot.put(name, io.BytesIO(name.encode()))
     depot.move("t/2", "t/incoming/2")
     assert depot.names("t") == ["t/1", "t/incoming/2"]
-    assert (depot.exists("t/2"), depot.exists("t/1")) == (False, True)
+    assert (depot.size("t/2"), depot.size("t/1")) == (None, 3)
     with pytest.raises(FileNotFoundError):
         depot.open("t/2")
     for _ in range(2):
@@ -79,7 +80,7 @@ def test_an_object_store_does_what_a_directory_does(tmp_path):
     for _ in range(2):
         depot.remove("t/1")
     assert depot.names("t") == []
-    assert not depot.exists("t/2")
+    assert depot.size("t/2") is None
     with pytest.raises(FileNotFoundError):
         depot.open("t/2")
 
@@ -127,7 +128,7 @@ def test_a_store_that_refuses_is_one_sentence(no_bucket):
             ask()
         assert str(refused.value).startswith("s3://nowhere/archive: There is no such bucket; look ")
         assert "\n" not in str(refused.value)
-    assert not no_bucket.exists("t/1")
+    assert no_bucket.size("t/1") is None
 
 
 def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
@@ -141,3 +142,85 @@ def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
         depot.put("t/1", io.BytesIO(packed.getvalue()))
     with depot.open("t/1") as file, GzipFile(fileobj=file) as inside:
         assert inside.read(1000) + inside.read() == text
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_size_is_what_was_written(form, tmp_path):
+    """Of a directory's file and of an object; a name without a file has none."""
+    if "://" in form:
+        pytest.importorskip("obstore")
+    place = open_depot(form.format(tmp_path / "place"))
+    place.put("t/1", io.BytesIO(b"12345"))
+    assert (place.size("t/1"), place.size("t/2")) == (5, None)
+
+
+def test_leftovers_of_dead_runs_are_swept_and_nothing_else(depot, tmp_path):
+    """Half-written files and empty directories too; not what is kept, nor what lies elsewhere."""
+    for name in ("t/incoming/0/a", "t/incoming/0/b", "t/incoming/1/c", "t/0/a"):
+        depot.put(name, io.BytesIO(b"x"))
+    (tmp_path / "place" / "t" / "incoming" / "1" / "d.12345678.part").write_bytes(b"half")
+    depot.sweep("t/incoming", {"t/incoming/0/b"}.__contains__)
+    left = {str(path.relative_to(tmp_path / "place")) for path in tmp_path.rglob("*")}
+    assert left - {"."} >= {"t/incoming/0/b", "t/0/a"}
+    assert not left & {"t/incoming/0/a", "t/incoming/1", "t/incoming/1/c"}
+    depot.sweep("t/incoming", lambda _: False)
+    assert depot.names() == ["t/0/a"]
+
+
+def test_a_store_without_a_lock_keeps_what_another_run_may_be_writing(tmp_path):
+    """Only what is a day old was left by a dead one."""
+    pytest.importorskip("obstore")
+    store = open_depot(f"file://{tmp_path}/bucket")
+    for name in ("t/incoming/old", "t/incoming/new", "t/incoming/kept"):
+        store.put(name, io.BytesIO(b"x"))
+    for name in ("old", "kept"):
+        os.utime(tmp_path / "bucket" / "t" / "incoming" / name, (1, 1))
+    store.sweep("t/incoming", {"t/incoming/kept"}.__contains__)
+    assert store.names("t") == ["t/incoming/kept", "t/incoming/new"]
+
+
+def test_two_writers_of_one_name_do_not_mix(depot):
+    """A task that runs twice at once: each file is one of theirs, whole."""
+
+    class Slow(io.BytesIO):
+        def read(self, *size):
+            depot.put("t/1", io.BytesIO(b"second"))
+            return super().read(*size)
+
+    depot.put("t/1", Slow(b"the first, which is longer"))
+    with depot.open("t/1") as file:
+        assert file.read() == b"the first, which is longer"
+    assert depot.names() == ["t/1"]
+
+
+def test_what_is_no_file_is_not_opened(depot, tmp_path):
+    """A pipe would be waited for, for ever."""
+    depot.put("t/1", io.BytesIO(b"x"))
+    os.mkfifo(tmp_path / "place" / "t" / "2")
+    with pytest.raises(FileNotFoundError):
+        depot.open("t/2")
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:1/x", "ftp://host/x", "memory:///x"])
+def test_a_url_that_is_no_object_store_is_refused(place):
+    """A broker is told places by others: it must not be made to call anybody."""
+    with pytest.raises(ConfigError, match="s3"):
+        open_depot(place)
+
+
+def test_an_archive_is_never_readable_by_everybody(tmp_path):
+    """Bundles hold records: its owner's, or its group's where the place says so; no umask helps."""
+    before = os.umask(0)
+    try:
+        for mode, expected in ((0o700, (0o600, 0o700)), (0o755, (0o660, 0o2770))):
+            place = tmp_path / f"{mode:o}"
+            place.mkdir()
+            place.chmod(mode)
+            depot = DirectoryDepot(str(place))
+            depot.put("t/0/bundle", io.BytesIO(b"records"))
+            with depot.held("t"):
+                found = list(place.rglob("*"))
+            assert {p.stat().st_mode & 0o7777 for p in found if p.is_file()} == {expected[0]}
+            assert {p.stat().st_mode & 0o7777 for p in found if p.is_dir()} == {expected[1]}
+    finally:
+        os.umask(before)

@@ -1,0 +1,165 @@
+"""Arbitrary bytes at a live HTTP listener: an answer or an end; no traceback, no leak, no 500.
+
+One broker in a process of its own serves all examples. A neighbour asks it all the time: its p99 is
+printed. At the end the connections are counted and the memory is weighed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from support.lines import Served, Wire, ask, http_get, until, wires
+from support.neighbours import Neighbour, resident_bytes
+
+MEMORY_BYTES = 60 * 2**20
+UPLOADS_BYTES = 128 * 2**20  # what all bodies together may take while they are read
+
+METHODS = [b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"get", b"G\0T", b""]
+TARGETS = [
+    *(b"/healthz", b"/metrics", b"/api/topics", b"/api/readers", b"/api/cut", b"/api/staging"),
+    *(
+        b"/",
+        b"*",
+        b"//",
+        b"/%",
+        b"/?%ff=%",
+        b"http://localhost/healthz",
+        b"http://[",
+        b"/\xff",
+        b"",
+    ),
+    *(b"/api/topics?name=quiet", b"/api/topics?name=\xc3\xa4", b"/" + b"a" * 9000),
+]
+HEADERS = [
+    *(b"Host: localhost", b"Host: evil.example", b"host:", b"Host: [::1", b"Origin: null"),
+    *(b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 99999999999999999999999"),
+    *(b"Content-Length: 5, 5", b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip"),
+    *(b"Content-Type: application/json", b"Content-Type: text/plain", b"Expect: 100-continue"),
+    *(b"Connection: close", b"Upgrade: h2c", b": empty", b"no colon", b"x: " + b"y" * 3000),
+    *(b" folded", b"x\0: y", b"Sec-Fetch-Site: cross-site"),
+]
+BODIES = [b"", b"{}", b'{"topic": "quiet"}', b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"\xff" * 50]
+requests = st.tuples(
+    st.sampled_from(METHODS),
+    st.sampled_from(TARGETS),
+    st.sampled_from([b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9", b""]),
+    st.lists(st.sampled_from(HEADERS), max_size=5),
+    st.sampled_from([b"\r\n", b"\n", b"\r"]),
+    st.sampled_from(BODIES),
+).map(lambda r: r[4].join([b" ".join(r[:3]), *r[3], b"", b""]) + r[5])
+conversations = st.one_of(
+    st.binary(max_size=300), requests, st.lists(requests, max_size=4).map(b"".join)
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Every test of this module fires at one broker; it is judged at the end."""
+    with Served(tmp_path_factory.mktemp("fuzz") / "data", durability="os") as running:
+        assert ask(running.control, "PUT quiet one") == b"OK"
+        http_get(running.http, "/metrics")  # what the first scrape loads is memory of another kind
+        before = resident_bytes(running.process.pid)
+        with Neighbour("http", reader(running)):
+            yield running
+        until(lambda: running.connections("http") == 0, "no HTTP connection is left")
+        grown = resident_bytes(running.process.pid) - before
+        print(f"memory grew by {grown / 2**20:.0f} MiB")
+        assert grown < MEMORY_BYTES + UPLOADS_BYTES
+        assert "Traceback" not in running.log()
+        assert "http.failed" not in running.log()
+        assert running.stop() == 0
+
+
+def reader(running: Served) -> Callable[[], None]:
+    """Asks for one topic, each time on a connection of its own."""
+
+    def step() -> None:
+        status, body = http_get(running.http, "/api/topics?name=quiet")
+        assert (status, json.loads(body)["topics"][0]["name"]) == (200, "quiet")
+
+    return step
+
+
+def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> bytes:
+    """One hostile connection, to its end."""
+    wire = Wire(running.http)
+    with contextlib.suppress(OSError):  # it may be shown the door in mid-sentence
+        bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+        for start, end in itertools.pairwise(bounds):
+            wire.send(data[start:end])
+    said = b""
+    if is_rude:
+        wire.reset()
+        return said
+    with contextlib.suppress(OSError):
+        said = wire.end().rest()
+    wire.close()
+    return said
+
+
+@given(data=conversations, cuts=st.lists(st.integers(0, 400), max_size=3), is_rude=st.booleans())
+@example(data=b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", cuts=[], is_rude=True)
+@settings(max_examples=200)
+def test_any_bytes_at_the_http_listener_are_answered_or_ended(served, data, cuts, is_rude):
+    """Whatever is said and however it is cut; every answer is whole, and none is a 500."""
+    said = say(served, data, cuts, is_rude=is_rude)
+    assert b" 500 " not in said
+    assert said == b"" or said.startswith(b"HTTP/1.1 ")
+
+
+def test_what_follows_a_head_request_and_is_none_is_refused_and_ended(served):
+    """HEAD has no body in its answer; a refusal after it has one, and the connection ends."""
+    wire = Wire(served.http)
+    wire.send(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n{}")
+    first, _, second = wire.end().rest().partition(b"\r\n\r\n")
+    wire.close()
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert second.startswith(b"HTTP/1.1 400 ")
+    assert second.endswith(b"}\n")
+
+
+def test_bodies_that_never_end_take_bounded_memory_together(served):
+    """Sixty peers that promise 16 MB and send a quarter: the last of them are told to wait."""
+    head = (
+        b"PUT /api/staging?job=fuzz&name=f HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/octet-stream\r\nContent-Length: 16000000\r\n\r\n"
+    )
+    before = resident_bytes(served.process.pid)
+    with wires(served.http, 60) as crowd:
+        for wire in crowd:
+            with contextlib.suppress(OSError):
+                wire.send(head + bytes(4_000_000))
+        reader(served)()  # behind them all, so they have been looked at
+        grown = resident_bytes(served.process.pid) - before
+        refused = [wire for wire in crowd if is_refused(wire)]
+    print(f"{len(refused)} of 60 were told to wait, memory grew by {grown / 2**20:.0f} MiB")
+    assert grown < UPLOADS_BYTES + MEMORY_BYTES
+    assert len(refused) >= 20
+
+
+def is_refused(wire: Wire) -> bool:
+    """Whether it was answered before its body had come; those that wait say nothing."""
+    wire.socket.settimeout(0.01)
+    try:
+        return wire.socket.recv(20).startswith(b"HTTP/1.1 503")
+    except OSError:
+        return False
+
+
+def test_a_crowd_of_silent_and_slow_peers_costs_the_others_nothing(served):
+    """Two hundred connections: some say nothing, some half a head, some drip."""
+    openings = [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: loc", b"POST /api/cut HTTP/1.1\r\nx:"]
+    with wires(served.http, 200) as crowd:
+        for wire, opening in zip(crowd, itertools.cycle(openings), strict=False):
+            wire.send(opening)
+        for _ in range(5):
+            reader(served)()
+            for wire in crowd[2::4]:
+                wire.send(b"a")

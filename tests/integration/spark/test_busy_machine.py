@@ -1,0 +1,116 @@
+"""Spark on a machine with no core to spare: what is slow to start is waited for.
+
+Each test starts a Spark of its own in another process, as the environment its workers are started
+in is part of what is tested. Nothing here is timed: only the outcome counts, and every process
+ends after ``ENDS_S`` at the latest, also when the test that started it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from cordwood.model import TopicPartition
+from cordwood.scenario.cluster import open_cluster
+from support.datadir import HandMade, records
+
+ENDS_S = 900
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(ENDS_S + 60)]
+
+LOOPS = 8
+LOOP = f"""
+import os, time
+started, parent = time.monotonic(), os.getppid()
+while os.getppid() == parent and time.monotonic() < started + {ENDS_S}: pass
+"""
+STREAM = """
+import sys, tempfile
+from cordwood.pipeline.tasks import run_tasks
+from cordwood.spark import session, topic, topic_stream
+
+java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a short life: half of the CPU time
+conf = {"spark.driver.extraJavaOptions": java, "spark.ui.enabled": "false"}
+conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+spark = session("busy", master=sys.argv[2], conf=conf)
+query = (
+    topic_stream(spark, "t", path=sys.argv[1], startingOffsets="earliest")
+    .writeStream.format("noop").trigger(availableNow=True)
+    .option("checkpointLocation", tempfile.mkdtemp()).start()
+)
+query.awaitTermination()
+streamed = sum(each["numInputRows"] for each in query.recentProgress)
+print(streamed, topic(spark, "t", path=sys.argv[1]).count(), run_tasks(spark, len, ["a", "bb"]))
+"""
+ALL_WELL = "50 50 [1, 2]"
+SLOW_ARROW = """
+import importlib, os, sys, time
+
+if any("python_streaming_source_runner" in word for word in sys.orig_argv):
+    time.sleep(12)  # longer than Spark waits for a worker to connect, and waits for no event
+here = os.path.dirname(os.path.dirname(__file__))
+sys.path = [path for path in sys.path if path != here]
+del sys.modules["pyarrow"]
+sys.modules["pyarrow"] = importlib.import_module("pyarrow")
+"""
+
+
+@pytest.fixture
+def data(data):
+    made = HandMade(data, TopicPartition("t", 0))
+    made.append(records(0, 50))
+    made.close()
+    return data
+
+
+def answer(program, data, master="local[1]", *, path=None):
+    """What a program with a fresh Spark of its own says, with one directory more to import from."""
+    command = [sys.executable, "-c", program, str(data), master]
+    paths = [str(path) if path else "", os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environ, timeout=ENDS_S
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    return said.stdout.strip()
+
+
+@contextmanager
+def busy_loops():
+    """Programs that want every core, all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(LOOPS)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """A directory from which the streaming worker imports for longer than Spark waits for it."""
+    package = tmp_path / "slow" / "pyarrow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(SLOW_ARROW)
+    return package.parent
+
+
+def test_a_stream_opens_although_its_worker_imports_for_longer_than_spark_waits(data, slow):
+    """Ten seconds are a constant of Spark's: the worker connects first, and imports then."""
+    assert answer(STREAM, data, path=slow) == ALL_WELL
+
+
+def test_the_same_holds_for_a_driver_whose_executors_are_elsewhere(data, slow, tmp_path):
+    """The worker is the driver's; nothing of this is asked of the cluster's machines."""
+    with open_cluster(tmp_path) as cluster:
+        assert answer(STREAM, data, cluster.url, path=slow) == ALL_WELL
+
+
+def test_a_stream_a_query_and_tasks_end_beside_eight_busy_loops(data):
+    """Late, but well."""
+    with busy_loops():
+        assert answer(STREAM, data) == ALL_WELL

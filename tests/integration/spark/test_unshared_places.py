@@ -1,0 +1,194 @@
+"""Archive, table and restore on a cluster whose executors have disks of their own.
+
+Two workers, each in a mount namespace: over ``none`` both have an empty file system that nobody
+else sees, over ``mixed`` only the second; ``shared`` is the same for all. What is written to the
+first two is partly or wholly out of sight, and no command may take it for done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from cordwood.batch.records import encode_batch
+from cordwood.client import Client
+from cordwood.client.kafka import KafkaClient
+from cordwood.client.storage import open_depot
+from cordwood.model import Record, TopicPartition
+from cordwood.pipeline.shelf import list_shelves
+from cordwood.scenario.cluster import open_cluster
+from cordwood.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RECORDS = 400
+KEYS = 150
+PRIVATE = 'for place in $0; do mount -t tmpfs private "$place" || exit 1; done; exec "$@"'
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from cordwood.client.storage import open_depot
+from cordwood.errors import CordwoodError
+from cordwood.pipeline.archive import Request, create_archive
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.restore import restore_archive
+from cordwood.pipeline.shelf import list_shelves
+from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.spark import session
+import shutil
+
+master, kafka, root = sys.argv[1:]
+root = Path(root)
+spark = session(master=master, conf={
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.cores.max": "2",
+    "spark.sql.shuffle.partitions": "6", "spark.sql.adaptive.enabled": "false",
+    "spark.cordwood.priority": "normal",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+})
+where = Where(kafka)
+api = BrokerApi(where)
+said = {}
+
+def attempt(name, work):
+    try:
+        said[name] = work()
+    except CordwoodError as error:
+        said[name] = f"{type(error).__name__}: {error}"
+
+def archive(place):
+    depot = open_depot(str(root / place / "archive"))
+    request = Request(topic="t", bundle_records=50)
+    return sum(entry.records for entry in create_archive(spark, api, where, depot, request))
+
+def table(place):
+    return build_table(
+        spark, api, where, TableRequest(topic="u", out=root / place / "table")
+    ).rows
+
+def restore(place):
+    (shelf,) = list_shelves(open_depot(str(root / place / "archive")), "t")
+    return restore_archive(spark, api, where, shelf, to=f"from-{place}", at_ms=None).records
+
+for place in ("none", "mixed", "shared"):
+    attempt(f"table {place}", lambda: table(place))
+    attempt(f"archive {place}", lambda: archive(place))
+    said[f"reclaim {place}"] = api.post("/api/reclaim", {"topic": "t"})["dropped"]
+    said[f"readers {place}"] = len(api.get("/api/readers", topic="u")["readers"])
+for place in ("none", "mixed"):
+    shutil.rmtree(root / place / "archive", ignore_errors=True)
+    shutil.copytree(root / "shared" / "archive", root / place / "archive")
+for place in ("none", "mixed", "shared"):
+    attempt(f"restore {place}", lambda: restore(place))
+print(json.dumps(said))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
+        with KafkaClient(broker.kafka) as client:
+            config = {"cleanup.policy": "consume", "archive.required": "true"}
+            client.create_topic("t", 1, config)
+            client.create_topic("u", 1, {"retention.ms": "-1"})
+            for first in range(0, RECORDS, 40):
+                rows = [Record(i, 0, b"%d" % ((first + i) % KEYS), b"v") for i in range(40)]
+                for topic in ("t", "u"):
+                    client.produce(TopicPartition(topic, 0), encode_batch(rows))
+        with Client(broker.control) as client:
+            client.register("t", "r")
+            client.ack("t", "r", RECORDS)
+            client.cut("t")
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("places")
+    for place in ("none", "mixed", "shared"):
+        (root / place).mkdir()
+    return root
+
+
+def away_from(*places):
+    """The command that starts a worker for which these places are its own."""
+    covered = " ".join(map(str, places))
+    return ("unshare", "-m", "sh", "-c", PRIVATE, covered)
+
+
+@pytest.fixture(scope="module")
+def said(broker, root, tmp_path_factory):
+    """What became of every command, and whether RECLAIM let go of anything while all had failed."""
+    trial = [*away_from(root / "none"), "true"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode:
+        pytest.skip("only root may give a Spark worker a disk of its own: NOT PROVED here")
+    under = [away_from(root / "none"), away_from(root / "none", root / "mixed")]
+    with open_cluster(tmp_path_factory.mktemp("cluster"), cores=1, under=under) as cluster:
+        driver = subprocess.run(
+            [sys.executable, "-c", DRIVER, cluster.url, broker.kafka, str(root)],
+            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            timeout=840,
+            check=False,
+        )
+    assert driver.returncode == 0, driver.stderr[-3000:]
+    return json.loads(driver.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("place", ["none", "mixed"])
+@pytest.mark.parametrize("job", ["archive", "table"])
+def test_a_place_that_executors_do_not_share_is_refused_by_name(said, root, job, place):
+    """One sentence with the remedy; nothing of it is entered, switched or left behind."""
+    option = {"archive": "--dest", "table": "--out"}[job]
+    assert said[f"{job} {place}"].startswith("UnavailableError: ")
+    assert f"{root}/{place}/{job} is not shared" in said[f"{job} {place}"]
+    assert f"give {option} a directory that is mounted on every machine" in said[f"{job} {place}"]
+    left = {path.name for path in (root / place / "table").rglob("*") if path.is_file()}
+    assert left == {"_table.lock"}
+
+
+def test_a_place_that_all_share_gets_every_row(said, root):
+    """Counted by the files themselves; RECLAIM takes what the broker has read."""
+    assert said["archive shared"] == RECORDS
+    assert said["table shared"] == KEYS
+    assert pq.read_table(root / "shared" / "table" / "current").num_rows == KEYS
+    (shelf,) = list_shelves(open_depot(str(root / "shared" / "archive")), "t")
+    entries, findings = shelf.verify()
+    assert (sum(entry.records for entry in entries), findings) == (RECORDS, [])
+
+
+def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(said, broker):
+    """It fails with the remedy, before a record is delivered; from a shared place all come back."""
+    for place in ("none", "mixed"):
+        assert "give --dest a directory that is mounted" in said[f"restore {place}"]
+    assert said["restore shared"] == RECORDS
+    with KafkaClient(broker.kafka) as client:
+        ends = [
+            client.offset(TopicPartition(f"from-{place}", 0), -1)
+            for place in ("none", "mixed", "shared")
+        ]
+    assert (ends[0], ends[2]) == (0, RECORDS)
+
+
+def test_reclaim_takes_only_what_the_broker_has_read(said, broker):
+    """All of the log is there until the archive that all share was written."""
+    (part,) = broker.service.broker.archive.describe("t")["partitions"]
+    places = {bundle["place"].split("/")[-2] for bundle in part["bundles"]}
+    assert places == {"shared"}
+    assert part["verified_end"] == RECORDS
+    dropped = [said[f"reclaim {place}"] for place in ("none", "mixed", "shared")]
+    assert dropped == [0, 0, 1]
+
+
+def test_a_table_that_could_not_be_written_holds_no_log_back(said):
+    """Only the one that was written is a reader of its topic."""
+    assert [said[f"readers {place}"] for place in ("none", "mixed", "shared")] == [0, 0, 1]

@@ -1,0 +1,212 @@
+"""Clients that wait for something and leave: their connection is given back at once.
+
+Nothing is written to any of the topics here, so nobody finds out by writing to a closed socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import struct
+from pathlib import Path
+
+import pytest
+
+from cordwood.broker import subscription as subscription_module
+from cordwood.net.certs import write_lab_certificates
+from cordwood.testing import Broker
+from cordwood.wire.kafka.frames import encode_request
+from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.wire.kafka.messages.groups import JoinGroupProtocol, JoinGroupRequest
+from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
+from support.coordination import subscription
+from support.lines import Served, Wire, ask, until
+
+VISITS = 300
+
+
+@pytest.fixture
+def broker():
+    """Fewer places than there are visits: whoever is not let go shuts the listener."""
+    with Broker(durability="os", connections_max=40) as running:
+        assert ask(running.control, "REGISTER quiet") == b"OK"
+        yield running
+
+
+def links(broker: Broker, door: str) -> int:
+    return len(broker.service.server.doors[door].links)
+
+
+def gone(broker: Broker, door: str) -> None:
+    until(lambda: links(broker, door) == 0, f"nobody is left at {door}")
+
+
+def waits(broker: Broker) -> int:
+    """How many futures wait for records."""
+    return sum(len(waiting) for waiting in broker.service.broker.feed._waits.values())
+
+
+def test_subscribers_of_a_quiet_topic_that_close_are_let_go(broker):
+    """Each visit takes a place and gives it back, though no record ever comes."""
+    for _ in range(VISITS):
+        with Wire(broker.control) as wire:
+            wire.send(b"SUBSCRIBE quiet\nGET_ACK quiet\n")
+            assert wire.line() == b"ACK 0"
+    gone(broker, "control")
+    assert waits(broker) == 0
+    assert broker.service.server.doors["control"].refused == 0
+
+
+def test_subscribers_of_a_quiet_topic_that_reset_are_let_go(broker):
+    """As when their process is killed."""
+    for _ in range(VISITS):
+        wire = Wire(broker.control)
+        assert wire.send(b"SUBSCRIBE quiet\nGET_ACK quiet\n").line() == b"ACK 0"
+        wire.reset()
+    gone(broker, "control")
+    assert waits(broker) == 0
+
+
+def test_a_half_closed_subscriber_of_a_quiet_topic_gets_the_end(broker):
+    """``nc -N``: there is nothing, and it is told so."""
+    for command in (b"SUBSCRIBE quiet\n", b"SUBSCRIBE quiet FROM_START AS reader\n"):
+        with Wire(broker.control) as wire:
+            assert wire.send(command).end().rest() == b""
+    gone(broker, "control")
+
+
+def test_tls_subscribers_that_close_are_let_go(tmp_path):
+    """With and without TLS's own farewell."""
+    write_lab_certificates(tmp_path, ["localhost", "127.0.0.1"], 1, replace=False)
+    settings = {"tls_cert": str(tmp_path / "server.pem"), "tls_key": str(tmp_path / "server.key")}
+    with Broker(durability="os", control_tls="127.0.0.1:0", **settings) as broker:
+        assert ask(broker.control, "REGISTER quiet") == b"OK"
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        for is_rude in (False, True) * 5:
+            wire = Wire(broker.address("control_tls"), tls=context)
+            assert wire.send(b"SUBSCRIBE quiet\nGET_ACK quiet\n").line() == b"ACK 0"
+            wire.reset() if is_rude else wire.close()
+        gone(broker, "control")
+        assert waits(broker) == 0
+
+
+def test_descriptors_do_not_grow_with_visits(tmp_path):
+    """A process of its own, and Linux counts."""
+    with Served(tmp_path / "data", durability="os", connections_max=50) as served:
+        assert ask(served.control, "REGISTER quiet") == b"OK"
+        before = descriptors(served.process.pid)
+        for _ in range(VISITS):
+            with Wire(served.control) as wire:
+                wire.send(b"SUBSCRIBE quiet\n")
+        with Wire(served.control) as wire:
+            until(lambda: served.connections("control", wire) == 1, "only the asking one is left")
+            assert descriptors(served.process.pid) <= before + 1
+            refused = json.loads(wire.ask(b"METRICS"))["cordwood_connections_refused_total"]
+            assert all(row["value"] == 0 for row in refused if row["door"] == "control")
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+# --- Kafka ----------------------------------------------------------------------------------
+
+
+def long_poll() -> bytes:
+    """A Fetch that waits a minute for a record."""
+    part = FetchPartition(0, -1, 0, -1, -1, 1_000_000)
+    request = FetchRequest(-1, 60_000, 1, 1_000_000, 0, 0, -1, [FetchTopic("quiet", [part])])
+    return b"".join(encode_request(request, 11, 1, "leaving"))
+
+
+def join(group: str) -> bytes:
+    """A JoinGroup that waits for a member who never comes back."""
+    request = JoinGroupRequest(
+        group,
+        30_000,
+        2**31 - 1,
+        "",
+        None,
+        "consumer",
+        [JoinGroupProtocol("p", subscription("quiet"))],
+    )
+    return b"".join(encode_request(request, 3, 1, "leaving"))
+
+
+def versions(count: int) -> bytes:
+    return b"".join(encode_request(ApiVersionsRequest(), 0, 2, "leaving")) * count
+
+
+def connect(broker: Broker) -> socket.socket:
+    host, _, port = broker.kafka.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+@pytest.mark.parametrize("behind", [0, 300], ids=["alone", "with requests behind it"])
+@pytest.mark.parametrize("is_rude", [False, True], ids=["closed", "reset"])
+def test_a_consumer_that_leaves_amid_a_long_poll_is_let_go(broker, behind, is_rude):
+    """Also when so much was sent behind it that its socket is left unread."""
+    for _ in range(10):
+        with connect(broker) as door:
+            door.sendall(long_poll() + versions(behind))
+            until(lambda: waits(broker) > 0, "it waits")
+            if is_rude:
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    gone(broker, "kafka")
+    until(lambda: waits(broker) == 0, "no wait is left")
+
+
+@pytest.mark.parametrize("behind", [0, 300], ids=["alone", "with requests behind it"])
+def test_a_member_that_leaves_while_its_group_rebalances_is_let_go(broker, behind):
+    """The rebalance may last as long as it asked for; its connection does not."""
+    first = connect(broker)
+    first.sendall(join("g"))
+    assert first.recv(4)
+    for _ in range(5):
+        with connect(broker) as door:
+            door.sendall(join("g") + versions(behind))
+            until(lambda: links(broker, "kafka") == 2, "it has come")
+        until(lambda: links(broker, "kafka") == 1, "it is let go")
+    first.close()
+    gone(broker, "kafka")
+
+
+def test_a_subscription_that_fails_ends_its_connection(broker, monkeypatch, caplog):
+    """A mistake of ours is logged, and the subscriber is not left to wait for ever."""
+
+    def fail(*_):
+        raise ValueError("ours")
+
+    assert ask(broker.control, "PUT quiet one") == b"OK"
+    monkeypatch.setattr(subscription_module, "_read_lines", fail)
+    wire = Wire(broker.control).send(b"SUBSCRIBE quiet FROM_START\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert wire.rest() == b""
+    wire.close()
+    gone(broker, "control")
+    assert "control.failed" in caplog.text
+
+
+# --- HTTP and ingress -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /heal", b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\n"]
+)
+def test_an_http_client_that_leaves_mid_request_is_let_go(broker, said):
+    """Closed and reset."""
+    for is_rude in (False, True) * 30:
+        wire = Wire(broker.http).send(said)
+        wire.reset() if is_rude else wire.close()
+    gone(broker, "http")
+
+
+@pytest.mark.parametrize("said", [b"", b"HELLO me\n", b"HELLO me\nk|1|1|ha", b"k|1|1|half"])
+def test_an_ingress_client_that_leaves_is_let_go(broker, said):
+    """Between lines, in one, and after its HELLO."""
+    for is_rude in (False, True) * 20:
+        wire = Wire(broker.ingress).send(said)
+        wire.reset() if is_rude else wire.close()
+    gone(broker, "ingress")

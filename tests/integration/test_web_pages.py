@@ -1,0 +1,218 @@
+"""What a web page in somebody's browser can do to a broker on the same machine: nothing.
+
+Browsers send a page's requests to loopback as to anywhere. These tests send what they would.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from cordwood.client.http import HttpClient
+from cordwood.net.api import http_routes
+from cordwood.pipeline.broker import BrokerApi, Where, find_http
+from cordwood.testing import Broker
+from cordwood.wire.line.foreign import HTTP_REPLY
+from support.lines import Wire, ask, high_watermark, http_get, parse, until
+
+PAGE = (
+    b"POST / HTTP/1.1\r\nHost: 127.0.0.1:5675\r\nOrigin: http://evil.example\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 60\r\n\r\n"
+)
+ORDERS = (
+    b"CONFIGURE keep retention.ms=0\nCUT keep\nRECLAIM keep\nPUT keep forged\nweb.k|1|1|forged\n"
+)
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain", "")
+
+
+@pytest.fixture
+def broker():
+    with Broker(durability="os") as running:
+        assert ask(running.control, "PUT keep one") == b"OK"
+        yield running
+
+
+def foreign(broker: Broker, door: str) -> dict[str, int]:
+    return dict(broker.service.server.doors[door].foreign)
+
+
+def status(broker: Broker, method: str, path: str, body: bytes | None, **headers: str) -> int:
+    """What one request is answered with."""
+    connection = http.client.HTTPConnection(*parse(broker.http), timeout=30)
+    said = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, said)
+    answer = connection.getresponse()
+    text = answer.read()
+    assert json.loads(text), text
+    connection.close()
+    return answer.status
+
+
+def test_commands_in_the_body_of_a_request_are_not_run(broker):
+    """The control listener closes at the first line; the topic is as it was."""
+    with Wire(broker.control) as wire:
+        assert wire.send(PAGE + ORDERS).rest().strip() == HTTP_REPLY.strip()
+    assert ask(broker.control, "GET_ACK keep") == b"ACK 1"
+    assert json.loads(ask(broker.control, "STATE keep"))["log_start_seq"] == 1
+    assert foreign(broker, "control") == {"UNEXPECTED_HTTP": 1}
+
+
+def test_lines_in_the_body_of_a_request_are_neither_stored_nor_dead_lettered(broker):
+    """At the ingress listener, with and without a last newline."""
+    for body in (ORDERS, ORDERS + b"web.k|1|2|half"):
+        with Wire(broker.ingress) as wire:
+            assert b"400 Bad Request" in wire.send(PAGE + body).end().rest()
+    assert high_watermark(broker.control) == 0
+    assert high_watermark(broker.control, "dead_letter") == 0
+    assert foreign(broker, "ingress") == {"UNEXPECTED_HTTP": 2}
+
+
+@pytest.mark.parametrize("door", ["control", "ingress", "http"])
+def test_a_tls_handshake_at_a_plain_listener_is_diagnosed(broker, door, caplog):
+    """Closed at once, counted, and said in the log."""
+    caplog.set_level(logging.WARNING)
+    with Wire(broker.address(door)) as wire:
+        wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40))
+        assert b"200" not in wire.rest()
+    assert foreign(broker, door) == {"UNEXPECTED_TLS": 1}
+    (line,) = [r.getMessage() for r in caplog.records if "connection.foreign" in r.getMessage()]
+    assert f"listener={door}" in line
+    assert "TLS" in line
+
+
+def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
+    """A line for each would be the next attack."""
+    caplog.set_level(logging.WARNING)
+    for _ in range(20):
+        with Wire(broker.control) as wire:
+            wire.send(PAGE).rest()
+    said = [r for r in caplog.records if "connection.foreign" in r.getMessage()]
+    assert (len(said), foreign(broker, "control")) == (1, {"UNEXPECTED_HTTP": 20})
+    text = http_get(broker.http, "/metrics")[1]
+    sample = 'cordwood_connections_foreign_total{door="control",error="UNEXPECTED_HTTP"} 20.0'
+    assert sample in text
+
+
+def test_a_subscriber_that_turns_out_to_be_http_is_closed_too(broker):
+    """Its stream does not keep it open."""
+    with Wire(broker.control) as wire:
+        assert wire.send(b"SUBSCRIBE keep FROM_START\n").line().startswith(b"1|")
+        wire.send(b"Host: x\r\n").rest()
+    until(lambda: not broker.service.server.doors["control"].links, "it is gone")
+
+
+# --- the HTTP listener ----------------------------------------------------------------------
+
+
+def test_no_route_takes_what_a_foreign_page_may_send_unasked(broker):
+    """A form, plain text or no type at all: 415, whatever the route, and nothing is done."""
+    routes = http_routes(broker.service.broker)
+    for (method, path), route in routes.items():
+        for kind in FORMS:
+            if route.takes is None:
+                continue
+            said = {"content_type": kind} if kind else {}
+            assert status(broker, method, path, b'{"topic": "keep"}', **said) == 415, (path, kind)
+            assert status(broker, method, path, b"", **said) == 415, (path, kind)
+
+
+def test_every_route_declares_what_it_takes(broker):
+    """What changes something takes JSON or bytes, or is a DELETE; and no GET has a body."""
+    for (method, path), route in http_routes(broker.service.broker).items():
+        wanted = {"POST": "application/json", "PUT": "application/octet-stream"}.get(method)
+        assert (route.takes, method, path) == (wanted, method, path)
+    assert status(broker, "GET", "/api/topics", b"{}", content_type="application/json") == 415
+
+
+def test_no_get_changes_anything(broker):
+    """A page can always make a browser GET: the metadata is the same after all of them."""
+    store = broker.service.broker.store
+
+    def state() -> tuple[object, ...]:
+        revision, _ = store.catalog._store.range("")
+        return revision, ask(broker.control, "STATE keep"), sorted(store.topics)
+
+    before = state()
+    for method, path in http_routes(broker.service.broker):
+        if method == "GET":
+            assert status(broker, "GET", f"{path}?topic=keep&name=keep", None) in {200, 400}
+            http_get(broker.http, path)
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "rebound.example"},
+        {"Host": "rebound.example:8080", "Origin": "http://rebound.example:8080"},
+    ],
+)
+def test_a_foreign_page_is_refused_by_every_route_of_the_api(broker, page):
+    """Also when it knows the content type, and also what it could only read."""
+    for (method, path), route in http_routes(broker.service.broker).items():
+        if not path.startswith("/api/"):
+            continue
+        body = None if route.takes is None else b'{"topic": "keep"}'
+        kind = {} if route.takes is None else {"Content-Type": route.takes}
+        found = status(broker, method, path, body, **kind, **page)
+        assert found == (421 if "Host" in page else 403), (method, path)
+    assert sum(foreign(broker, "http").values()) > 10
+
+
+def test_a_target_that_names_another_host_is_refused(broker):
+    """``GET http://name/path`` overrides the header, so it is held to the same."""
+    with Wire(broker.http) as wire:
+        said = wire.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert said.rest().startswith(b"HTTP/1.1 421 Misdirected Request")
+
+
+def test_the_brokers_own_page_may_use_the_api(broker):
+    """Same origin: what its console will be."""
+    own = {"Origin": f"http://{broker.http}", "Sec-Fetch-Site": "same-origin"}
+    kind = {"Content-Type": "application/json"}
+    assert status(broker, "POST", "/api/cut", b'{"topic": "keep"}', **kind, **own) == 200
+
+
+def test_clients_come_in_by_the_names_a_broker_is_given():
+    """Bound to every address, reached by a name: in the setting, or advertised."""
+    settings = {"http": "0.0.0.0:0", "http_allowed_hosts": "broker.example, *.pods.local"}
+    with Broker(durability="os", advertised_kafka="kafka.example:9092", **settings) as broker:
+        for name in ("broker.example", "a.pods.local", "kafka.example", "localhost", "127.0.0.1"):
+            with Wire(broker.http.replace("0.0.0.0", "127.0.0.1")) as wire:
+                wire.send(b"GET /metrics HTTP/1.1\r\nHost: %b:80\r\n" % name.encode())
+                assert wire.send(b"Connection: close\r\n\r\n").rest().startswith(b"HTTP/1.1 200")
+        with Wire(broker.http.replace("0.0.0.0", "127.0.0.1")) as wire:
+            wire.send(b"GET /metrics HTTP/1.1\r\nHost: other.example\r\n\r\n")
+            assert wire.rest().startswith(b"HTTP/1.1 421")
+
+
+def test_a_broker_bound_to_every_address_is_found_by_the_name_it_was_asked_by():
+    """0.0.0.0 is no address to a client elsewhere; the name it has is."""
+    with Broker(durability="os", kafka="0.0.0.0:0", http="0.0.0.0:0") as broker:
+        port = broker.kafka.rpartition(":")[2]
+        http_port = broker.http.rpartition(":")[2]
+        assert find_http(f"localhost:{port}") == f"localhost:{http_port}"
+        api = BrokerApi(Where(f"localhost:{port}"))
+        assert api.status()["topics"] == 0
+        api.close()
+
+
+def test_our_own_clients_come_in_by_name(broker):
+    """The command line's and the pipeline's, by a name that is ours."""
+    port = broker.http.rpartition(":")[2]
+    HttpClient(f"localhost:{port}").post("/api/cut", {"topic": "keep"})
+    api = BrokerApi(Where(http=f"localhost:{port}"))
+    api.upload("job", "file", b"bytes")
+    api.discard("job")
+    assert api.partition_counts() == {"keep": 1}
+    api.close()
+    run = [sys.executable, "-m", "cordwood", "reader", "register", "keep", "r"]
+    subprocess.run([*run, "--broker", broker.kafka], check=True, timeout=60)

@@ -1,0 +1,82 @@
+"""The two walks over a batch's records agree, and take what readers can decode and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.batch.validation import Fault, check_body, walk_by_kernel, walk_plainly
+from cordwood.batch.warmth import warm
+from cordwood.errors import CorruptBatch, InvalidRecord
+from cordwood.model import Codec, Record
+from support.batches import headers, small_bytes, timestamps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warmed():
+    """The kernels, before hypothesis counts the time."""
+    warm()
+
+
+contents = st.tuples(timestamps, small_bytes, small_bytes, headers)
+
+
+def records_of(found) -> list[Record]:
+    return [Record(offset, *content) for offset, content in enumerate(found)]
+
+
+@given(st.lists(contents, min_size=1, max_size=40), st.sampled_from(Codec))
+def test_both_walks_find_what_the_records_say(found, codec):
+    """Oldest and newest timestamp, and the first record without a key."""
+    records = records_of(found)
+    data = encode_batch(records, codec=codec)
+    walked = check_body(data, 0, parse_header(data), 1 << 20)
+    times = [record.timestamp_ms for record in records]
+    keyless = [at for at, record in enumerate(records) if record.key is None]
+    assert walked == (
+        Fault.NONE, len(records) - 1, min(times), max(times), keyless[0] if keyless else -1,
+    )  # fmt: skip
+
+
+@given(st.lists(contents, min_size=1, max_size=6), st.integers(-1, 8), st.data())
+def test_both_walks_refuse_alike_what_was_damaged(found, count, data):
+    """Bytes changed, cut out or put in, and any count: the same fault at the same record."""
+    encoded = encode_batch(records_of(found))
+    body = bytearray(encoded[HEADER_BYTES:])
+    for _ in range(data.draw(st.integers(0, 3))):
+        position = data.draw(st.integers(0, len(body)))
+        noise = data.draw(st.binary(max_size=3))
+        body[position : position + data.draw(st.integers(0, 3))] = noise
+    base_ms = data.draw(timestamps)
+    assert walk_plainly(body, count, base_ms) == walk_by_kernel(body, count, base_ms)
+
+
+@given(st.binary(max_size=200), st.integers(-2, 30))
+def test_both_walks_refuse_alike_what_never_was_a_body(body, count):
+    """Noise: neither crashes, reads past the end or disagrees."""
+    assert walk_plainly(body, count, 0) == walk_by_kernel(body, count, 0)
+
+
+@given(st.lists(contents, min_size=1, max_size=5), st.sampled_from(Codec), st.data())
+def test_what_passes_is_what_every_reader_can_decode(found, codec, data):
+    """The check takes a damaged batch exactly when the decoder reads it, offsets in order."""
+    encoded = bytearray(encode_batch(records_of(found), codec=codec))
+    for _ in range(data.draw(st.integers(1, 2))):
+        position = data.draw(st.integers(HEADER_BYTES, len(encoded)))
+        encoded[position : position + data.draw(st.integers(0, 2))] = data.draw(
+            st.binary(max_size=2)
+        )
+    encoded[8:12] = (len(encoded) - 12).to_bytes(4, "big")
+    seal(encoded, 0, len(encoded))
+    try:
+        decoded = [record.offset for record in decode_batch(encoded)]
+    except CorruptBatch:
+        decoded = []
+    if decoded == list(range(len(found))):
+        assert check_body(encoded, 0, parse_header(encoded), 1 << 24) is not None
+    else:
+        with pytest.raises(InvalidRecord):
+            check_body(encoded, 0, parse_header(encoded), 1 << 24)

@@ -1,0 +1,339 @@
+"""Kill ``archive create`` and ``archive restore`` before every effect they have.
+
+Whatever dies, and whatever happens to the topic meanwhile: the archive verifies at any moment,
+RECLAIM takes nothing that is not proven, and the next run ends with everything, once.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count, pairwise
+
+import pytest
+
+from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.client import Client
+from cordwood.client.kafka import KafkaClient
+from cordwood.client.storage import open_depot
+from cordwood.decide.archive import shelf_name
+from cordwood.errors import CordwoodError, StaleManifest, UnavailableError, UnknownTopic
+from cordwood.log.bundle import read_batches
+from cordwood.model import Record, TopicPartition
+from cordwood.pipeline import archive as archive_job
+from cordwood.pipeline import bundle_task, labels, probe
+from cordwood.pipeline import restore as restore_job
+from cordwood.pipeline.archive import Request, create_archive
+from cordwood.pipeline.broker import BrokerApi, Where
+from cordwood.pipeline.restore import restore_archive
+from cordwood.pipeline.shelf import Shelf
+from cordwood.testing import Broker
+from support.steps import (
+    Killed,
+    SteppingApi,
+    SteppingDepot,
+    Steps,
+    in_process,
+    looked_in_process,
+    unlabelled,
+)
+
+RECORDS = 30
+BUNDLE = 16
+READER = "r"
+FATES = ("kept", "deleted", "created again")
+
+
+class House:
+    """A broker for the whole module, and topics that nobody has used before."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.where = Where(broker.kafka)
+        self.api = BrokerApi(self.where)
+        self.kafka = KafkaClient(broker.kafka)
+        self.control = Client(broker.control)
+        self._names = (f"t{number}" for number in count())
+
+    def topic(self) -> str:
+        name = next(self._names)
+        self.create(name, b"old")
+        return name
+
+    def create(self, name: str, word: bytes, records: int = RECORDS) -> None:
+        """A topic whose segments go once they are read and archived."""
+        config = {"cleanup.policy": "consume", "archive.required": "true"}
+        self.kafka.create_topic(name, 1, config)
+        rows = [Record(i, 1000 + i, b"k%d" % i, b"%s %d" % (word, i)) for i in range(records)]
+        for first in range(0, records, 10):
+            batch = [replace(row, offset=i) for i, row in enumerate(rows[first : first + 10])]
+            self.kafka.produce(TopicPartition(name, 0), encode_batch(batch))
+        self.control.cut(name)
+        self.control.register(name, READER)
+        self.control.ack(name, READER, records)
+
+    def suffer(self, name: str, fate: str) -> None:
+        """What happens to the topic."""
+        if fate != "kept":
+            self.kafka.delete_topic(name)
+        if fate == "created again":
+            self.create(name, b"new")
+
+    def values(self, name: str) -> list[bytes]:
+        """What the log still holds."""
+        tp = TopicPartition(name, 0)
+        start, end, found = self.kafka.offset(tp, -2), self.kafka.offset(tp, -1), []
+        while start < end:
+            data = bytes(self.kafka.fetch({tp: start}, max_wait_ms=0)[tp].records or b"")
+            records = [record for record in decode_batches(data) if record.offset >= start]
+            found += [record.value for record in records]
+            start = records[-1].offset + 1
+        return found
+
+    def close(self) -> None:
+        self.api.close()
+        self.kafka.close()
+        self.control.close()
+
+
+@pytest.fixture(scope="module")
+def house():
+    with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
+        house = House(broker)
+        yield house
+        house.close()
+
+
+@pytest.fixture
+def archive(house, tmp_path, monkeypatch):
+    """Archive a topic to a place of its own, with effects that are steps, in this process."""
+    for module in (archive_job, probe, restore_job):
+        monkeypatch.setattr(module, "run_tasks", in_process)
+    monkeypatch.setattr(archive_job, "looked", looked_in_process)
+    monkeypatch.setattr(probe, "is_embedded", lambda _spark: False)
+    for module in (archive_job, labels):
+        monkeypatch.setattr(module, "labelled", unlabelled)
+
+    def run(topic, steps):
+        depot = SteppingDepot(tmp_path / topic, steps)
+        for module in (bundle_task, probe, restore_job):
+            monkeypatch.setattr(module, "open_depot", lambda _: depot)
+        api = SteppingApi(house.where, steps)
+        try:
+            return create_archive(
+                None, api, house.where, depot, Request(topic=topic, bundle_records=BUNDLE)
+            )
+        finally:
+            api.close()
+
+    return run
+
+
+def shelves(tmp_path, topic):
+    """Every archive of the name, whether it has a manifest yet or not."""
+    place = tmp_path / topic
+    homes = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+    return [Shelf(open_depot(str(place)), home) for home in homes]
+
+
+def archived_values(shelf):
+    """What the bundles hold, read as a stranger would."""
+    found = []
+    for entry in shelf.entries():
+        with shelf.open(entry.bundle, entry.sha256) as file:
+            tp = TopicPartition(entry.topic, entry.partition)
+            data = b"".join(read_batches(io.BytesIO(file.read()), tp, entry.span))
+        found += [record.value for record in decode_batches(data)]
+    return found
+
+
+def words(word, records=RECORDS):
+    return [b"%s %d" % (word, i) for i in range(records)]
+
+
+def expect_sound(house, tmp_path, topic, word):
+    """At any moment: what there is of an archive verifies, and RECLAIM has taken nothing else."""
+    for shelf in shelves(tmp_path, topic):
+        assert shelf.verify()[1] == []
+    with suppress(UnknownTopic):
+        house.control.reclaim(topic)
+        home = shelf_name(topic, house.api.archive(topic)["id"])
+        mine = [shelf for shelf in shelves(tmp_path, topic) if shelf.home == home]
+        held = archived_values(mine[0]) if mine else []
+        left = house.values(topic)
+        assert held + left == words(word) or left == words(word)
+
+
+def expect_whole(house, tmp_path, topic, word):
+    """After the next run: every record in one bundle, the broker has seen them, nothing is left."""
+    state = house.api.archive(topic)
+    (part,) = state["partitions"]
+    assert (part["archived_end"], part["verified_end"]) == (RECORDS, RECORDS)
+    (shelf,) = [
+        shelf for shelf in shelves(tmp_path, topic) if shelf.home == shelf_name(topic, state["id"])
+    ]
+    spans = [entry.span for entry in shelf.entries()]
+    assert all(before.end == after.start for before, after in pairwise(spans))
+    assert archived_values(shelf) == words(word)
+    house.control.reclaim(topic)
+    assert house.values(topic) == []
+    names = {path.name for path in (tmp_path / topic / shelf.home).rglob("*") if path.is_file()}
+    wanted = {entry.bundle.rpartition("/")[2] for entry in shelf.entries()}
+    assert names == wanted | {"manifest.jsonl", "manifest.jsonl.lock"}
+
+
+@pytest.fixture
+def effects(house, archive, tmp_path):
+    """Every effect of a run that nobody disturbs."""
+    steps, topic = Steps(), house.topic()
+    assert [entry.records for entry in archive(topic, steps)] == [16, 14]
+    expect_whole(house, tmp_path, topic, b"old")
+    kinds = {name.partition(" ")[0] for name in steps.names}
+    assert kinds == {"put", "move", "remove", "sweep", "POST"}
+    return steps.names
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
+    house, archive, effects, tmp_path, fate
+):
+    """Also when its topic was deleted, or deleted and created again, before that run."""
+    for after in range(len(effects)):
+        topic = house.topic()
+        steps = Steps(after)
+        with pytest.raises(Killed):
+            archive(topic, steps)
+        expect_sound(house, tmp_path, topic, b"old")
+        house.suffer(topic, fate)
+        word = b"new" if fate == "created again" else b"old"
+        expect_sound(house, tmp_path, topic, word)
+        if fate == "deleted":
+            with pytest.raises(UnknownTopic):
+                archive(topic, Steps())
+        else:
+            archive(topic, Steps())
+            expect_whole(house, tmp_path, topic, word)
+        expect_sound(house, tmp_path, topic, word)
+
+
+@pytest.mark.parametrize("fate", FATES[1:])
+def test_a_topic_that_goes_while_it_is_archived_leaves_nothing_unproven(
+    house, archive, effects, tmp_path, fate
+):
+    """Before any effect: the run fails, or had ended; nothing of the old is counted for the new."""
+    for at in range(len(effects)):
+        topic = house.topic()
+        steps = Steps(at={at: lambda topic=topic: house.suffer(topic, fate)})
+        with pytest.raises((StaleManifest, UnknownTopic)):
+            archive(topic, steps)
+        assert len(steps.names) > at, "the topic went"
+        expect_sound(house, tmp_path, topic, b"new")
+        if fate == "created again":
+            archive(topic, Steps())
+            expect_whole(house, tmp_path, topic, b"new")
+
+
+@pytest.mark.parametrize("losing", ["every task", "one task"])
+def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
+    house, archive, tmp_path, monkeypatch, losing
+):
+    """It has passed the probe, then lost the mount: what it read back there nobody else sees."""
+    topic, own = house.topic(), open_depot(str(tmp_path / "own"))
+    shared = open_depot(str(tmp_path / topic))
+    tasks = count()
+
+    def opened(_):
+        is_lost = losing == "every task" or next(tasks) == 1
+        return own if is_lost else shared
+
+    run_tasks = archive_job.run_tasks
+
+    def run(spark, work, items, watch=None, **_):
+        with monkeypatch.context() as lost:
+            lost.setattr(bundle_task, "open_depot", opened)
+            return run_tasks(spark, work, items, watch)
+
+    with monkeypatch.context() as cluster:
+        cluster.setattr(archive_job, "run_tasks", run)
+        with pytest.raises(UnavailableError, match=r"is not shared: .* give --dest"):
+            archive(topic, Steps())
+    assert own.names() != [], "it wrote, elsewhere"
+    assert [shelf.entries() for shelf in shelves(tmp_path, topic)] == [[]]
+    assert house.api.archive(topic)["partitions"][0]["bundles"] == []
+    assert house.control.reclaim(topic) == 0
+    archive(topic, Steps())
+    expect_whole(house, tmp_path, topic, b"old")
+
+
+# --- restore ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(house, archive, tmp_path):
+    """An archive to restore from, with a cursor in it."""
+    topic = house.topic()
+    house.kafka.commit("g", {TopicPartition(topic, 0): 12})
+    archive(topic, Steps())
+    (shelf,) = shelves(tmp_path, topic)
+    return shelf
+
+
+@pytest.fixture
+def restore(house, archive, kept, monkeypatch):
+    """Restore that archive as a topic, with effects that are steps."""
+    create_topic = KafkaClient.create_topic
+
+    def run(to, steps):
+        def create(self, *arguments):
+            steps.step("create topic")
+            return create_topic(self, *arguments)
+
+        api = SteppingApi(house.where, steps)
+        with monkeypatch.context() as stepping:
+            stepping.setattr(KafkaClient, "create_topic", create)
+            try:
+                return restore_archive(None, api, house.where, kept, to=to, at_ms=None)
+            finally:
+                api.close()
+
+    return run
+
+
+def expect_restored(house, topic):
+    assert house.values(topic) == words(b"old")
+    moved = {each.partition: each.offset for each in house.kafka.committed("g")}
+    assert moved[TopicPartition(topic, 0)] == 12
+
+
+@pytest.mark.parametrize("fate", ["kept", "deleted", "created again, empty"])
+def test_a_restore_killed_before_any_effect_is_finished_by_the_next_run(house, restore, fate):
+    """Every record once and in order, the cursor where it stood; whatever became of the topic."""
+    steps = Steps()
+    assert restore(f"whole-{fate[:7]}", steps).records == RECORDS
+    expect_restored(house, f"whole-{fate[:7]}")
+    for after in range(len(steps.names)):
+        topic = f"back-{after}-{fate[:7].strip(',')}-{len(fate)}"
+        with pytest.raises(Killed):
+            restore(topic, Steps(after))
+        if fate != "kept":
+            with suppress(UnknownTopic):
+                house.kafka.delete_topic(topic)
+        if fate == "created again, empty":
+            house.kafka.create_topic(topic, 1, {"retention.ms": "-1"})
+        assert restore(topic, Steps()).records == RECORDS
+        expect_restored(house, topic)
+        assert restore(topic, Steps()).records == RECORDS
+        expect_restored(house, topic)
+
+
+def test_a_topic_deleted_while_it_is_restored_is_no_success(house, restore):
+    """A restore that says so many records has put so many there."""
+    steps = Steps()
+    restore("whole", steps)
+    for at in range(1, len(steps.names)):
+        topic = f"gone-{at}"
+        with pytest.raises(CordwoodError):
+            restore(topic, Steps(at={at: lambda topic=topic: house.kafka.delete_topic(topic)}))
+        restore(topic, Steps())
+        expect_restored(house, topic)

@@ -1,0 +1,145 @@
+"""Deliveries to a real broker: staged words, the request for them, and what a reader finds.
+
+``Snapshots`` copies the data directory before every durable step of what runs meanwhile: each copy
+is what ``kill -9`` at that step leaves, with the page cache.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import contextmanager
+
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.broker.gate import Delivery
+from cordwood.decide.delivery import Part
+from cordwood.log.files import Files
+from cordwood.log.staging import JobFiles, StagingArea
+from cordwood.meta.keys import ReaderPartition
+from cordwood.meta.sqlite import SqliteStore
+from cordwood.model import Record, TopicPartition
+from support.stores import headers_of, open_store
+
+READER = ReaderPartition("route", "in", 0)
+PARTS = (Part("a", 0, "x"), Part("b", 0, "y"), Part("a", 0, "z"))
+
+
+def ensure(broker, *topics):
+    for topic in topics:
+        broker.run(lambda topic=topic: _ensure(broker.service.broker, topic))
+
+
+async def _ensure(broker, name):
+    """The source has records: cursors stand within what a topic holds."""
+    topic = await broker.topics.ensure(name, explicit=True)
+    if name == READER.topic:
+        records = [Record(offset, 1, b"k", b"v") for offset in range(100)]
+        await broker.produce.append(topic.partition(0), encode_batch(records))
+
+
+def topic_id(broker, topic):
+    return broker.service.broker.store.topic(topic).id
+
+
+def stage(broker, job, **files):
+    """Files of one batch per word under the job's staging."""
+    directory = broker.data / "staging" / job
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, words in files.items():
+        batches = (encode_batch([Record(0, 1, b"k", word.encode())]) for word in words.split())
+        (directory / name).write_bytes(b"".join(batches))
+
+
+def a_delivery(batch=0, *, query="q", job="job", start=None, end=10, parts=PARTS, **more):
+    starts = {} if start is None else {READER: start}
+    return Delivery(query, batch, job, parts, {READER: end}, starts, **more)
+
+
+def deliver(broker, delivery):
+    return broker.run(lambda: broker.service.broker.gate.deliver(delivery))
+
+
+def words(broker, topic):
+    """What a reader finds, in order."""
+    store = broker.service.broker.store
+    if topic not in store.topics:
+        return []
+    partition = store.partition(TopicPartition(topic, 0))
+    found, offset = [], 0
+    while offset < partition.high_watermark:
+        part = partition.read(offset, 1 << 20)
+        position = 0
+        for header in headers_of(part.data):
+            found += [record.value.decode() for record in decode_batch(part.data, position)]
+            position += header.size_bytes
+        offset = part.next_offset
+    return found
+
+
+def cursor(broker):
+    found = broker.service.broker.store.catalog.cursor(READER)
+    return found.offset if found else None
+
+
+def staged(broker):
+    room = broker.data / "staging"
+    return sorted(path.name for path in room.iterdir()) if room.exists() else []
+
+
+def change_topics(data, *, delete=(), create=()):
+    """Between two lives of the broker."""
+    store = open_store(data)
+    for name in delete:
+        store.delete_topic(name)
+    for name in create:
+        store.create_topic(name, 1)
+    store.close()
+
+
+class Snapshots:
+    """Copies of ``data``, one before each step, and the steps' names."""
+
+    STEPS = (
+        (Files, "effect"),
+        (SqliteStore, "txn"),
+        (StagingArea, "remove"),
+        (StagingArea, "sync"),
+        (JobFiles, "sync"),
+        (JobFiles, "sync_names"),
+    )
+
+    def __init__(self, data, room, monkeypatch):
+        self.data, self.room = data, room
+        self.names = []
+        self._patch = monkeypatch
+        self._is_on = False
+        self._one_at_a_time = threading.RLock()
+
+    @contextmanager
+    def taken(self):
+        """Of everything that runs inside, on whatever thread."""
+        with self._patch.context() as patch:
+            for owner, name in self.STEPS:
+                patch.setattr(owner, name, self._watched(owner, name))
+            self._is_on = True
+            try:
+                yield self
+            finally:
+                self._is_on = False
+
+    def _watched(self, owner, name):
+        act = getattr(owner, name)
+
+        def step(*arguments, **options):
+            if not self._is_on:
+                return act(*arguments, **options)
+            with self._one_at_a_time:  # syncs run side by side
+                shutil.copytree(self.data, self.room / str(len(self.names)))
+                self.names.append(f"{owner.__name__}.{name} {arguments[1:2]}")
+                return act(*arguments, **options)
+
+        return step
+
+    def __iter__(self):
+        for number, name in enumerate(self.names):
+            yield number, name, self.room / str(number)

@@ -1,0 +1,79 @@
+"""A healthy client beside others that misbehave: it must not notice, and its p99 is printed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from support.lines import until
+
+PATIENCE_S = 60.0
+
+
+class Neighbour:
+    """Does one thing again and again on a thread of its own, and takes the time of each.
+
+    ``step`` raises when the answer is not what it must be. Leaving the block waits for a few more
+    steps after whatever went on in it, raises what a step raised, and prints how long steps took.
+    """
+
+    def __init__(self, name: str, step: Callable[[], object]) -> None:
+        """Begins with the ``with`` block."""
+        self.name = name
+        self.waits_s: list[float] = []
+        self._step = step
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"neighbour-{name}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(0.002):
+                started = time.perf_counter()
+                self._step()
+                self.waits_s.append(time.perf_counter() - started)
+        except BaseException as error:  # noqa: BLE001 - raised again where the test is
+            self._failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        goal = len(self.waits_s) + 3
+        if kind is None:
+            until(
+                lambda: self._failure is not None or len(self.waits_s) >= goal,
+                f"the neighbour {self.name} is served",
+                PATIENCE_S,
+            )
+        self._ending.set()
+        self._thread.join(PATIENCE_S)
+        if self._failure is not None and kind is None:
+            raise self._failure
+        print(self.told())
+
+    def told(self) -> str:
+        """Its figures, for the test's output."""
+        ordered = sorted(self.waits_s) or [0.0]
+        p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
+        return (
+            f"neighbour {self.name}: {len(ordered)} requests, p50 {p50 * 1000:.1f} ms, "
+            f"p99 {p99 * 1000:.1f} ms, longest {ordered[-1] * 1000:.1f} ms"
+        )
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """The memory a process has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,277 @@
+"""Requests that name thousands of things: in turns with everybody else, each once, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+
+from cordwood.batch.records import encode_batch
+from cordwood.broker.kafka import admin
+from cordwood.broker.kafka import desk as desk_module
+from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.commits import STEP_OFFSETS
+from cordwood.broker.kafka.desk import KafkaDesk
+from cordwood.broker.kafka.fetch import WATCHED_MAX
+from cordwood.broker.kafka.metadata import CREATED_MAX
+from cordwood.broker.kafka.turns import TURN_ITEMS, Turns, is_large
+from cordwood.decide.codes import Code
+from cordwood.errors import TooManyElements
+from cordwood.model import Record
+from cordwood.wire.kafka.frames import encode_request, parse_request
+from cordwood.wire.kafka.messages import commits as c
+from cordwood.wire.kafka.messages import configs as f
+from cordwood.wire.kafka.messages import fetch as fe
+from cordwood.wire.kafka.messages import groups as g
+from cordwood.wire.kafka.messages import metadata as m
+from cordwood.wire.kafka.messages import offsets as o
+from cordwood.wire.kafka.messages import placement as p
+from cordwood.wire.kafka.messages import produce as pr
+from cordwood.wire.kafka.messages import topics as t
+from cordwood.wire.kafka.messages import transactions as x
+from support.kafka_desks import CALLER, KafkaDesks
+
+MANY = 4_000
+WIDE = 100  # partitions there are; the others named are not
+NUMBERS = list(range(MANY))
+NAMES = [f"no-{n}" for n in NUMBERS]
+BATCH = encode_batch([Record(0, 1, b"k", b"v")])
+
+LARGE = {
+    "Produce": pr.ProduceRequest(
+        None, -1, 1000, [pr.ProduceTopic("t", [pr.ProducePartition(n, BATCH) for n in NUMBERS])]
+    ),
+    "Fetch": fe.FetchRequest(
+        -1, 0, 1, 1 << 20, 0,
+        topics=[fe.FetchTopic("t", [fe.FetchPartition(n, 0) for n in NUMBERS])],
+    ),
+    "ListOffsets": o.ListOffsetsRequest(
+        -1, 0, [o.ListOffsetsTopic("t", [o.ListOffsetsPartition(n) for n in NUMBERS])]
+    ),
+    "ListOffsets of topics": o.ListOffsetsRequest(
+        -1, 0, [o.ListOffsetsTopic(name, []) for name in NAMES]
+    ),
+    "OffsetForLeaderEpoch": o.OffsetForLeaderEpochRequest(
+        -2, [o.EpochTopic("t", [o.EpochPartition(n, -1, 0) for n in NUMBERS])]
+    ),
+    "Metadata": m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in NAMES], False),
+    "Metadata of everything": m.MetadataRequest(None),
+    "DescribeTopicPartitions": m.DescribeTopicPartitionsRequest(
+        [m.DescribeTopicPartitionsTopic(name) for name in NAMES]
+    ),
+    "OffsetCommit": c.OffsetCommitRequest(
+        "g", topics=[c.OffsetCommitTopic("t", [c.OffsetCommitPartition(n, 0) for n in NUMBERS])]
+    ),
+    "OffsetFetch": c.OffsetFetchRequest(
+        groups=[c.OffsetFetchGroup("g", [c.OffsetFetchTopic("t", NUMBERS)])]
+    ),
+    "OffsetDelete": c.OffsetDeleteRequest(
+        "g", [c.OffsetDeleteTopic("t", [c.OffsetDeletePartition(n) for n in NUMBERS])]
+    ),
+    "FindCoordinator": g.FindCoordinatorRequest(coordinator_keys=NAMES),
+    "DescribeGroups": g.DescribeGroupsRequest(NAMES),
+    "DescribeConfigs": f.DescribeConfigsRequest(
+        [f.DescribeConfigsResource(2, name, None) for name in NAMES]
+    ),
+    "ElectLeaders": p.ElectLeadersRequest(0, [p.ElectTopic("t", NUMBERS)]),
+    "AlterPartitionReassignments": p.AlterPartitionReassignmentsRequest(
+        topics=[p.ReassignTopic("t", [p.ReassignPartition(n, [1]) for n in NUMBERS])]
+    ),
+    "CreatePartitions": t.CreatePartitionsRequest(
+        [t.GrowTopic(name, 2, None) for name in NAMES], 1000, True
+    ),
+    "DeleteTopics": t.DeleteTopicsRequest([t.DeleteTopic(name) for name in NAMES]),
+    "DeleteRecords": t.DeleteRecordsRequest(
+        [t.DeleteRecordsTopic("no", [t.DeleteRecordsPartition(n, 0) for n in NUMBERS])], 1000
+    ),
+    "DescribeLogDirs": t.DescribeLogDirsRequest(None),
+    "DescribeTransactions": x.DescribeTransactionsRequest(NAMES),
+    "Produce of empty topics": pr.ProduceRequest(
+        None, -1, 1000, [pr.ProduceTopic(name, []) for name in NAMES]
+    ),
+    "Produce with bad acks": pr.ProduceRequest(
+        None, 7, 1000, [pr.ProduceTopic("t", [pr.ProducePartition(n, BATCH) for n in NUMBERS])]
+    ),
+    "OffsetFetch of groups": c.OffsetFetchRequest(
+        groups=[c.OffsetFetchGroup(name, None) for name in NAMES]
+    ),
+    "DeleteGroups": g.DeleteGroupsRequest(NAMES),
+    "CreateTopics": t.CreateTopicsRequest(
+        [t.CreateTopic(name, 1, 1) for name in NAMES], 1000, True
+    ),
+    "TxnOffsetCommit": c.TxnOffsetCommitRequest(
+        "tx", "g", 1, 0,
+        topics=[c.TxnOffsetTopic("no", [c.TxnOffsetPartition(n, 0) for n in NUMBERS])],
+    ),
+    "AddPartitionsToTxn": x.AddPartitionsToTxnRequest("tx", 1, 0, [x.TxnTopic("no", NUMBERS)]),
+}  # fmt: skip
+VERSIONS = {"Metadata": 9, "DescribeTopicPartitions": 0}
+BY_WHAT_THERE_IS = {"Metadata of everything", "DescribeLogDirs"}  # not by what they name
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A data directory with one topic of many partitions, made once."""
+    path = tmp_path_factory.mktemp("wide")
+
+    async def make():
+        async with KafkaDesks(path) as desks:
+            await desks.create("t", WIDE)
+
+    asyncio.run(make())
+    return path
+
+
+async def test_no_large_request_keeps_the_loop_to_itself(wide):
+    """Whatever it asks for, others have their turn after every few hundred things."""
+    async with KafkaDesks(wide) as desks:
+        loop = asyncio.get_running_loop()
+        turns: list[float] = []
+
+        def tick() -> None:
+            turns.append(time.thread_time())
+            handles[0] = loop.call_soon(tick)
+
+        handles = [loop.call_soon(tick)]
+        for name, request in LARGE.items():
+            api = name.split()[0]
+            turns[:] = [time.thread_time()]
+            reply = await desks.handlers[api](request, VERSIONS.get(api, 8), CALLER)
+            assert reply is not None, name
+            gaps = [after - before for before, after in pairwise(turns)]
+            longest_ms = max(gaps, default=0.0) * 1000
+            print(f"{name}: {len(gaps)} turns, the longest took {longest_ms:.1f} ms of CPU")
+            if name not in BY_WHAT_THERE_IS:
+                assert len(gaps) >= MANY / TURN_ITEMS / 2, name
+        handles[0].cancel()
+
+
+def test_a_reply_is_large_however_deep_its_elements_are():
+    """A group with one topic of many partitions is not encoded on the loop."""
+    fetched = [c.FetchedOffset(n, 0) for n in NUMBERS]
+    groups = [c.FetchedOffsetGroup("g", [c.FetchedOffsetTopic("t", fetched)])]
+    assert is_large(c.OffsetFetchResponse(groups=groups))
+    assert not is_large(c.OffsetFetchResponse(groups=groups[:0]))
+
+
+async def test_names_are_sorted_in_turns():
+    """In order, and nobody waits for all of them."""
+    noted = []
+    task = asyncio.ensure_future(Turns().sort(NAMES[::-1]))
+    while not task.done():
+        await asyncio.sleep(0)
+        noted.append(None)
+    assert await task == sorted(NAMES)
+    assert len(noted) >= MANY / TURN_ITEMS
+    assert await Turns().sort([]) == []
+
+
+async def test_one_request_creates_a_bounded_number_of_topics(tmp_path, monkeypatch):
+    """More are refused, all of them, with the protocol's error and the remedy."""
+    monkeypatch.setattr(admin, "CREATED_MAX", 3)
+    async with KafkaDesks(tmp_path) as desks:
+        wanted = [t.CreateTopic(f"n{n}", 1, 1) for n in range(4)]
+        refused = await desks.ask(t.CreateTopicsRequest(wanted, 1000, False))
+        assert {each.error_code for each in refused.topics} == {Code.POLICY_VIOLATION}
+        assert "create them in several" in refused.topics[0].error_message
+        made = await desks.ask(t.CreateTopicsRequest(wanted[:3], 1000, False))
+        assert {each.error_code for each in made.topics} == {Code.NONE}
+
+
+async def test_a_topic_named_again_and_again_is_answered_once(tmp_path):
+    """A small request must not become a large reply."""
+    async with KafkaDesks(tmp_path) as desks:
+        await desks.create("t", 3)
+        named = [m.MetadataRequestTopic(name="t")] * 1_000
+        assert len((await desks.ask(m.MetadataRequest(named))).topics) == 1
+        resources = [f.DescribeConfigsResource(2, "t", None)] * 1_000
+        assert len((await desks.ask(f.DescribeConfigsRequest(resources))).results) == 1
+        described = await desks.ask(g.DescribeGroupsRequest(["g"] * 1_000))
+        assert len(described.groups) == 1
+
+
+async def test_one_metadata_request_creates_a_share_of_topics(tmp_path):
+    """The others are to be asked for again, and then they are created too."""
+    async with KafkaDesks(tmp_path) as desks:
+        named = [m.MetadataRequestTopic(name=f"n{i}") for i in range(CREATED_MAX + 7)]
+        named.append(m.MetadataRequestTopic(name="no topic's name"))
+        first = (await desks.ask(m.MetadataRequest(named))).topics
+        codes = [topic.error_code for topic in first]
+        again = Code.LEADER_NOT_AVAILABLE
+        assert codes == [Code.NONE] * CREATED_MAX + [again] * 7 + [Code.INVALID_TOPIC_EXCEPTION]
+        assert len(desks.topics.all()) == CREATED_MAX
+        second = (await desks.ask(m.MetadataRequest(named[:-1]))).topics
+        assert {topic.error_code for topic in second} == {Code.NONE}
+
+
+async def test_pages_of_partitions_lead_through_all_of_them(wide):
+    """Each has what its client asked for at most, and says where the next begins."""
+    async with KafkaDesks(wide) as desks:
+        found, cursor = [], None
+        while True:
+            page = await desks.ask(m.DescribeTopicPartitionsRequest([], 30, cursor))
+            (topic,) = page.topics
+            assert len(topic.partitions) <= 30
+            found += [part.partition for part in topic.partitions]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert found == NUMBERS[:WIDE]
+
+
+async def test_a_wide_fetch_waits_a_little_and_answers_for_every_partition(wide):
+    """It is not woken by each of thousands of partitions."""
+    wanted = WATCHED_MAX + 1
+    parts = [fe.FetchPartition(n % WIDE, partition_max_bytes=1 << 20) for n in range(wanted)]
+    request = fe.FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=[fe.FetchTopic("t", parts)])
+    async with KafkaDesks(wide) as desks:
+        reply = await desks.ask(request, 11)
+        assert len(reply.topics[0].partitions) == wanted
+
+
+async def test_commits_in_steps_move_every_cursor(wide):
+    """One commit of thousands is taken in several events and answered as one."""
+    async with KafkaDesks(wide) as desks:
+        offsets = [c.OffsetCommitPartition(n % WIDE, 0) for n in range(STEP_OFFSETS + WIDE)]
+        request = c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", offsets)])
+        reply = await desks.ask(request)
+        assert {part.error_code for part in reply.topics[0].partitions} == {Code.NONE}
+        assert len(reply.topics[0].partitions) == len(offsets)
+        fetched = await desks.ask(LARGE["OffsetFetch"])
+        found = [part.offset for part in fetched.groups[0].topics[0].partitions]
+        assert found == [0] * WIDE + [-1] * (MANY - WIDE)
+
+
+def framed(message, version):
+    return parse_request(b"".join(encode_request(message, version, 1, "c"))[4:])
+
+
+async def test_a_request_is_decoded_beside_the_loop_when_it_is_large(wide, monkeypatch):
+    """And refused before it is decoded when it passes the broker's limit, or may not be large."""
+    caller = Caller("peer", "host", 1)
+    decoded = []
+    decode_request = desk_module.decode_request
+
+    def noted(request, elements_max):
+        decoded.append(elements_max)
+        return decode_request(request, elements_max)
+
+    monkeypatch.setattr(desk_module, "decode_request", noted)
+    async with KafkaDesks(wide) as desks:
+        desk = KafkaDesk(desks.writer, desks.produce_desk, desks.handlers, MANY + 1)
+        reply = await desk.answer(framed(LARGE["ListOffsets"], 5), caller)
+        assert len(reply.topics[0].partitions) == MANY
+        assert is_large(reply)
+        assert decoded == [desk_module.LOOP_ELEMENTS, MANY + 1]
+        too_many = o.ListOffsetsRequest(
+            -1, 0, [o.ListOffsetsTopic("t", [o.ListOffsetsPartition(n) for n in [*NUMBERS, 0]])]
+        )
+        with pytest.raises(TooManyElements):
+            await desk.answer(framed(too_many, 5), caller)
+        crowd = g.JoinGroupRequest(
+            "g", 10_000, protocols=[g.JoinGroupProtocol(f"p{n}", b"") for n in range(3_000)]
+        )
+        with pytest.raises(TooManyElements):
+            await desk.answer(framed(crowd, 5), caller)

@@ -1,0 +1,129 @@
+"""Kafka requests for partitions that nobody has needed since the start."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from cordwood.log.files import Files
+from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.wire.kafka.messages.metadata import MetadataRequest
+from cordwood.wire.kafka.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from support.kafka_desks import KafkaDesks
+from support.stores import append, open_store
+
+COUNT = 6
+
+
+class WatchedFiles(Files):
+    """Where recovery opens files."""
+
+    def __init__(self):
+        self.threads = []
+
+    def open_existing(self, path):
+        self.threads.append(threading.current_thread())
+        return super().open_existing(path)
+
+
+def prepared(path):
+    store = open_store(path)
+    store.create_topic("t", COUNT)
+    for partition in store.partitions("t"):
+        append(partition, "x", "y")
+    store.close()
+
+
+def damage(path, number):
+    file = path / f"t-{number}" / "00000000000000000000.log"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def fetch(*numbers, isolation_level=0):
+    parts = [FetchPartition(number, fetch_offset=0) for number in numbers]
+    topics = [FetchTopic("t", partitions=parts)]
+    return FetchRequest(-1, 0, 1, 1 << 20, isolation_level, topics=topics)
+
+
+def test_metadata_of_all_topics_opens_none(tmp_path):
+    """Leaders and terms are the catalog's."""
+    prepared(tmp_path)
+
+    async def story():
+        async with KafkaDesks(tmp_path, eager=0) as desks:
+            reply = await desks.ask(MetadataRequest(None))
+            (topic,) = reply.topics
+            assert [part.error_code for part in topic.partitions] == [0] * COUNT
+            assert len(desks.store.unopened()) == COUNT
+
+    asyncio.run(story())
+
+
+def test_a_fetch_opens_what_it_asks_for_off_the_loop(tmp_path):
+    """Both isolation levels see the records; the others stay unopened."""
+    prepared(tmp_path)
+
+    async def story():
+        files = WatchedFiles()
+        async with KafkaDesks(tmp_path, eager=0, files=files) as desks:
+            files.threads.clear()
+            for number, level in ((1, 0), (2, 1)):
+                reply = await desks.ask(fetch(number, isolation_level=level))
+                (part,) = reply.topics[0].partitions
+                assert (part.error_code, part.high_watermark) == (0, 2)
+                assert part.records
+            assert len(desks.store.unopened()) == COUNT - 2
+            assert threading.current_thread() not in files.threads
+
+    asyncio.run(story())
+
+
+def test_a_fetch_of_a_damaged_one_has_its_error_and_its_neighbours_records(tmp_path):
+    """Damage nobody had found yet is this partition's answer, not the request's."""
+    prepared(tmp_path)
+    damage(tmp_path, 1)
+
+    async def story():
+        async with KafkaDesks(tmp_path, eager=0) as desks:
+            reply = await desks.ask(fetch(0, 1, 2))
+            codes = [part.error_code for part in reply.topics[0].partitions]
+            assert codes == [0, 56, 0]
+            assert [bool(part.records) for part in reply.topics[0].partitions] == [1, 0, 1]
+
+    asyncio.run(story())
+
+
+def test_offsets_of_all_partitions_are_listed_whether_they_were_open_or_not(tmp_path):
+    """The answer is complete; what cannot be opened has its error."""
+    prepared(tmp_path)
+    damage(tmp_path, 4)
+
+    async def story():
+        async with KafkaDesks(tmp_path, eager=0) as desks:
+            wanted = [ListOffsetsPartition(number, timestamp_ms=-1) for number in range(COUNT)]
+            request = ListOffsetsRequest(-1, topics=[ListOffsetsTopic("t", wanted)])
+            listed = (await desks.ask(request)).topics[0].partitions
+            assert [part.offset for part in listed] == [2, 2, 2, 2, -1, 2]
+            assert listed[4].error_code == 56
+
+    asyncio.run(story())
+
+
+def test_producing_to_an_unopened_partition_keeps_the_order_of_requests(tmp_path):
+    """The writer thread opens it; what comes behind waits in the queue, not past it."""
+    prepared(tmp_path)
+
+    async def story():
+        files = WatchedFiles()
+        async with KafkaDesks(tmp_path, eager=0, files=files) as desks:
+            files.threads.clear()
+            first = asyncio.ensure_future(desks.write("t", [b"1", b"2"], partition=3))
+            second = asyncio.ensure_future(desks.write("t", [b"3"], partition=3))
+            assert [(await first).base_offset, (await second).base_offset] == [2, 4]
+            assert threading.current_thread() not in files.threads
+
+    asyncio.run(story())

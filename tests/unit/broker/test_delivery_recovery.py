@@ -1,0 +1,360 @@
+"""A delivery that cannot be finished stops no start and blocks no other query; and is named."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+
+import pytest
+
+from cordwood.client.http import HttpClient
+from cordwood.clock import ManualClock
+from cordwood.config import DAY_MS
+from cordwood.decide.delivery import DeliveryRecord, Part
+from cordwood.errors import (
+    BatchTooLarge,
+    PartitionOffline,
+    QuarantinedDelivery,
+    RequestError,
+    StaleDelivery,
+    UnsafePath,
+)
+from cordwood.meta.sqlite import SqliteStore
+from cordwood.testing import Broker
+from support.deliveries import (
+    READER,
+    a_delivery,
+    change_topics,
+    cursor,
+    deliver,
+    ensure,
+    stage,
+    staged,
+    topic_id,
+    words,
+)
+
+
+class Crash(BaseException):
+    """The broker is dead."""
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Broker(tmp_path / "data", durability="os") as running:
+        ensure(running, "in")  # cursors go with their topic
+        yield running
+
+
+@pytest.fixture
+def accepted(broker, tmp_path, monkeypatch):
+    """What is left when the broker dies right after it accepted a delivery to ``a`` and ``b``."""
+    ensure(broker, "a", "b")
+    stage(broker, "job", x="1 2", y="3", z="4")
+    gate = broker.service.broker.gate
+
+    async def die(*_):
+        raise Crash
+
+    with monkeypatch.context() as dead:
+        dead.setattr(gate, "_finish", die)
+        with pytest.raises(Crash):
+            deliver(broker, a_delivery())
+    shutil.copytree(broker.data, tmp_path / "left")
+    return tmp_path / "left"
+
+
+def ask(broker, method, path, **params):
+    from urllib.parse import urlencode
+
+    connection = http.client.HTTPConnection(broker.http)
+    try:
+        connection.request(method, f"{path}?{urlencode(params)}")
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def health(broker):
+    return ask(broker, "GET", "/api/health")[1]
+
+
+def test_a_topic_deleted_after_a_delivery_was_accepted_does_not_stop_the_start(accepted):
+    """Its records are cancelled and counted, the others arrive, and the cursor moves."""
+    change_topics(accepted, delete=["a"])
+    with Broker(accepted, durability="os") as again:
+        assert (words(again, "a"), words(again, "b"), cursor(again)) == ([], ["3"], 10)
+        assert "a" not in again.service.broker.store.topics
+        gate = again.service.broker.gate
+        assert (gate.stats.cancelled_records, gate.quarantined, staged(again)) == (3, {}, [])
+        assert health(again)["ready"]
+
+
+def test_a_topic_that_was_created_again_does_not_get_the_records_of_the_old_one(accepted):
+    """A topic is its id: the delivery was accepted for another one."""
+    change_topics(accepted, delete=["a"], create=["a"])
+    with Broker(accepted, durability="os") as again:
+        assert (words(again, "a"), words(again, "b")) == ([], ["3"])
+        assert again.service.broker.gate.stats.cancelled_records == 3
+
+
+def test_a_cursor_stays_where_it_is_on_a_source_that_was_created_again(accepted):
+    """Or the new topic's first records would be passed over."""
+    change_topics(accepted, delete=["in"], create=["in"])
+    with Broker(accepted, durability="os") as again:
+        assert (words(again, "a"), words(again, "b")) == (["1", "2", "4"], ["3"])
+        assert cursor(again) is None
+
+
+def test_a_topic_deleted_while_a_delivery_is_appended_cancels_its_part(broker, monkeypatch):
+    """The broker goes on, and the driver is told that all is done."""
+    ensure(broker, "a", "b")
+    stage(broker, "job", x="1 2", y="3", z="4")
+    appender = broker.service.broker.gate._appender
+    submit = appender._produce.submit
+
+    async def late(partition, *arguments, **options):
+        if partition.tp.topic == "a" and "a" in broker.service.broker.store.topics:
+            await broker.service.broker.topics.delete("a")
+        return await submit(partition, *arguments, **options)
+
+    monkeypatch.setattr(appender._produce, "submit", late)
+    assert deliver(broker, a_delivery())
+    assert (words(broker, "a"), words(broker, "b"), cursor(broker)) == ([], ["3"], 10)
+    assert broker.service.broker.gate.stats.cancelled_records == 3
+
+
+def test_missing_files_quarantine_one_query_and_no_other(accepted):
+    """Named in health, in the metrics and in the listing, with what to do; a discard frees it."""
+    (accepted / "staging" / "job" / "z").unlink()
+    with Broker(accepted, durability="os") as again:
+        assert "z was not staged" in health(again)["deliveries_quarantined"]["q"]
+        assert health(again)["ready"], "the broker serves"
+        _, listed = ask(again, "GET", "/api/deliveries")
+        assert listed["deliveries"]["q"]["done"] is False
+        assert "z was not staged" in listed["deliveries"]["q"]["quarantined"]
+        with pytest.raises(QuarantinedDelivery, match=r"batch 0 of query q .*pipeline discard q"):
+            deliver(again, a_delivery(1))
+        stage(again, "other", x="5", y="6", z="7")
+        assert deliver(again, a_delivery(0, query="other", job="other"))
+        status, answer = ask(again, "DELETE", "/api/deliveries", query="q")
+        assert (status, answer["discarded"]) == (200, {"a-0": 3})
+        assert health(again)["deliveries_quarantined"] == {}
+        assert again.service.broker.gate.stats.discarded_records == 3
+        stage(again, "next", x="8", y="9", z="10")
+        assert deliver(again, a_delivery(1, job="next"))
+        assert (words(again, "a"), words(again, "b")) == (["5", "7", "8", "10"], ["3", "6", "9"])
+
+
+def test_files_that_were_staged_again_take_the_place_of_lost_ones(accepted):
+    """As long as nothing was stored: a driver that runs its batch again heals it by itself."""
+    shutil.rmtree(accepted / "staging" / "job")
+    with Broker(accepted, durability="os") as again:
+        assert "q" in health(again)["deliveries_quarantined"]
+        stage(again, "anew", x="1 2", y="3", z="4")
+        assert deliver(again, a_delivery(job="anew"))
+        assert (words(again, "a"), words(again, "b")) == (["1", "2", "4"], ["3"])
+        assert health(again)["deliveries_quarantined"] == {}
+
+
+def test_files_that_changed_after_they_were_accepted_are_not_appended(accepted):
+    """What is stored is what was checked."""
+    good = (accepted / "staging" / "job" / "x").read_bytes()
+    (accepted / "staging" / "job" / "x").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with Broker(accepted, durability="os") as again:
+        assert "changed after it was staged" in health(again)["deliveries_quarantined"]["q"]
+        assert words(again, "a") == []
+        (accepted / "staging" / "job" / "x").write_bytes(good)
+        again.run(again.service.broker.gate.retry_quarantined)
+        assert (words(again, "a"), words(again, "b")) == (["1", "2", "4"], ["3"])
+        assert health(again)["deliveries_quarantined"] == {}
+
+
+def test_a_mistake_in_one_retry_holds_up_no_other_query(broker, monkeypatch):
+    """The sweep that retries goes on for everybody, and the mistake is named."""
+    gate, tried = broker.service.broker.gate, []
+
+    async def fail(query, _):
+        tried.append(query)
+        raise ZeroDivisionError("our own mistake")
+
+    def get(query):
+        return DeliveryRecord(batch=0, is_done=False)
+
+    monkeypatch.setattr(gate, "_finish", fail)
+    monkeypatch.setattr(gate._registry, "get", get)
+    gate.quarantined |= {"p": "x", "q": "y"}
+    broker.run(gate.retry_quarantined)
+    assert tried == ["p", "q"]
+    assert health(broker)["deliveries_quarantined"] == dict.fromkeys("pq", "our own mistake")
+
+
+def test_an_offline_partition_holds_up_only_what_is_for_it(accepted):
+    """The start goes on; the query is told which partition, and that it can be discarded."""
+    change_topics(accepted)  # none; a start, so that the directory is known to have been there
+    shutil.rmtree(accepted / "a-0")
+    with Broker(accepted, durability="os") as again:
+        assert words(again, "b") == ["3"]
+        with pytest.raises(PartitionOffline, match=r"a-0 .*pipeline discard q"):
+            deliver(again, a_delivery(1))
+
+
+def test_a_record_that_cannot_be_read_stops_no_start(accepted):
+    """A value of another version, or a damaged one."""
+    store = SqliteStore(accepted / "meta.db", ManualClock())
+    store.txn(put={"now/sink/q": b'{"batch": 1}'})
+    store.close()
+    with Broker(accepted, durability="os") as again:
+        assert "cannot be read" in health(again)["deliveries_quarantined"]["q"]
+        assert ask(again, "DELETE", "/api/deliveries", query="q")[1] == {"discarded": {}}
+        assert health(again)["deliveries_quarantined"] == {}
+
+
+def test_a_delivery_older_than_the_log_remembers_is_not_guessed_at(accepted):
+    """Without the sequence numbers nobody can tell what is stored: appending might repeat it."""
+    clock = ManualClock()
+    clock.advance(2**41)
+    with Broker(accepted, durability="os", clock=clock) as again:
+        assert "producer.id.expiration.ms" in health(again)["deliveries_quarantined"]["q"]
+        assert words(again, "a") == []
+
+
+def test_an_upload_to_a_job_that_was_accepted_is_refused(accepted):
+    """Its bytes were checked; nobody changes them any more."""
+    (accepted / "staging" / "job" / "z").unlink()
+    refused = pytest.raises(RequestError, match="was delivered already")
+    with Broker(accepted, durability="os") as again, refused:
+        HttpClient(again.http).put("/api/staging", b"", job="job", name="x")
+
+
+def test_files_staged_for_a_topic_that_was_created_again_are_refused_whole(broker):
+    """The plan was about another topic: its partitions, its limit, its records."""
+    ensure(broker, "a", "b")
+    parts = [Part("a", 0, "x", topic_id="another"), Part("b", 0, "y")]
+    stage(broker, "job", x="1", y="2")
+    with pytest.raises(StaleDelivery, match="topic a was deleted, or created again"):
+        deliver(broker, a_delivery(parts=parts))
+    assert (words(broker, "a"), words(broker, "b"), cursor(broker)) == ([], [], None)
+    parts[0] = parts[0]._replace(topic_id=topic_id(broker, "a"))
+    assert deliver(broker, a_delivery(parts=parts, sources={"in": topic_id(broker, "in")}))
+    with pytest.raises(StaleDelivery, match="topic in was deleted, or created again"):
+        deliver(broker, a_delivery(1, parts=[], sources={READER.topic: "another"}))
+
+
+@pytest.mark.parametrize("name", ["../../in-0/00000000000000000000.log", "/etc/passwd"])
+def test_a_delivery_never_reads_outside_of_staging(broker, name):
+    """Over HTTP, a traversal or an absolute path is refused before anything is opened."""
+    body = {
+        "query": "q",
+        "batch": 0,
+        "job": "job",
+        "parts": [{"topic": "a", "partition": 0, "file": name}],
+    }
+    with pytest.raises(RequestError, match="is no file name"):
+        HttpClient(broker.http).post("/api/deliveries", body)
+    assert "a" not in broker.service.broker.store.topics
+
+
+def test_a_delivery_follows_no_link(broker, tmp_path):
+    """A job's file that is a link, or a job that is one, is refused and named."""
+    stage(broker, "job", y="1", z="2")
+    (tmp_path / "outside").write_bytes((broker.data / "staging" / "job" / "y").read_bytes())
+    (broker.data / "staging" / "job" / "x").symlink_to(tmp_path / "outside")
+    with pytest.raises(UnsafePath, match="job/x is a link"):
+        deliver(broker, a_delivery())
+    (broker.data / "staging" / "linked").symlink_to(broker.data / "staging" / "job")
+    with pytest.raises(UnsafePath, match="staging/linked is a link"):
+        deliver(broker, a_delivery(job="linked", parts=[Part("a", 0, "y")]))
+    assert words(broker, "a") == []
+
+
+def test_a_batch_above_max_message_bytes_is_refused_with_topic_and_setting(broker):
+    """Whoever staged it: the topic's limit holds for every way in."""
+    ensure(broker, "a", "b")
+    broker.run(lambda: broker.service.broker.topics.alter("a", {"max.message.bytes": "60"}))
+    stage(broker, "job", x="1", y="2", z="3")
+    with pytest.raises(BatchTooLarge, match=r"topic a: .*raise its max.message.bytes"):
+        deliver(broker, a_delivery())
+    assert words(broker, "b") == []
+
+
+def test_dead_letters_are_taken_whatever_their_size(broker):
+    """They are what fits nowhere else."""
+    ensure(broker, "dead_letter")
+    alter = broker.service.broker.topics.alter
+    broker.run(lambda: alter("dead_letter", {"max.message.bytes": "60"}))
+    stage(broker, "job", x="large")
+    assert deliver(broker, a_delivery(parts=[Part("dead_letter", 0, "x")]))
+    assert words(broker, "dead_letter") == ["large"]
+
+
+# --- the registry ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(tmp_path):
+    clock = ManualClock()
+    with Broker(tmp_path / "data", durability="os", clock=clock) as running:
+        ensure(running, "in")
+        yield running, clock
+
+
+def batch_of(query, batch=0, **more):
+    made = a_delivery(batch, query=query, job=f"{query}.{batch}", **more)
+    return made._replace(cursors={})
+
+
+def known(broker):
+    return set(ask(broker, "GET", "/api/deliveries")[1]["deliveries"])
+
+
+def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
+    """A thousand of them leave nothing; one that is asked for again is still not repeated."""
+    broker, clock = timed
+    for number in range(20):
+        query = f"write-{number}"
+        stage(broker, f"{query}.0", x="1", y="2", z="3")
+        assert deliver(broker, batch_of(query, is_once=True))
+        assert not deliver(broker, batch_of(query, is_once=True))
+    assert len(known(broker)) == 20
+    clock.advance(3_600_001)
+    broker.run(broker.service.broker.gate.sweep)
+    assert known(broker) == set()
+    assert broker.service.broker.gate.known_count == 0
+    with pytest.raises(Exception, match="was not staged"):
+        deliver(broker, batch_of("write-0", is_once=True))
+    assert len(words(broker, "b")) == 20
+
+
+def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(timed, tmp_path):
+    """Its last batch is remembered on disk, through restarts; the next one is taken."""
+    broker, clock = timed
+    for batch in (0, 1):
+        stage(broker, f"s.{batch}", x="1", y=str(batch), z="3")
+        assert deliver(broker, batch_of("s", batch))
+    clock.advance(30 * DAY_MS + 1)
+    broker.run(broker.service.broker.gate.sweep)
+    assert known(broker) == set()
+    broker.restart()
+    assert ask(broker, "GET", "/api/deliveries", query="s")[1]["deliveries"]["s"]["batch"] == 1
+    stage(broker, "s.1", x="1", y="1", z="3")
+    assert not deliver(broker, batch_of("s", 1))
+    stage(broker, "s.0", x="1", y="0", z="3")
+    with pytest.raises(StaleDelivery, match="delivered batch 1 and now comes with 0"):
+        deliver(broker, batch_of("s", 0))
+    stage(broker, "s.2", x="1", y="2", z="3")
+    assert deliver(broker, batch_of("s", 2))
+    assert words(broker, "b") == ["0", "1", "2"]
+    assert known(broker) == {"s"}
+
+
+def test_what_is_under_way_or_recent_is_kept(timed):
+    """However often the sweep comes."""
+    broker, clock = timed
+    stage(broker, "s.0", x="1", y="2", z="3")
+    assert deliver(broker, batch_of("s"))
+    clock.advance(29 * DAY_MS)
+    broker.run(broker.service.broker.gate.sweep)
+    assert known(broker) == {"s"}

@@ -1,0 +1,67 @@
+"""What is done for several at once fails for those it concerns: nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.model import TopicPartition
+from cordwood.testing import Broker
+
+WAIT_S = 30
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Broker(tmp_path / "data", durability="os") as running:
+        yield running
+
+
+def together(broker: Broker, *works):
+    """What becomes of each, started in one turn of the loop."""
+
+    async def run():
+        async with asyncio.timeout(WAIT_S):
+            return await asyncio.gather(*(work() for work in works), return_exceptions=True)
+
+    return broker.run(run)
+
+
+def test_a_mistake_while_topics_are_made_is_told_to_everybody_who_waits(broker, monkeypatch):
+    """Each gets the error; the next topic is made as ever."""
+    desk, store = broker.service.broker.topics, broker.service.broker.store
+
+    def mistake(_):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create_topics", mistake)
+        found = together(broker, lambda: desk.create("a", 1, {}), lambda: desk.create("b", 1, {}))
+    assert [type(each) for each in found] == [ZeroDivisionError] * 2
+    (made,) = together(broker, lambda: desk.create("a", 1, {}))
+    assert made.name == "a"
+
+
+def test_a_cursor_that_cannot_be_written_down_is_refused_alone(broker, monkeypatch):
+    """Whatever it fails of; those that were to be written with it are."""
+    readers, catalog = broker.service.broker.readers, broker.service.broker.store.catalog
+    broker.run(lambda: broker.service.broker.topics.create("t", 1, {}))
+    commit = catalog.commit_cursors
+    bad, good = ReaderPartition("bad", *TP), ReaderPartition("good", *TP)
+
+    def commit_unless_bad(cursors):
+        if bad in cursors:
+            raise ZeroDivisionError
+        commit(cursors)
+
+    monkeypatch.setattr(catalog, "commit_cursors", commit_unless_bad)
+    found = together(
+        broker,
+        lambda: readers.commit({bad: Cursor(0)}),
+        lambda: readers.commit({good: Cursor(0)}),
+    )
+    assert [type(each) for each in found] == [ZeroDivisionError, type(None)]
+    assert catalog.cursor(good) == Cursor(0)

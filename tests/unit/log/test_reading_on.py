@@ -1,0 +1,123 @@
+"""One read goes through as many segments as it has bytes for, and past those without a record."""
+
+from __future__ import annotations
+
+import pytest
+
+from cordwood.decide.roll import RollReason
+from cordwood.errors import CorruptionError
+from cordwood.log.view import SEGMENTS_PER_READ_MAX
+from support.logs import (
+    an_empty_batch,
+    append,
+    append_data,
+    headers_of,
+    open_partition,
+    read_all,
+    records_in,
+)
+
+
+@pytest.fixture
+def partition(tmp_path):
+    return open_partition(tmp_path)
+
+
+def seal(partition, *values):
+    """A sealed segment of these records, a batch each; of none: an empty batch."""
+    for value in values:
+        append(partition, value)
+    if not values:
+        append_data(partition, an_empty_batch())
+    partition.roll(RollReason.DEMAND)
+
+
+def values_read(partition, offset, max_bytes=1 << 20):
+    found = partition.read(offset, max_bytes)
+    return [record.value for record in records_in(found.data) if record.offset >= offset]
+
+
+def test_one_read_takes_from_many_segments(partition):
+    """A log of small segments needs no round trip for each."""
+    for number in range(20):
+        seal(partition, b"%d" % number)
+    append(partition, b"active")
+    assert values_read(partition, 0) == [*(b"%d" % number for number in range(20)), b"active"]
+    assert partition.read(0, 1 << 20).next_offset == 21
+
+
+def test_a_read_takes_no_more_bytes_than_it_may_and_one_batch_at_least(partition):
+    """The next segment's first batch counts whole; the first of all comes however large it is."""
+    seal(partition, b"x" * 100)
+    seal(partition, b"y" * 100)
+    one = len(partition.read(0, 1).data)
+    assert values_read(partition, 0, 1) == [b"x" * 100]
+    assert values_read(partition, 0, 2 * one - 1) == [b"x" * 100]
+    assert values_read(partition, 0, 2 * one) == [b"x" * 100, b"y" * 100]
+
+
+def test_a_read_stops_where_a_segment_is_not_read_to_its_end(partition):
+    """Batches of the next segment never come before those left behind."""
+    seal(partition, b"a", b"b" * 500)
+    seal(partition, b"c")
+    assert values_read(partition, 0, 300) == [b"a"]
+    assert [record.offset for record in read_all(partition, 300)] == [0, 1, 2]
+
+
+def test_segments_without_records_are_passed_over(partition):
+    """However many there are in a row, a client gets records or the end, not nothing again."""
+    seal(partition, b"first")
+    for _ in range(3 * SEGMENTS_PER_READ_MAX):
+        seal(partition)
+    seal(partition, b"last")
+    found = partition.read(1, 1 << 20)
+    assert [record.value for record in records_in(found.data)] == [b"last"]
+    assert len(headers_of(found.data)) == 1
+
+
+def test_an_empty_end_is_told_by_an_empty_batch(partition):
+    """A client that saw no batch at all would ask for the same offset for ever."""
+    seal(partition, b"first")
+    for _ in range(5):
+        seal(partition)
+    found = partition.read(1, 1 << 20)
+    assert (records_in(found.data), found.next_offset) == ([], partition.high_watermark)
+    assert headers_of(found.data)[-1].last_offset == partition.high_watermark - 1
+
+
+def test_a_read_goes_through_a_bounded_number_of_segments(partition):
+    """Each is a file to open: one request must not open thousands."""
+    for _ in range(SEGMENTS_PER_READ_MAX + 5):
+        seal(partition, b"v")
+    assert len(values_read(partition, 0)) == SEGMENTS_PER_READ_MAX
+
+
+def test_a_damaged_segment_does_not_withhold_the_sound_ones_before_it(partition):
+    """The read that begins at the damage tells of it."""
+    seal(partition, b"sound")
+    seal(partition, b"damaged")
+    path = partition.directory / f"{1:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    assert values_read(partition, 0) == [b"sound"]
+    with pytest.raises(CorruptionError, match="checksum"):
+        partition.read(1, 1 << 20)
+
+
+def test_what_a_read_would_wait_for_includes_the_next_segments(partition, monkeypatch):
+    """What is read on the event loop must not touch a disk in its second segment either."""
+    seal(partition, b"a", b"b")
+    seal(partition, b"c")
+    following = partition.read(0, 1).next_offset
+    assert partition.is_resident(following, 1 << 20)
+    second = partition._window.segments[1]
+    asked = []
+
+    def cold(segment, *arguments):
+        asked.append(segment.base_offset)
+        return None if segment is second else 70
+
+    monkeypatch.setattr("cordwood.log.segment.Segment.resident_bytes", cold)
+    assert not partition.is_resident(following, 1 << 20)
+    assert asked == [0, 2]

@@ -1,0 +1,148 @@
+"""What a Python that Spark starts does first: one kind of worker connects before it imports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cordwood.pipeline.worker_site import DIRECTORY, on_search_path, search_path
+from cordwood.pipeline.worker_site.sitecustomize import HURRIED, without_zip
+
+pytest.importorskip("pyspark")
+
+SECRET = "known to both"
+ASKER = """
+import os, sys
+import numpy  # as Spark's runner does before it connects
+from pyspark.worker_util import get_sock_file_to_executor
+
+with get_sock_file_to_executor(timeout=None) as file:
+    file.write(f"{__name__} {sys.argv}\\n".encode())
+    file.flush()
+    assert file.readline() == b"go on\\n"
+"""
+
+
+@contextmanager
+def started(command, tmp_path):
+    """A worker, as Spark starts one, and the socket it shall connect to."""
+    (tmp_path / "asker.py").write_text(ASKER)
+    with socket.create_server(("127.0.0.1", 0)) as java:
+        environ = {
+            **os.environ,
+            "PYTHONPATH": search_path(str(tmp_path)),
+            "PYTHON_WORKER_FACTORY_PORT": str(java.getsockname()[1]),
+            "PYTHON_WORKER_FACTORY_SECRET": SECRET,
+        }
+        worker = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE)
+        try:
+            yield worker, java
+        finally:
+            worker.kill()
+            worker.communicate()
+
+
+def loaded(worker):
+    """Which of the heavy libraries a process has in memory."""
+    maps = Path(f"/proc/{worker.pid}/maps").read_text()
+    return {name for name in ("numpy", "pyarrow") if f"/{name}/" in maps}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is in memory")
+def test_a_worker_connects_before_it_imports_and_pyspark_finds_the_connection(tmp_path):
+    """Java has our secret while NumPy and Arrow are still on disk; then all goes on as ever."""
+    command = [sys.executable, "-m", "asker", HURRIED]
+    with started(command, tmp_path) as (worker, java):
+        connected, _ = java.accept()
+        with connected, connected.makefile("rwb") as file:
+            (size,) = struct.unpack("!i", file.read(4))
+            assert file.read(size).decode() == SECRET
+            assert loaded(worker) == set()
+            file.write(struct.pack("!i", 2) + b"ok")
+            file.flush()
+            assert struct.unpack("!i", file.read(4)) == (worker.pid,)
+            assert file.readline().startswith(b"__main__ ")
+            assert loaded(worker) >= {"numpy"}
+            file.write(b"go on\n")
+            file.flush()
+            assert worker.wait() == 0
+
+
+def test_a_java_that_does_not_know_the_secret_ends_the_worker(tmp_path):
+    """Whoever else listens on that port learns no more."""
+    command = [sys.executable, "-m", "asker", HURRIED]
+    with started(command, tmp_path) as (worker, java):
+        connected, _ = java.accept()
+        with connected, connected.makefile("rwb") as file:
+            file.read(4 + len(SECRET))
+            file.write(struct.pack("!i", 3) + b"err")
+            file.flush()
+            assert worker.wait() == 1
+        assert b"does not know the secret" in worker.stderr.read()
+
+
+def said_by(*words, path):
+    """What a Python with our directory in front of that path prints."""
+    environ = {**os.environ, "PYTHONPATH": search_path(str(path))}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_every_other_python_starts_as_ever(tmp_path):
+    """It connects nowhere and loads nothing of ours, nor sockets."""
+    ask = "import sys; print('cordwood_connect_first' in sys.modules, 'socket' in sys.modules)"
+    assert said_by("-c", ask, path=tmp_path) == "False False\n"
+
+
+def test_the_sitecustomize_that_ours_hides_is_run(tmp_path):
+    """Debian, coverage and tracers have one; also in a worker that has nowhere to connect to."""
+    (tmp_path / "sitecustomize.py").write_text("print('theirs', __name__)\n")
+    assert said_by("-c", "", path=tmp_path) == "theirs sitecustomize\n"
+    assert said_by("-c", "", HURRIED, path=tmp_path) == "theirs sitecustomize\n"
+
+
+def test_pyspark_is_imported_as_it_is_installed_and_not_from_spark_s_zip(tmp_path):
+    """The zip has no compiled modules: each worker would compile all of pyspark again."""
+    import pyspark
+
+    root = Path(pyspark.__file__).parent
+    (archive,) = root.glob("python/lib/pyspark.zip")
+    ask = "import pyspark; print(pyspark.__file__)"
+    assert said_by("-c", ask, path=archive) == f"{root / '__init__.py'}\n"
+    kept = ["/other/pyspark/python/lib/pyspark.zip", "/a/pyspark.zip", str(root.parent)]
+    assert without_zip([str(archive), *kept]) == kept
+
+
+def test_the_search_path_is_ours_for_as_long_as_java_starts(monkeypatch):
+    """Our directory first and once, what was there behind it; later as it was before."""
+    monkeypatch.setenv("PYTHONPATH", f"one:{DIRECTORY}:two")
+    with on_search_path():
+        assert os.environ["PYTHONPATH"] == f"{DIRECTORY}:one:two"
+    assert os.environ["PYTHONPATH"] == f"one:{DIRECTORY}:two"
+    monkeypatch.delenv("PYTHONPATH")
+    with on_search_path():
+        assert os.environ["PYTHONPATH"] == DIRECTORY
+    assert "PYTHONPATH" not in os.environ
+
+
+def test_the_directory_is_printed_for_scripts():
+    """For a PYTHONPATH that somebody else sets."""
+    command = [sys.executable, "-m", "cordwood.pipeline.worker_site"]
+    assert subprocess.check_output(command, text=True) == f"{DIRECTORY}\n"
+
+
+def test_spark_still_has_the_module_that_is_hurried():
+    """Else the worker that must hurry would not be known."""
+    from importlib.util import find_spec
+
+    assert find_spec(HURRIED)
