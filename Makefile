@@ -19,6 +19,7 @@ serve: .venv/.spark  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and th
 
 # Unit and property tests share the cores; Spark's, and most random examples, are left to make test.
 check: export HYPOTHESIS_PROFILE := quick
+check: export CORDWOOD_TESTS_WITHOUT := pyspark py4j obstore deltalake isal grpc
 check: .venv/.check  ## lint, types, layers, unit and property tests: under a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -32,9 +32,9 @@ def run() -> Iterator[Row]:
 
 def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
     """Both ways of one topic."""
+    from cordwood.client.storage import open_depot
     from cordwood.pipeline.archive import Request, create_archive
     from cordwood.pipeline.broker import BrokerApi, Where
-    from cordwood.pipeline.depot import open_depot
     from cordwood.pipeline.restore import restore_archive
     from cordwood.pipeline.shelf import list_shelves
 

@@ -84,13 +84,15 @@ def measure(spark: Any, records: int) -> list[Row]:
 def compact(spark: Any, data: Path, variant: str) -> Row:
     """One pass, as a row."""
     from cordwood.pipeline.compact import on_spark, run_due
+    from cordwood.pipeline.session import parallelism
 
     log_bytes = sum(path.stat().st_size for path in (data / "bench-0").glob("*.log"))
     broker = Child(data, {"durability": "os"})
     try:
         api = HttpClient(broker.addresses["http"], timeout_s=600)
         with Watch(broker) as watch:
-            (outcome,) = run_due(api, on_spark(spark), topic="bench", demand=True)
+            run, tasks = on_spark(spark), parallelism(spark)
+            (outcome,) = run_due(api, run, topic="bench", demand=True, tasks=tasks)
     finally:
         broker.stop()
     assert not outcome.error, outcome.error

@@ -117,6 +117,7 @@ def paths() -> Iterator[dict[str, Callable[[], object]]]:
     from cordwood.batch.columns import decode_columns
     from cordwood.batch.header import check_batches, parse_header
     from cordwood.batch.lines import encode_lines
+    from cordwood.batch.validation import check_body
     from cordwood.config import TopicConfig
 
     warmth.warm()
@@ -134,6 +135,7 @@ def paths() -> Iterator[dict[str, Callable[[], object]]]:
         yield {
             "encode 2,000 lines": lambda: encode_lines(lines, NOW_MS),
             "check a batch of 1,000": lambda: check_batches(bytes(batch), 2**30),
+            "walk the records of a batch of 1,000": lambda: check_body(batch, 0, headers[0], 0),
             "decode 2,000 records to columns": lambda: decode_columns(segment),
             "append a batch of 1,000": append,
         }

@@ -3,7 +3,8 @@
 A Kafka producer with one record in flight waits for each ack (synced to the device) while another
 process scans a topic of the same data directory, again and again, all columns, on every core. That
 is a hard case: broker, producer, Java and its workers share the machine's cores and its disk.
-``polite`` is the same scan with ``spark.cordwood.priority=idle``: the cores nobody else wants.
+``background`` and ``polite`` are the same scan with ``spark.cordwood.priority`` ``background`` and
+``idle``: behind whoever wakes up, and on the cores nobody else wants.
 *Any Python server* is what the machine does to a server that has next to nothing to do: one that
 writes a line, syncs and answers (``bench.peers.least``), asked over a plain socket.
 ``CORDWOOD_BENCH_RECORDS`` sets how many records are scanned.
@@ -32,6 +33,7 @@ RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "1000000"))
 MEASURE_S = 8.0
 PATIENCE_S = 120.0
 SCANNED = "history"
+RANKS = {"scan": "normal", "scan, background": "background", "scan, polite": "idle"}
 
 
 def run() -> Iterator[Row]:
@@ -41,8 +43,8 @@ def run() -> Iterator[Row]:
         with Server(Least, Level.SYNCED) as server:
             bound = server.addresses["least"]
             yield from report("no scan", acks(broker), acks_of(bound))
-            for name, polite in (("scan", False), ("scan, polite", True)):
-                with scanning(stage.directory / "data", polite) as scans:
+            for name, priority in RANKS.items():
+                with scanning(stage.directory / "data", priority) as scans:
                     taken = acks(broker)
                     more = f", {scans()} scans of {RECORDS:,} records"
                     yield from report(name, taken, acks_of(bound), more)
@@ -79,7 +81,7 @@ def report(scan: str, taken: list[float], bound: list[float], more: str = "") ->
 
 
 @contextmanager
-def scanning(data: Path, polite: bool) -> Iterator[Callable[[], int]]:
+def scanning(data: Path, priority: str) -> Iterator[Callable[[], int]]:
     """Scans in a process of its own from here on; the value counts those that have ended."""
     process = subprocess.Popen(
         [
@@ -87,7 +89,7 @@ def scanning(data: Path, polite: bool) -> Iterator[Callable[[], int]]:
             "-m",
             "bench.scan_beside_producers",
             str(data),
-            "polite" if polite else "",
+            priority,
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -107,15 +109,13 @@ def scanning(data: Path, polite: bool) -> Iterator[Callable[[], int]]:
         process.wait(PATIENCE_S)
 
 
-def scan_until_told(data: str, polite: bool) -> None:
+def scan_until_told(data: str, priority: str) -> None:
     """Scan again and again, until standard input ends."""
     import select
 
     from cordwood.spark import session, topic
 
-    conf = {"spark.driver.memory": "1g"}
-    if polite:
-        conf["spark.cordwood.priority"] = "idle"
+    conf = {"spark.driver.memory": "1g", "spark.cordwood.priority": priority}
     spark = session("bench", master="local[*]", conf=conf)
     scanned = topic(spark, SCANNED, path=data)
     scanned.write.format("noop").mode("overwrite").save()
@@ -130,4 +130,4 @@ def scan_until_told(data: str, polite: bool) -> None:
 
 
 if __name__ == "__main__":
-    scan_until_told(sys.argv[1], bool(sys.argv[2]))
+    scan_until_told(sys.argv[1], sys.argv[2])

@@ -87,10 +87,10 @@ def http_paths() -> str:
     """Every path of the HTTP door, with its handler's first sentence."""
     nobody = cast(Any, None)  # handlers are only looked at
     lines = (
-        [method, f"`{path}`", _sentences(handler)]
-        for (method, path), handler in http_routes(nobody).items()
+        [method, f"`{path}`", f"`{route.takes}`" if route.takes else "", _sentences(route.about)]
+        for (method, path), route in http_routes(nobody).items()
     )
-    return _table(["method", "path", "answer"], lines)
+    return _table(["method", "path", "takes", "answer"], lines)
 
 
 def meta_keys() -> str:
@@ -214,13 +214,15 @@ def _error_table(kinds: Iterable[type[errors.CordwoodError]]) -> str:
             f"`{kind.__name__}`",
             f"`{kind.name}`",
             str(kind.code),
+            str(kind.http_status),
             "yes" if kind.retriable else "no",
             str(kind.exit_code),
             inspect.cleandoc(kind.__doc__ or "").replace("``", "`"),
         ]
         for kind in kinds
     )
-    return _table(["error", "line protocol", "Kafka code", "retriable", "exit", "means"], lines)
+    heads = ["error", "line protocol", "Kafka code", "HTTP", "retriable", "exit", "means"]
+    return _table(heads, lines)
 
 
 def _default(row: config.Row) -> str:
