@@ -6,6 +6,7 @@ is refused before it is acknowledged: at the one place every append passes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -102,8 +103,10 @@ def test_a_delivery_with_a_keyless_record_is_refused_whole(broker):
     staging = Path(broker.data) / "staging" / "job"
     staging.mkdir(parents=True)
     records = [Record(0, 1, b"k", b"v"), Record(1, 1, None, b"v")]
-    (staging / "file").write_bytes(encode_batch(records))
-    part = {"topic": "kept", "partition": 0, "file": "file"}
+    data = encode_batch(records)
+    (staging / "file").write_bytes(data)
+    sha256 = hashlib.sha256(data).hexdigest()
+    part = {"topic": "kept", "partition": 0, "file": "file", "sha256": sha256}
     said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(InvalidRecord, match="kept is compacted"):
         HttpClient(broker.http).post("/api/deliveries", said)

@@ -105,6 +105,15 @@ def test_a_record_of_an_earlier_version_is_read():
     assert not record.unchanged("a", None)
 
 
+def test_a_checksum_that_can_be_forged_is_not_taken_for_a_hash():
+    """Earlier versions wrote a CRC in its place; a part without a hash is never appended."""
+    found = {
+        "batch": 1, "job": "j", "producer_id": 7, "done": False, "next": {},
+        "parts": [["a", 0, "x", 0, 4, 99, "id", 12345]], "cursors": [],
+    }  # fmt: skip
+    assert parse_delivery("q", found).parts == (Part("a", 0, "x", 0, 4, 99, "id", ""),)
+
+
 def test_numbers_are_kept_for_topics_that_are_the_same():
     """Another topic of the name begins anew."""
     record = DeliveryRecord(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
-from cordwood.batch.header import SEQUENCE_MODULUS, crc32c, parse_headers
+from cordwood.batch.header import SEQUENCE_MODULUS, parse_headers
 from cordwood.broker import staged
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
@@ -84,7 +84,7 @@ class StagedAppender:
         partition = self._topics.get(part.topic).partition(part.partition)
         if self._is_synced:
             files.sync(part.file)
-        data = room.read(files, [part.file])
+        data = room.read(files, [part])
         try:
             headers = self._produce.check(partition, data, self._bytes_max(partition))
         except BatchTooLarge as error:
@@ -95,9 +95,7 @@ class StagedAppender:
         where = str(partition.tp)
         sequence = numbers.get(where, 0)
         numbers[where] = sequence + records
-        return part._replace(
-            sequence=sequence, records=records, size_bytes=len(data), crc=crc32c(data)
-        )
+        return part._replace(sequence=sequence, records=records, size_bytes=len(data))
 
     def _bytes_max(self, partition: Partition) -> int:
         limit = partition.config.max_message_bytes
@@ -156,7 +154,7 @@ class StagedAppender:
 
         def prepared() -> memoryview:
             with self._staging.job(record.job) as files:
-                data = room.read_parts(files, run)
+                data = room.read(files, run)
             staged.stamp(data, record.producer_id, EPOCH, run[0].sequence)
             return data
 

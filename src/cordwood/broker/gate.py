@@ -4,12 +4,15 @@ Two kinds of proposals lie under ``staging/<job>/``. A *swap* replaces sealed se
 ones; ``log.swap`` knows how. A *delivery* appends batches to partitions, for the sink and for the
 router:
 
-1. The query's tasks have staged files of record batches, and its driver names them in a request.
-2. The gate syncs the files, numbers every batch (a producer id of the query's own, sequences that
-   run on) and writes that down, with the ids of all topics and with where the cursors of what the
-   query has read shall stand. From here on the delivery happens, whatever crashes.
-3. It appends them. What the log already has by its number is passed over; what is for a topic that
-   was deleted since is cancelled (``appends``).
+1. The query's tasks have staged files of record batches, and its driver names them in a request,
+   each with its sha256.
+2. The gate reads the files, which must have these hashes, syncs them, numbers every batch (a
+   producer id of the query's own, sequences that run on) and writes that down, with the ids of all
+   topics and with where the cursors of what the query has read shall stand. From here on the
+   delivery happens, whatever crashes.
+3. It reads each file again and appends that very memory, provided it still has its hash. What the
+   log already has by its number is passed over; what is for a topic that was deleted since is
+   cancelled (``appends``).
 4. It notes that all is done and moves the cursors, in one durable step, and forgets the files.
 
 A request that comes again after step 2 is step 3 again; after step 4 it is nothing. A restart
@@ -60,7 +63,7 @@ from cordwood.errors import (
     UnavailableError,
     UnknownJob,
 )
-from cordwood.log.staging import StagingArea, check_name
+from cordwood.log.staging import StagingArea, check_name, check_sha256
 from cordwood.log.store import Store
 from cordwood.log.swap import Verified
 from cordwood.meta.keys import Cursor, ReaderPartition
@@ -502,6 +505,6 @@ class Gate:
 
 
 def _check_files(parts: Iterable[Part]) -> None:
-    """Raise ``RequestError`` for a name that could lead elsewhere."""
+    """Raise ``RequestError`` for a name that could lead elsewhere, or a file without its hash."""
     for part in parts:
-        check_name(part.file, "file")
+        check_sha256(part.sha256, check_name(part.file, "file"))

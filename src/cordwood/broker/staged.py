@@ -1,5 +1,9 @@
 """Staged parts as a delivery handles them: their bytes, and the numbers of their batches.
 
+Whoever may write to staging may change a file at any time, also between the check and the append.
+So a part is known by the sha256 its request named, and it is checked on a private copy in memory,
+each time a file is read.
+
 Plain functions that block; they are called on a background thread. Files are reached through
 ``log.staging`` only.
 """
@@ -9,10 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from cordwood.batch.header import SEQUENCE_MODULUS, crc32c, parse_headers, stamp_producer
+from cordwood.batch.header import SEQUENCE_MODULUS, parse_headers, stamp_producer
 from cordwood.decide.delivery import Part
 from cordwood.errors import UnavailableError, UnknownJob
-from cordwood.log.staging import JobFiles
+from cordwood.log.staging import JobFiles, sha256_of
 
 
 class Room:
@@ -20,38 +24,40 @@ class Room:
 
     def __init__(self) -> None:
         self._room = bytearray()
+        self._sizes: list[int] = []
 
-    def read(self, files: JobFiles, names: Sequence[str]) -> memoryview:
-        """The files, one behind the other; what was read before is overwritten."""
+    def read(self, files: JobFiles, parts: Sequence[Part]) -> memoryview:
+        """The parts' files, one behind the other; what was read before is overwritten.
+
+        Raises ``UnknownJob`` if one has not the sha256 that was accepted. What is hashed is this
+        memory, which no other process can write to: whoever appends it appends what was named.
+        """
+        view = self._read(files, [part.file for part in parts])
+        position = 0
+        for part, size_bytes in zip(parts, self._sizes, strict=True):
+            data = view[position : position + size_bytes]
+            position += size_bytes
+            if sha256_of([data]) != part.sha256:
+                raise _changed(files, part.file)
+        return view
+
+    def _read(self, files: JobFiles, names: Sequence[str]) -> memoryview:
         fds: list[int] = []
         try:
             for name in names:
                 fds.append(files.open(name))  # noqa: PERF401 - those opened before are closed
-            sizes = [os.fstat(fd).st_size for fd in fds]
-            if sum(sizes) > len(self._room):
-                self._room = bytearray(sum(sizes))
-            view = memoryview(self._room)[: sum(sizes)]
+            self._sizes = [os.fstat(fd).st_size for fd in fds]
+            if sum(self._sizes) > len(self._room):
+                self._room = bytearray(sum(self._sizes))
+            view = memoryview(self._room)[: sum(self._sizes)]
             position = 0
-            for name, fd, size in zip(names, fds, sizes, strict=True):
-                _read_into(files, name, fd, view[position : position + size])
-                position += size
+            for name, fd, size_bytes in zip(names, fds, self._sizes, strict=True):
+                _read_into(files, name, fd, view[position : position + size_bytes])
+                position += size_bytes
             return view
         finally:
             for fd in fds:
                 os.close(fd)
-
-    def read_parts(self, files: JobFiles, parts: Sequence[Part]) -> memoryview:
-        """The files of parts that were accepted; raises ``UnknownJob`` if one is another now."""
-        view = self.read(files, [part.file for part in parts])
-        position = 0
-        for part in parts:
-            data = view[position : position + part.size_bytes]
-            position += part.size_bytes
-            if len(data) != part.size_bytes or (part.crc >= 0 and crc32c(data) != part.crc):
-                raise _changed(files, part.file)
-        if position != len(view):
-            raise _changed(files, parts[-1].file)
-        return view
 
 
 def _read_into(files: JobFiles, name: str, fd: int, view: memoryview) -> None:

@@ -31,7 +31,7 @@ class Part(NamedTuple):
     records: int = 0
     size_bytes: int = 0
     topic_id: str = ""  # of the topic the file was staged for, when that was known
-    crc: int = -1  # of the file's bytes when it was accepted
+    sha256: str = ""  # of the file's bytes, as the request named it; empty: nothing is known
 
 
 class CursorMove(NamedTuple):
@@ -88,7 +88,7 @@ def parse_delivery(query: str, found: Any) -> DeliveryRecord:
             producer_id=int(found["producer_id"]),
             is_done=bool(found["done"]),
             next={str(where): int(number) for where, number in found["next"].items()},
-            parts=tuple(Part(*fields) for fields in found["parts"]),
+            parts=tuple(_parse_part(fields) for fields in found["parts"]),
             cursors=tuple(CursorMove(*fields) for fields in found["cursors"]),
             topics=dict(found.get("topics", {})),
             accepted_ms=int(found.get("accepted_ms", 0)),
@@ -96,6 +96,13 @@ def parse_delivery(query: str, found: Any) -> DeliveryRecord:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptionError(f"the delivery of query {query} cannot be read: {error!r}") from None
+
+
+def _parse_part(fields: Sequence[Any]) -> Part:
+    """Earlier versions wrote no hash, or a checksum that can be forged, which is left out."""
+    *known, last = fields
+    is_hashed = len(fields) < len(Part._fields) or isinstance(last, str)
+    return Part(*fields) if is_hashed else Part(*known)
 
 
 # --- what is due --------------------------------------------------------------------------------

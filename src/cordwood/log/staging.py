@@ -14,11 +14,13 @@ Plain calls that block. They change nothing outside ``staging``.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -31,6 +33,7 @@ NOT_FOLLOWED: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block its opener
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GROUP_WRITE: Final = 0o020
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 
 
 class Leftover(NamedTuple):
@@ -238,6 +241,23 @@ class JobFiles:
     def __exit__(self, *_: object) -> None:
         """End."""
         os.close(self.fd)
+
+
+def sha256_of(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
+    """Of a file made of these pieces."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)  # without the GIL
+    return found.hexdigest()
+
+
+def check_sha256(sha256: str, name: str) -> str:
+    """A hash, as it came; raises ``RequestError`` for anything else."""
+    if not _SHA256.fullmatch(sha256):
+        raise RequestError(
+            f"the sha256 of {name} is {sha256[:80]!r}; it takes the file's, 64 hexadecimal digits"
+        )
+    return sha256
 
 
 def check_name(name: Any, kind: str) -> str:

@@ -386,7 +386,7 @@ def _delivery(request: m.Deliver) -> Delivery:
         batch=request.batch,
         job=request.job,
         parts=[
-            Part(part.topic, part.partition, part.file, topic_id=part.topic_id)
+            Part(part.topic, part.partition, part.file, topic_id=part.topic_id, sha256=part.sha256)
             for part in request.parts
         ],
         cursors={where: at.offset for where, at in cursors.items()},

@@ -51,6 +51,7 @@ class Part(NamedTuple):
     topic: str
     partition: int
     file: str
+    sha256: str  # of the file: what the broker appends has it, or nothing is appended
     topic_id: str = ""  # of the topic it was staged for, if that was there
 
 

@@ -2,8 +2,9 @@
 
 A task fills an ``Outbox``: batches for partitions, gathered and written as files of bounded size
 under ``staging/<job>/`` of the data directory, or sent through the HTTP door where that directory
-cannot be reached from the task's machine. The names go to the driver, which asks the gate to
-deliver them; files nobody names are never read.
+cannot be reached from the task's machine. The names, each with the sha256 of the bytes this process
+wrote, go to the driver, which asks the gate to deliver them; files nobody names are never read, and
+a file that is another by then is refused.
 
 Files are synced by the gate before it relies on them, not here.
 """
@@ -20,7 +21,7 @@ from typing import Final, Self
 from cordwood.batch.columns import Columns
 from cordwood.config import MIB
 from cordwood.log.manifest import STAGING_NAME
-from cordwood.log.staging import StagingArea
+from cordwood.log.staging import StagingArea, sha256_of
 from cordwood.model import Codec
 from cordwood.pipeline.broker import BrokerApi, Part, Where
 from cordwood.pipeline.identity import is_proved
@@ -111,7 +112,8 @@ class Outbox:
         self._held_bytes -= sum(map(len, held))
         name = f"{self._mark}-{len(self.parts)}"
         self._put(name, held)
-        self.parts.append(Part(topic, partition, name, self._targets.get(topic).id))
+        topic_id = self._targets.get(topic).id
+        self.parts.append(Part(topic, partition, name, sha256_of(held), topic_id))
 
     def _put(self, name: str, held: list[bytes | bytearray]) -> None:
         if self._area is None and self._api is None:

@@ -250,7 +250,7 @@ def test_a_delivery_never_reads_outside_of_staging(broker, name):
         "query": "q",
         "batch": 0,
         "job": "job",
-        "parts": [{"topic": "a", "partition": 0, "file": name}],
+        "parts": [{"topic": "a", "partition": 0, "file": name, "sha256": "0" * 64}],
     }
     with pytest.raises(RequestError, match="is no file name"):
         HttpClient(broker.http).post("/api/deliveries", body)

@@ -17,7 +17,7 @@ from cordwood.log.staging import StagingArea
 from cordwood.model import Record
 from cordwood.scenario.stage import wait_until
 from cordwood.testing import Broker
-from support.deliveries import a_delivery, cursor, deliver, stage, staged, words
+from support.deliveries import a_delivery, cursor, deliver, hashed, stage, staged, words
 
 
 class Crash(BaseException):
@@ -202,7 +202,7 @@ def test_an_upload_is_delivered_like_a_staged_file(broker):
 def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypatch):
     """An append that waits for the disk is not called back: who asks again repeats nothing."""
     stage(broker, "job", x="1 2", y="3", z="4")
-    gate = gate_of(broker)
+    gate, asked = gate_of(broker), hashed(broker, a_delivery())
 
     async def ask_leave_and_ask_again():
         is_submitted, may_end = asyncio.Event(), asyncio.Event()
@@ -215,12 +215,12 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
             return await outcome
 
         monkeypatch.setattr(gate._appender._produce, "submit", slow)
-        first = asyncio.ensure_future(gate.deliver(a_delivery()))
+        first = asyncio.ensure_future(gate.deliver(asked))
         await is_submitted.wait()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        second = asyncio.ensure_future(gate.deliver(a_delivery()))
+        second = asyncio.ensure_future(gate.deliver(asked))
         may_end.set()
         return await second
 

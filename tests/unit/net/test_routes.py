@@ -27,7 +27,7 @@ async def handler(request: Deliver) -> Answer:
 
 
 def query(parts: int) -> Query:
-    part = {"topic": "t", "partition": 0, "file": "f"}
+    part = {"topic": "t", "partition": 0, "file": "f", "sha256": "s"}
     said = {"query": "q", "batch": 1, "job": "j", "parts": [part] * parts}
     return Query("POST", "/", "", json.dumps(said).encode())
 

@@ -147,7 +147,7 @@ def test_parameters_are_texts_and_digits():
 
 def test_a_message_of_lists_of_messages_is_decoded():
     """As the pipeline sends a delivery."""
-    part = {"topic": "a", "partition": 0, "file": "x"}
+    part = {"topic": "a", "partition": 0, "file": "x", "sha256": "0" * 64}
     at = {"reader": "r", "topic": "a", "partition": 0, "start": 1, "offset": 2}
     said = {"query": "q", "batch": 3, "job": "j", "parts": [part], "cursors": [at]}
     made = decode_json(Deliver, json.dumps(said).encode())

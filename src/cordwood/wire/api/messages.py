@@ -140,6 +140,7 @@ class DeliveryPart:
     topic: str
     partition: int
     file: str
+    sha256: str  # of the file; what is appended has it
     topic_id: str = ""  # of the topic it was staged for, where that was there
 
 

@@ -1,0 +1,136 @@
+"""What a delivery appends is what its request named, by sha256; a checksum can be forged."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from cordwood.batch.header import crc32c
+from cordwood.broker.gate import Gate
+from cordwood.broker.staged import Room
+from cordwood.client.http import HttpClient
+from cordwood.decide.delivery import Part
+from cordwood.errors import QuarantinedDelivery, RequestError, UnknownJob
+from cordwood.log.staging import StagingArea
+from cordwood.testing import Broker
+from support.deliveries import a_delivery, deliver, ensure, stage, words
+from support.forgery import forged_batch
+
+WORD = "acknowledged-and-a-little-longer-than-that"
+PARTS = [Part("a", 0, "x")]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Broker(tmp_path / "data", durability="os") as running:
+        ensure(running, "in", "a")
+        stage(running, "job", x=WORD)
+        yield running
+
+
+def staged_file(broker, job="job"):
+    return broker.data / "staging" / job / "x"
+
+
+def forge(path):
+    """Other bytes of the same size and CRC32C, whose batch has the right checksum too."""
+    good = path.read_bytes()
+    forged = forged_batch(good, b"k", b"forged")
+    assert (forged != good, crc32c(forged)) == (True, crc32c(good))
+    path.write_bytes(forged)
+    return good
+
+
+def test_a_file_forged_between_the_check_and_the_append_is_not_appended(broker, monkeypatch):
+    """Its size, its CRC32C and its batch's checksum are right; its sha256 is not.
+
+    Once the file is again what was accepted, the delivery is finished.
+    """
+    write_down, good = Gate._write_down, []
+
+    def forge_then_write_down(*arguments):
+        good.append(forge(staged_file(broker)))
+        return write_down(*arguments)
+
+    monkeypatch.setattr(Gate, "_write_down", forge_then_write_down)
+    with pytest.raises(UnknownJob, match="x changed after it was staged"):
+        deliver(broker, a_delivery(parts=PARTS))
+    assert words(broker, "a") == []
+    assert "changed" in broker.service.broker.gate.quarantined["q"]
+    staged_file(broker).write_bytes(good[0])
+    broker.run(broker.service.broker.gate.retry_quarantined)
+    assert words(broker, "a") == [WORD]
+
+
+def test_a_file_forged_while_the_broker_is_down_is_not_appended(broker, monkeypatch):
+    """A restart finishes only what was accepted."""
+
+    async def stop(*_):
+        raise UnknownJob("the broker stops here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gate, "_finish", stop)
+        with pytest.raises(UnknownJob):
+            deliver(broker, a_delivery(parts=PARTS))
+    forge(staged_file(broker))
+    broker.restart()
+    assert words(broker, "a") == []
+    assert "changed" in broker.service.broker.gate.quarantined["q"]
+
+
+def test_a_file_forged_before_the_request_is_refused_over_http(broker):
+    """The request names the hash the task computed from its own memory; nothing is accepted."""
+    good = staged_file(broker).read_bytes()
+    forge(staged_file(broker))
+    part = {"topic": "a", "partition": 0, "file": "x", "sha256": hashlib.sha256(good).hexdigest()}
+    said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
+    with pytest.raises(UnknownJob, match="x changed after it was staged"):
+        HttpClient(broker.http).post("/api/deliveries", said)
+    assert (words(broker, "a"), broker.service.broker.gate.describe()) == ([], {})
+    staged_file(broker).write_bytes(good)
+    assert HttpClient(broker.http).post("/api/deliveries", said) == {"delivered": True}
+    assert words(broker, "a") == [WORD]
+
+
+@pytest.mark.parametrize("sha256", [None, "", "x", "A" * 64, "0" * 63])
+def test_a_part_without_a_hash_is_refused(broker, sha256):
+    """A hash that may be left out protects nobody."""
+    part = {"topic": "a", "partition": 0, "file": "x", "sha256": sha256}
+    said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
+    with pytest.raises(RequestError, match="sha256"):
+        HttpClient(broker.http).post("/api/deliveries", said)
+    assert words(broker, "a") == []
+
+
+def test_a_delivery_an_earlier_version_accepted_without_a_hash_waits(broker, monkeypatch):
+    """It is quarantined and named; staged again, with a hash, it is delivered."""
+    number = broker.service.broker.gate._appender.number
+
+    async def without_hash(*arguments):
+        return tuple(part._replace(sha256="") for part in await number(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.service.broker.gate._appender, "number", without_hash)
+        with pytest.raises(UnknownJob):
+            deliver(broker, a_delivery(parts=PARTS))
+    with pytest.raises(QuarantinedDelivery):
+        deliver(broker, a_delivery(1, parts=PARTS))
+    stage(broker, "anew", x=WORD)
+    assert deliver(broker, a_delivery(job="anew", parts=PARTS))
+    assert words(broker, "a") == [WORD]
+
+
+def test_each_of_several_files_is_held_against_its_own_hash(tmp_path):
+    """Parts that are read together are told apart, also when two have changed places."""
+    files = {"one": b"first", "two": b"second!"}
+    parts = [Part("a", 0, n, sha256=hashlib.sha256(d).hexdigest()) for n, d in files.items()]
+    area, room = StagingArea(tmp_path), Room()
+    with area.new_job("job") as job:
+        for name, data in files.items():
+            job.write(name, [data])
+        assert bytes(room.read(job, parts)) == b"firstsecond!"
+        job.write("one", [b"firsts"])
+        job.write("two", [b"econd!"])
+        with pytest.raises(UnknownJob, match="one changed"):
+            room.read(job, parts)
