@@ -126,6 +126,7 @@ def replay(
     source_partition, source_offset, and the record's own columns.
     """
     from cordwood.cli.sparking import broker_desk, spark_session
+    from cordwood.pipeline.labels import labelled
     from cordwood.pipeline.replay import Replay, preview, read_options, run_replay
 
     most = _parse_rate(rate)
@@ -143,7 +144,8 @@ def replay(
         with spark_session("replay", master, conf) as spark:
             if dry_run:
                 options = read_options(desk.api, desk.where, job.topic)
-                _show_preview(preview(spark, options, job), job, form)
+                with labelled(spark, f"dry run, {job.topic} to {job.to}"):
+                    _show_preview(preview(spark, options, job), job, form)
                 return
             with progress(f"replaying {job.topic}", unit="letters", quiet=quiet) as bar:
                 outcome = run_replay(spark, desk.api, desk.where, job, rate=most, watch=bar.watch)

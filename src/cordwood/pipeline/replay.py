@@ -34,7 +34,7 @@ from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.labels import labelled
 from cordwood.pipeline.options import COMMITTED
 from cordwood.pipeline.reasons import failure, is_late, our_error, patiently
-from cordwood.pipeline.session import parallelism
+from cordwood.pipeline.session import parallelism, told_parallelism
 from cordwood.pipeline.sink_options import SinkOptions
 from cordwood.pipeline.tasks import Watch
 
@@ -97,7 +97,10 @@ def letters(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Dead letters with what an expression may name: texts, and why and where they died."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    frame = spark.read.format("cordwood").options(**options, includeHeaders="true").load()
+    said = {**options, "includeHeaders": "true"}
+    if "parallelism" not in said and (cores := told_parallelism(spark)):
+        said["parallelism"] = str(cores)
+    frame = spark.read.format("cordwood").options(**said).load()
 
     def first_of(*names: str) -> Any:
         return F.coalesce(*(header_text(name) for name in names))

@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +40,7 @@ from cordwood.pipeline.broker import BrokerApi, Cursor, Part, Where
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED, SourceOptions, parse_options
 from cordwood.pipeline.reasons import our_error, plain_reason
-from cordwood.pipeline.session import is_remote
+from cordwood.pipeline.session import is_remote, told_parallelism
 from cordwood.pipeline.source import Split, TopicStreamReader
 from cordwood.pipeline.staging import Outbox, Yard
 
@@ -73,6 +73,7 @@ class RouteJob:
     yard: Yard
     topic_id: str  # of the topic that is routed: another one of its name has another cursor
     records_max: int = RECORDS_MAX
+    parallelism: int | None = None  # tasks that the executors run at once
 
     @property
     def query(self) -> str:
@@ -93,6 +94,8 @@ class RouteJob:
             said["path"] = self.yard.data
         if self.where.servers:
             said["kafka.bootstrap.servers"] = self.where.servers
+        if self.parallelism:
+            said["parallelism"] = str(self.parallelism)
         return parse_options(said, streaming=True)
 
 
@@ -350,6 +353,7 @@ class Route:
     def __init__(self, spark: SparkSession, job: RouteJob, api: BrokerApi) -> None:
         """Registers the reader and starts at its cursor; ``api`` is closed with it."""
         self._api = api
+        job = replace(job, parallelism=told_parallelism(spark))
         stand_up(api, job)
         last = api.last_batch(job.query)
         self._delivery = Delivery(job, 0 if last is None else last + 1)

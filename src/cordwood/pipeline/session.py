@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline import priority
+from cordwood.pipeline.executors import wait_for_executors
 from cordwood.pipeline.java import java_home
 from cordwood.pipeline.worker_site import on_search_path
 
@@ -97,11 +98,17 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def told_parallelism(spark: SparkSession) -> int | None:
-    """The same as Spark counts it now; None through Spark Connect, unless a setting says it."""
+    """The same as Spark counts it now; None through Spark Connect, unless a setting says it.
+
+    On a cluster the first call waits until the executors have registered (``executors``).
+    """
     if is_remote(spark):
         setting = spark.conf.get("spark.default.parallelism", None)
         return int(setting) if setting else None
-    return max(1, int(spark.sparkContext.defaultParallelism))
+    context = spark.sparkContext
+    if not is_local(context.master):
+        wait_for_executors(context)
+    return max(1, int(context.defaultParallelism))
 
 
 def open_session(

@@ -59,7 +59,7 @@ class Topics:
         try:
             said = read_statement(self._spark, text, names)
             self._register(said)
-            with labelled(self._spark, f"sql: {text}"):  # a command runs at once
+            with labelled(self._spark, text):  # a command runs at once
                 frame = self._spark.sql(text)
             if said.is_query and said.topics and _is_by_row(frame):
                 self._register(said, in_pages=True)
@@ -157,7 +157,7 @@ def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ..
 
     is_packed = not _UNPACKED.search(frame.schema.simpleString())
     try:
-        with labelled(frame.sparkSession, f"sql: {label}"):
+        with labelled(frame.sparkSession, label):
             frame = _settled(frame)
             source = _packed(frame) if is_packed else frame
             for row in source.toLocalIterator(prefetchPartitions=True):

@@ -25,10 +25,11 @@ from cordwood.errors import CordwoodError, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.archive import source_options
 from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.labels import job
+from cordwood.pipeline.labels import job, labelled
 from cordwood.pipeline.logs import open_log
 from cordwood.pipeline.options import COMMITTED
 from cordwood.pipeline.probe import TASKS_MAX, shared_place
+from cordwood.pipeline.session import told_parallelism
 from cordwood.pipeline.table_files import INCOMING, check_present, write_files
 from cordwood.pipeline.table_storage import LOCK, DeltaTable, ParquetTable, State, open_table
 from cordwood.pipeline.tasks import followed
@@ -118,7 +119,10 @@ def _build(
             changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
             if is_incremental and state is not None:
                 changes = latest(table.read(spark, state).unionByName(changes))
-            with followed(spark, stages.tell if stages else None):
+            with (
+                labelled(spark, f"newest value of each key, {read} offsets to read"),
+                followed(spark, stages.tell if stages else None),
+            ):
                 files = write_files(changes.where("value is not null"), depot, probe)
         _check_topic(api, request.topic, topic_id)
         published = table.publish(files, State(topic_id, ends))
@@ -226,5 +230,7 @@ def _read(
         "endingOffsets": offsets(ends),
         "kafka.bootstrap.servers": where.servers or "",
     }
+    if cores := told_parallelism(spark):
+        options["parallelism"] = str(cores)
     reader = spark.read.format("cordwood").options(**options)
     return (reader.option("path", path) if path else reader).load()

@@ -83,5 +83,6 @@ def test_spark_connect_without_its_client_says_what_to_install(monkeypatch):
 
 def test_parallelism_is_what_the_executors_run_at_once():
     """Spark counts the executors' cores; those of the driver's machine say nothing of them."""
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=97))
+    context = SimpleNamespace(defaultParallelism=97, master="local[97]")
+    spark = SimpleNamespace(sparkContext=context)
     assert parallelism(spark) == 97

@@ -1,0 +1,164 @@
+"""What Spark's UI shows of cordwood's commands on a cluster with more cores than the driver has.
+
+The answers are those of the REST API that the UI itself is drawn from.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cordwood.batch.records import encode_batch
+from cordwood.client.kafka import KafkaClient
+from cordwood.config import MIB
+from cordwood.model import Record, TopicPartition
+from cordwood.scenario.cluster import JAVA, open_cluster
+from cordwood.scenario.stage import Stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+CORES = (os.cpu_count() or 1) + 2  # of the cluster's worker, as it advertises them
+RECORDS_PER_TASK = 17  # of 1 MiB less a little: one task is not given fewer than 16 MiB
+LETTERS = 5_000 * CORES  # replay does not give a task fewer than 5,000
+BUNDLE_RECORDS = 10
+DRIVER = """
+import json, sys, urllib.request
+from pyspark.sql import SparkSession
+from cordwood.cli.app import app
+from cordwood.pipeline.broker import Where
+from cordwood.pipeline.run import Context, open_route
+from cordwood.pipeline.session import open_session, parallelism
+
+broker, master, conf, commands = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+spark = open_session(master=master, conf=conf)
+at_once = parallelism(spark)  # asked when the executor's Java has only begun to start
+stop, SparkSession.stop = SparkSession.stop, lambda self: None  # one application for all commands
+for words in commands:
+    app([*words, "--broker", broker, "--master", master], prog_name="cordwood",
+        standalone_mode=False)
+for name in ("spark.jobGroup.id", "spark.job.description"):
+    spark.sparkContext.setLocalProperty(name, None)
+route = open_route(Context(spark, Where(broker)))
+route.query.processAllAvailable()
+assert route.failure() is None, route.failure()
+route.stop()
+context = spark.sparkContext
+context._jsc.sc().listenerBus().waitUntilEmpty()
+base = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
+
+def get(what):
+    with urllib.request.urlopen(f"{base}/{what}") as answer:
+        return json.load(answer)
+
+print(json.dumps({"at_once": at_once, "jobs": get("jobs"), "stages": get("stages")}))
+stop(spark)
+"""
+
+
+def fill(broker, topic, count, *, value, batch):
+    """So many equal records of one key in partition 0 of a topic."""
+    tp, now_ms = TopicPartition(topic, 0), int(time.time() * 1000)
+    with KafkaClient(broker) as client:
+        client.create_topic(topic, 1, {})
+        for start in range(0, count, batch):
+            rows = [Record(at, now_ms, b"k.x", value) for at in range(min(batch, count - start))]
+            client.produce(tp, encode_batch(rows))
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory):
+    """The jobs, stages and queries of a run of the commands, as the driver's UI has them."""
+    tmp_path = tmp_path_factory.mktemp("ui")
+    with Stage("ui", out=io.StringIO()) as stage, open_cluster(tmp_path, cores=CORES) as cluster:
+        broker = stage.serve().addresses["kafka"]
+        fill(broker, "append", RECORDS_PER_TASK * CORES, value=bytes(MIB - 1024), batch=1)
+        fill(broker, "dead_letter", LETTERS, value=b"letter", batch=5_000)
+        conf = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.driver.extraJavaOptions": JAVA,
+            "spark.executor.extraJavaOptions": JAVA,
+        }
+        dest = ["--dest", str(tmp_path / "archive")]
+        commands = [
+            ["archive", "create", "append", "--cut", *dest, "--bundle-records", BUNDLE_RECORDS],
+            ["audit", "append"],
+            ["dlq", "replay", "--to", "mended"],
+            ["dlq", "replay", "--to", "mended", "--name", "again", "--dry-run"],
+            ["sql", "SELECT max(offset) FROM append"],
+            ["table", "append", "--out", str(tmp_path / "table")],
+        ]
+        told = [json.dumps(conf), json.dumps([[*map(str, words)] for words in commands])]
+        driver = subprocess.run(
+            [sys.executable, "-c", DRIVER, broker, cluster.url, *told],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+    assert driver.returncode == 0, driver.stderr[-3000:]
+    return json.loads(driver.stdout.splitlines()[-1])
+
+
+def tasks_of(ui, label):
+    """How many tasks the first stage of each job so described had."""
+    first = {stage["stageId"]: stage["numTasks"] for stage in ui["stages"]}
+    jobs = [job for job in ui["jobs"] if re.match(label, job["description"])]
+    return [first[min(job["stageIds"])] for job in sorted(jobs, key=lambda job: job["jobId"])]
+
+
+def test_the_cluster_s_cores_are_known_before_the_first_job_is_planned(ui):
+    """A session is ready before its executors are; Spark then counts two cores."""
+    assert ui["at_once"] == CORES
+
+
+def test_every_job_says_what_it_does(ui):
+    """A command's jobs begin with its name and go on with the topic; none is a line of code."""
+    found = {job["jobId"]: job.get("description", "") for job in ui["jobs"]}
+    known = (
+        r"cordwood archive: archive append: ",
+        r"cordwood audit: audit batch headers of append",
+        r"cordwood replay: replay dead_letter to mended, \d+ of \d+ letters",
+        r"cordwood replay: dry run, dead_letter to mended",
+        r"cordwood sql: SELECT max\(offset\) FROM append",
+        r"cordwood table: table append: ",
+        r"route\.append\n.*batch = \d+",  # Spark's own words for a streaming query
+    )
+    for text in found.values():
+        assert any(re.match(label, text, re.DOTALL) for label in known), text
+    for label in known:
+        assert any(re.match(label, text, re.DOTALL) for text in found.values()), label
+    groups = {job["jobGroup"] for job in ui["jobs"] if not job["description"].startswith("route.")}
+    assert groups == {"cordwood"}
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "cordwood archive: archive append: look at batch headers",
+        "cordwood audit: audit batch headers",
+        "cordwood replay: replay dead_letter",
+        "cordwood sql: SELECT",
+        "cordwood table: table append: newest value",
+        r"route\.append",
+    ],
+)
+def test_work_for_many_is_shared_by_all_cores_of_the_cluster(ui, label):
+    """Whatever reads has a task for each core that the executors have, not the driver."""
+    assert tasks_of(ui, label)[0] == CORES
+
+
+def test_an_archive_has_a_task_for_every_bundle(ui):
+    """Pieces of work that are independent are not joined."""
+    bundles = -(-RECORDS_PER_TASK * CORES // BUNDLE_RECORDS)
+    label = f"cordwood archive: archive append: write {bundles} bundles"
+    assert tasks_of(ui, label) == [bundles]
