@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import struct
 import tracemalloc
 
 import cramjam
@@ -80,6 +81,38 @@ def test_a_raw_snappy_bomb_is_refused_before_it_is_inflated():
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\x00" * 20)
 
 
+def test_a_snappy_block_that_states_more_than_it_can_hold_is_refused_unread():
+    """The stated length is what would be allocated, and the format inflates 32 times at most."""
+    with pytest.raises(CorruptBatch, match="a block of 23 bytes states 100000"):
+        decompress(Codec.SNAPPY, b"\xa0\x8d\x06" + b"\x00" * 20)
+
+
+@pytest.mark.parametrize("by", [-(2**31), -1, 1], ids=["negative", "shorter", "longer"])
+def test_a_snappy_frame_whose_block_length_lies_is_corruption(by):
+    """Also where the block behind a length that is too large is whole."""
+    frame = bytearray(compress(Codec.SNAPPY, b"some text"))
+    (length,) = struct.unpack_from(">i", frame, 16)
+    assert length == len(frame) - 20
+    struct.pack_into(">i", frame, 16, max(length + by, -(2**31)))
+    with pytest.raises(CorruptBatch):
+        decompress(Codec.SNAPPY, frame)
+
+
+def test_a_snappy_frame_with_an_empty_block_is_corruption():
+    """A length of nothing, or half a length, behind a whole block."""
+    frame = compress(Codec.SNAPPY, b"some text")
+    for behind in (bytes(4), bytes(3), b"\0"):
+        with pytest.raises(CorruptBatch):
+            decompress(Codec.SNAPPY, frame + behind)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_no_byte_at_all_is_no_frame(codec):
+    """Nothing, compressed, is a header at least (raw snappy has none, but its length)."""
+    with pytest.raises(CorruptBatch):
+        decompress(codec, b"")
+
+
 def test_lz4_blocks_are_independent():
     """Java's reader refuses frames whose blocks refer to earlier ones."""
     frame = compress(Codec.LZ4, TEXT)
@@ -93,5 +126,6 @@ def test_several_gzip_members_and_zstd_frames_are_read_as_one():
     assert decompress(Codec.GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
     two = compress(Codec.ZSTD, b"one ") + compress(Codec.ZSTD, b"two")
     assert decompress(Codec.ZSTD, two) == b"one two"
-    with pytest.raises(CorruptBatch, match="inflate past"):
-        decompress(Codec.ZSTD, two, 6)
+    for codec, packed in ((Codec.GZIP, gzip.compress(b"one ") * 2), (Codec.ZSTD, two)):
+        with pytest.raises(CorruptBatch, match="inflate past"):
+            decompress(codec, packed, 6)
