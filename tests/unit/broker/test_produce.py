@@ -1,6 +1,7 @@
 """Appends: what is refused and with which code, on the loop and beside it, in order."""
 
 import asyncio
+import random
 import struct
 
 import pytest
@@ -175,6 +176,46 @@ async def test_a_batch_that_inflates_past_the_limit_is_too_large(tmp_path, codec
             await append(desks, partition, bomb)
 
 
+def is_beside(desks, partition, data) -> bool:
+    """Whether a batch that is given in now is checked on the other thread."""
+    desks.produce_desk.append_then(partition, data, lambda _: None)
+    return desks.produce_desk.checking_bytes > 0
+
+
+LONG = {
+    "many bytes": [Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))],
+    "a few that inflate far": [Record(0, NOW_MS, None, bytes(checks.LOOP_INFLATED_BYTES))],
+    "many compressed": [
+        Record(0, NOW_MS, None, random.Random(1).randbytes(checks.LOOP_PACKED_BYTES))
+    ],
+    "many records": [Record(n, NOW_MS, None, b"") for n in range(checks.LOOP_PLAIN_RECORDS + 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "is_warm", "is_long"),
+    [
+        ("many bytes", Codec.NONE, True, True),
+        ("a few that inflate far", Codec.ZSTD, True, True),
+        ("a few that inflate far", Codec.NONE, True, False),
+        ("many compressed", Codec.ZSTD, True, True),
+        ("many compressed", Codec.NONE, True, False),
+        ("many records", Codec.NONE, False, True),
+        ("many records", Codec.NONE, True, False),
+    ],
+)
+async def test_what_takes_long_to_check_is_checked_beside_the_loop(
+    tmp_path, monkeypatch, name, codec, is_warm, is_long
+):
+    """By bytes, compressed bytes, inflated bytes, or records where no kernel is loaded."""
+    warm()
+    monkeypatch.setattr(checks, "is_warm", lambda: is_warm)
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+        data = encode_batch(LONG[name], codec=codec)
+        assert is_beside(desks, partition, data) is is_long
+
+
 async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
     """A small batch that comes while a large one is being checked stays behind it."""
     small = encode_batch([Record(0, NOW_MS, None, b"small")])
@@ -253,8 +294,25 @@ async def test_staged_batches_are_checked_the_same(tmp_path, name):
     """What Spark delivers and what an archive restores; there the broker's clock may stand."""
     async with KafkaDesks(tmp_path) as desks:
         partition = (await desks.create("t")).partition(0)
-        by_broker = encode_batch(sample_records(2), timestamp_type=TimestampType.APPEND)
+        by_broker = encode_batch(
+            sample_records(2), codec=Codec.LZ4, timestamp_type=TimestampType.APPEND
+        )
         staged = encode_batch(sample_records(3, start=7)) + by_broker
         assert len(desks.produce_desk.check(partition, staged, 1 << 20)) == 2
-        with pytest.raises(InvalidRecord):
-            desks.produce_desk.check(partition, staged + UNREADABLE[name], 1 << 20)
+        for bad in (staged + UNREADABLE[name], UNREADABLE[name] + staged):
+            with pytest.raises(InvalidRecord):
+                desks.produce_desk.check(partition, bad, 1 << 20)
+
+
+async def test_a_staged_batch_that_inflates_past_the_limit_is_refused(tmp_path, monkeypatch):
+    """It is not passed over unread; one just below is read."""
+    monkeypatch.setattr(checks, "INFLATED_BYTES_MAX", 1 << 20)
+    fits, bomb = (
+        encode_batch([Record(0, NOW_MS, None, bytes(size))], codec=Codec.ZSTD)
+        for size in (1_000_000, 1_100_000)
+    )
+    async with KafkaDesks(tmp_path) as desks:
+        partition = (await desks.create("t")).partition(0)
+        assert len(desks.produce_desk.check(partition, fits, 1 << 20)) == 1
+        with pytest.raises(BatchTooLarge, match="inflate past 1048576 bytes"):
+            desks.produce_desk.check(partition, fits + bomb, 1 << 20)
