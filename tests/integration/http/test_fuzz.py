@@ -126,7 +126,10 @@ def test_what_follows_a_head_request_and_is_none_is_refused_and_ended(served):
 
 
 def test_bodies_that_never_end_take_bounded_memory_together(served):
-    """Sixty peers that promise 16 MB and send a quarter: the last of them are told to wait."""
+    """Sixty peers that promise 16 MB and send a quarter: the last of them are told to wait.
+
+    When they are gone, so is what they took: the next upload is read as ever.
+    """
     head = (
         b"PUT /api/staging?job=fuzz&name=f HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/octet-stream\r\nContent-Length: 16000000\r\n\r\n"
@@ -142,6 +145,19 @@ def test_bodies_that_never_end_take_bounded_memory_together(served):
     print(f"{len(refused)} of 60 were told to wait, memory grew by {grown / 2**20:.0f} MiB")
     assert grown < UPLOADS_BYTES + MEMORY_BYTES
     assert len(refused) >= 20
+    until(lambda: uploaded(served) == b"200", "their memory is given back")
+
+
+def uploaded(running: Served) -> bytes:
+    """The status of one small upload, in a job of its own."""
+    wire = Wire(running.http)
+    wire.send(
+        b"PUT /api/staging?job=after&name=f HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/octet-stream\r\nContent-Length: 5\r\n\r\nbytes"
+    )
+    status = wire.rest().split()[1]
+    wire.close()
+    return status
 
 
 def is_refused(wire: Wire) -> bool:

@@ -75,6 +75,7 @@ def test_a_message_is_decoded_with_its_defaults():
         ({"words": ["a", 2]}, r"words\[1\] is '2'; it takes a text"),
         ({"note": []}, "note is a list; it takes an object"),
         ({"note": {"a": {"b": "\udfff"}}}, "note.a.b holds half of a surrogate pair"),
+        ({"note": {"a": {"\ud800": 1}}}, "a name in note.a holds half of a surrogate pair"),
         ({"note": {"a": 2**63}}, "note.a is a number of more than 64 bits"),
         ({"\ud800": 1}, "there is no field"),
     ],
@@ -140,6 +141,9 @@ def test_parameters_are_texts_and_digits():
         ("name=%ff", "do not parse"),
         ("name=x&count=1x", "count is '1x'"),
         ("name=x&count=99999999999999999999", "it takes a whole number"),
+        ("name=x&count=" + "9" * 5000, "it takes a whole number"),
+        ("name=x&count=%C2%B2", "it takes a whole number"),  # a digit to str.isdigit, not to int
+        ("name=x&count=%D9%A3", "it takes a whole number"),  # a digit to both, not to the API
     ):
         with pytest.raises(RequestError, match=complaint):
             decode_params(Part, query)
