@@ -20,6 +20,7 @@ from cordwood.errors import (
     StaleDelivery,
     UnsafePath,
 )
+from cordwood.meta.keys import past_delivery_key
 from cordwood.meta.sqlite import SqliteStore
 from cordwood.testing import Broker
 from support.deliveries import (
@@ -322,7 +323,9 @@ def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
     clock.advance(3_600_001)
     broker.run(broker.service.broker.gate.sweep)
     assert known(broker) == set()
-    assert broker.service.broker.gate.known_count == 0
+    gate = broker.service.broker.gate
+    assert gate.known_count == 0
+    assert (gate._needed(), gate._turns) == (set(), {}), "nothing is left in memory either"
     with pytest.raises(Exception, match="was not staged"):
         deliver(broker, batch_of("write-0", is_once=True))
     assert len(words(broker, "b")) == 20
@@ -347,6 +350,59 @@ def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(t
     stage(broker, "s.2", x="1", y="2", z="3")
     assert deliver(broker, batch_of("s", 2))
     assert words(broker, "b") == ["0", "1", "2"]
+    assert known(broker) == {"s"}
+
+
+def past_of(broker, query):
+    """What the store keeps of a query that was forgotten."""
+    where = past_delivery_key(query)
+    kept = broker.service.broker.store.catalog.deliveries._store.range(where)[1]
+    return [kv.key for kv in kept if kv.key == where]
+
+
+def test_a_query_that_came_back_is_remembered_once(timed):
+    """Its last batch is where recent ones are, and no longer among those of the past."""
+    broker, clock = timed
+    stage(broker, "s.0", x="1", y="0", z="3")
+    assert deliver(broker, batch_of("s", 0))
+    clock.advance(30 * DAY_MS + 1)
+    broker.run(broker.service.broker.gate.sweep)
+    assert past_of(broker, "s") != []
+    stage(broker, "s.1", x="1", y="1", z="3")
+    assert deliver(broker, batch_of("s", 1))
+    assert past_of(broker, "s") == []
+
+
+def test_a_query_of_the_past_can_be_forgotten_for_good(timed):
+    """Discarded by an operator, it begins again with any batch."""
+    broker, clock = timed
+    stage(broker, "s.7", x="1", y="7", z="3")
+    assert deliver(broker, batch_of("s", 7))
+    clock.advance(30 * DAY_MS + 1)
+    broker.run(broker.service.broker.gate.sweep)
+    broker.run(lambda: broker.service.broker.gate.give_up("s"))
+    assert past_of(broker, "s") == []
+    stage(broker, "s.0", x="1", y="0", z="3")
+    assert deliver(broker, batch_of("s", 0))
+    assert words(broker, "b") == ["7", "0"]
+
+
+def test_a_query_whose_next_batch_is_being_delivered_is_not_forgotten(timed):
+    """However long ago its last one was, and whichever comes first to the metadata."""
+    broker, clock = timed
+    gate = broker.service.broker.gate
+    stage(broker, "s.0", x="1", y="0", z="3")
+    assert deliver(broker, batch_of("s", 0))
+    clock.advance(30 * DAY_MS + 1)
+
+    async def forget_during_its_turn():
+        async with gate._turn("s"):
+            return await gate.forget_idle()
+
+    assert broker.run(forget_during_its_turn) == []
+    stage(broker, "s.1", x="1", y="1", z="3")
+    assert deliver(broker, batch_of("s", 1))
+    gate._forget_still_idle(["s"])  # planned before that batch was written down
     assert known(broker) == {"s"}
 
 
