@@ -69,6 +69,17 @@ def test_a_log_file_beside_the_partitions_is_nobodys_segment(cordwood, data, com
     assert (code, err) == (0, f"data/notes/{SEGMENT} is not a segment file, and is passed over\n")
 
 
+@pytest.mark.parametrize("command", ["ls", "verify -q"])
+def test_one_topic_is_looked_at_and_nothing_is_said_of_the_others(cordwood, data, command):
+    """Neither their segments nor what lies beside those."""
+    (data / "u-0").mkdir()
+    (data / "u-0" / SEGMENT).write_bytes(b"damaged")
+    foreign(data, "../u-0/app.log")
+    code, out, err = cordwood(f"segment {command} t --data data")
+    assert (code, err, out.count(".log"), "u-0" in out) == (0, "", 3, False)
+    assert cordwood(f"segment {command} nope --data data")[0] == 3
+
+
 def broken(data: Path, how: str) -> Path:
     """Another segment file, which is not one any more."""
     path = data / "t-0" / "00000000000000000900.log"
