@@ -21,11 +21,7 @@ serve: .venv/.spark  ## a broker on ./data; ARGS="--kafka 127.0.0.1:9093" and th
 check: export HYPOTHESIS_PROFILE := quick
 check: export CORDWOOD_TESTS_WITHOUT := pyspark py4j obstore deltalake isal grpc
 check: .venv/.check  ## lint, types, layers, unit and property tests: under a minute
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q -n 2 -m "not spark and not slow" tests/test_tidy.py tests/unit tests/property $(ARGS)
+	@scripts/check.sh $(ARGS)
 
 test: .venv/.dev  ## the whole suite: also real clients, Spark and crashes
 	$(BIN)/pytest $(ARGS)

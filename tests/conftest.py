@@ -14,7 +14,9 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +40,10 @@ os.environ.setdefault("CORDWOOD_SPARK_CONF", "spark.cordwood.priority=normal")
 # `make check` has the same verdict whether or not Spark and the other extras are installed.
 for name in os.environ.get("CORDWOOD_TESTS_WITHOUT", "").split():
     sys.modules[name] = None  # importing it fails as if it were not installed
+
+# Importing and collecting makes objects that live until the end; looking for garbage among them
+# again and again was a tenth of the run's CPU time.
+gc.disable()
 
 # A shell's usual limit is 1,024; tests of a crowd hold both ends of hundreds of connections.
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,6 +78,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.filterwarnings(SPARKS_SOCKETS))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, among what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture
+def disk_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory for tests about the page cache, on disk also where ``tmp_path`` is in memory."""
+    disk = os.environ.get("CORDWOOD_TESTS_DISK")  # scripts/check.sh
+    if disk is None:
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(prefix="cordwood-test-", dir=disk) as name:
+            yield Path(name)
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ STANDARD = {*sys.stdlib_module_names, "compression"}  # the last since Python 3.
 OUR_PACKAGES = {"cordwood", "pyspark_cordwood"}
 # Where a module's distribution has another name, or comes with one that is declared.
 PROVIDED_BY = {"backports": "backports.zstd", "llvmlite": "numba", "py4j": "pyspark"}
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements hold statements
 # A sleep is a guess. Here it is what the test is about; the reason stands beside the name.
 SLEEPS_ALLOWED: dict[str, str] = {}
 
@@ -41,28 +43,63 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What the rules here ask of one file.
+
+    Its syntax tree is not kept: garbage collection would walk the trees of all files repeatedly.
+    """
+
+    is_documented: bool
+    tests: list[tuple[str, bool]]  # name, and whether it states its rule
+    imported: set[str]  # top-level names, of imports inside functions too
+    is_sleeping: bool
+
+
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of one file."""
-    return ast.parse(path.read_text(), filename=name_of(path))
+def outline_of(path: Path) -> Outline:
+    """Parse one file, once."""
+    text = path.read_text()
+    module = ast.parse(text, filename=name_of(path))
+    found = list(statements(module))
+    tests = [
+        (each.name, bool(ast.get_docstring(each)))
+        for each in found
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        and each.name.startswith("test_")
+    ]
+    imported = {name for each in found for name in imports(each)}
+    is_sleeping = "sleep" in text and any(map(is_sleep, ast.walk(module)))
+    return Outline(bool(ast.get_docstring(module)), tests, imported, is_sleeping)
 
 
-def nodes_of(path: Path, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of some kinds in one file, wherever they stand."""
-    return (node for node in walked(path) if isinstance(node, kinds))
+def statements(module: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, wherever it stands; expressions, nine nodes of ten, are not visited."""
+    unseen: list[ast.AST] = [module]
+    while unseen:
+        node = unseen.pop()
+        yield node
+        for block in BLOCKS:
+            unseen += getattr(node, block, ())
 
 
-@functools.cache
-def walked(path: Path) -> list[ast.AST]:
-    """Every node of one file that a rule here looks at."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom, ast.Call)
-    return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
+def imports(node: ast.AST) -> list[str]:
+    """Top-level names of what a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.partition(".")[0]]
+    return []
 
 
-def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every test function, in classes too."""
-    functions = nodes_of(path, ast.FunctionDef, ast.AsyncFunctionDef)
-    return (node for node in functions if node.name.startswith("test_"))
+def is_sleep(node: ast.AST) -> bool:
+    """Whether it is the call ``sleep(…)`` or ``time.sleep(…)``."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr == "sleep" and ast.unparse(function.value) == "time"
+    return isinstance(function, ast.Name) and function.id == "sleep"
 
 
 def test_generated_documents_are_fresh():
@@ -72,7 +109,7 @@ def test_generated_documents_are_fresh():
 
 def test_every_module_says_what_it_does():
     """A room without a sign is not entered."""
-    assert [name_of(path) for path in SOURCE if not ast.get_docstring(parsed(path))] == []
+    assert [name_of(path) for path in SOURCE if not outline_of(path).is_documented] == []
 
 
 def test_every_room_has_a_front():
@@ -107,15 +144,6 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert (run.stdout.split(), run.stderr) == ([], "")
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Top-level names of everything the file imports, inside functions too."""
-    for node in nodes_of(path, ast.Import, ast.ImportFrom):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif node.module and not node.level:
-            yield node.module.partition(".")[0]
-
-
 def test_everything_imported_is_a_declared_dependency():
     """A fresh installation has what the code imports: the core alone, Spark's part with [spark]."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -125,7 +153,7 @@ def test_everything_imported_is_a_declared_dependency():
     undeclared = {
         f"{name_of(path)}: {module}"
         for path in SOURCE
-        for module in set(imports_of(path)) - STANDARD - OUR_PACKAGES
+        for module in outline_of(path).imported - STANDARD - OUR_PACKAGES
         if not is_declared(module, core + (more if is_sparks(path) else []))
         and not (module == "pytest" and path.name == "testing_plugin.py")  # pytest loads it
         and not (module == "confluent_kafka" and {"demo", "gauge"} & set(path.parts))  # if there
@@ -158,10 +186,10 @@ def test_nothing_is_left_to_do_in_passing():
 def test_every_test_is_named_by_a_sentence():
     """Three words at least: who does what."""
     short = [
-        f"{name_of(path)}::{test.name}"
+        f"{name_of(path)}::{name}"
         for path in TESTS
-        for test in functions_of(path)
-        if len(test.name.removeprefix("test_").split("_")) < 3
+        for name, _ in outline_of(path).tests
+        if len(name.removeprefix("test_").split("_")) < 3
     ]
     assert short == []
 
@@ -169,26 +197,17 @@ def test_every_test_is_named_by_a_sentence():
 def test_every_test_states_its_rule():
     """The docstring is the promise; the name is its title."""
     silent = [
-        f"{name_of(path)}::{test.name}"
+        f"{name_of(path)}::{name}"
         for path in TESTS
-        for test in functions_of(path)
-        if not ast.get_docstring(test)
+        for name, states_its_rule in outline_of(path).tests
+        if not states_its_rule
     ]
     assert silent == []
 
 
-def is_sleep(function: ast.expr) -> bool:
-    """Whether a call is ``sleep(…)`` or ``time.sleep(…)``."""
-    if isinstance(function, ast.Attribute):
-        return function.attr == "sleep" and ast.unparse(function.value) == "time"
-    return isinstance(function, ast.Name) and function.id == "sleep"
-
-
 def test_no_test_waits_by_sleeping():
     """Sleeping is hoping; tests wait for what they wait for."""
-    sleepers = {
-        name_of(path) for path in TESTS for node in nodes_of(path, ast.Call) if is_sleep(node.func)
-    }
+    sleepers = {name_of(path) for path in TESTS if outline_of(path).is_sleeping}
     assert sorted(sleepers - set(SLEEPS_ALLOWED)) == []
     assert sorted(set(SLEEPS_ALLOWED) - sleepers) == [], "allowed, but no longer there"
 

@@ -105,8 +105,9 @@ def test_a_damaged_segment_does_not_withhold_the_sound_ones_before_it(partition)
         partition.read(1, 1 << 20)
 
 
-def test_what_a_read_would_wait_for_includes_the_next_segments(partition, monkeypatch):
+def test_what_a_read_would_wait_for_includes_the_next_segments(disk_path, monkeypatch):
     """What is read on the event loop must not touch a disk in its second segment either."""
+    partition = open_partition(disk_path)
     seal(partition, b"a", b"b")
     seal(partition, b"c")
     following = partition.read(0, 1).next_offset

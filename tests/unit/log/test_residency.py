@@ -18,8 +18,8 @@ PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 @pytest.fixture
-def fd(tmp_path):
-    path = tmp_path / "file"
+def fd(disk_path):
+    path = disk_path / "file"
     path.write_bytes(bytes(SIZE_BYTES))
     opened = os.open(path, os.O_RDONLY)
     yield opened
@@ -70,9 +70,9 @@ def test_where_the_kernel_cannot_tell_nothing_is_resident(fd, monkeypatch):
 
 
 @pytest.fixture
-def sealed(tmp_path):
+def sealed(disk_path):
     """A partition whose first segment is sealed, with its index in a file."""
-    partition = open_partition(tmp_path)
+    partition = open_partition(disk_path)
     for _ in range(200):
         append(partition, b"v" * 100)
     partition.roll(RollReason.DEMAND)
@@ -114,9 +114,9 @@ def test_many_readers_do_not_make_a_segment_grow(sealed):
     assert len(sealed._window.segments[0]._resumed) <= 64
 
 
-def test_the_end_of_the_log_is_resident_as_it_is_written(tmp_path):
+def test_the_end_of_the_log_is_resident_as_it_is_written(disk_path):
     """The active segment's index is in memory."""
-    partition = open_partition(tmp_path)
+    partition = open_partition(disk_path)
     append(partition, b"v")
     assert partition.is_resident(0, 1000)
     assert partition.is_resident(1, 1000), "nothing to read waits for nothing"

@@ -48,9 +48,9 @@ async def fill(desks, topic):
     return partition
 
 
-async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_known(tmp_path):
+async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_known(disk_path):
     """The first read asks an index in a file, on another thread; who goes on gets it at once."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaDesks(disk_path) as desks:
         await fill(desks, "t")
         first = begin(desks, a_request(("t", 0)))
         assert not is_at_once(first)
@@ -60,9 +60,9 @@ async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_k
         assert counts(await second) == [5]
 
 
-async def test_what_left_the_page_cache_is_read_on_another_thread(tmp_path, monkeypatch):
+async def test_what_left_the_page_cache_is_read_on_another_thread(disk_path, monkeypatch):
     """A slow disk delays nobody else. The test answers for the kernel: a fast disk may be done."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaDesks(disk_path) as desks:
         await fill(desks, "t")
         await begin(desks, a_request(("t", 0)))
         monkeypatch.setattr(segment, "is_resident", lambda _fd, _start, _end: False)
@@ -71,9 +71,9 @@ async def test_what_left_the_page_cache_is_read_on_another_thread(tmp_path, monk
         assert counts(await second) == [5]
 
 
-async def test_one_reply_reads_no_more_than_its_share_on_the_loop(tmp_path):
+async def test_one_reply_reads_no_more_than_its_share_on_the_loop(disk_path):
     """However many partitions are asked for; the client asks again for the rest."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaDesks(disk_path) as desks:
         names = ["a", "b", "c"]
         for name in names:
             await fill(desks, name)
@@ -83,9 +83,9 @@ async def test_one_reply_reads_no_more_than_its_share_on_the_loop(tmp_path):
         assert counts(await answer) == [5, 1, 0]
 
 
-async def test_cold_and_cached_partitions_come_in_one_reply_in_order(tmp_path):
+async def test_cold_and_cached_partitions_come_in_one_reply_in_order(disk_path):
     """Reading goes on elsewhere where it must; what was read before is kept."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaDesks(disk_path) as desks:
         for name in ("cached", "cold"):
             await fill(desks, name)
         await begin(desks, a_request(("cached", 0), bytes_max=300_000))
