@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from cordwood.decide.archive import (
     Entry,
-    Live,
     Run,
     Span,
     bundle_name,
     check_manifest,
     encode_manifest,
     genesis,
-    missing_records,
     plan_bundles,
     planned_records,
     seal_entry,
@@ -110,53 +108,6 @@ def test_any_other_order_is_found(entries, data):
     """Each permutation but the one that was written."""
     shuffled = data.draw(st.permutations(entries))
     assert bool(check_manifest(encode_manifest(shuffled))[1]) == (shuffled != entries)
-
-
-@st.composite
-def thinned(draw):
-    """The live offsets of a log in segments, and a span of it."""
-    edges = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=6)))
-    live = draw(st.sets(st.integers(edges[0], edges[-1] - 1)))
-    if draw(st.booleans()):
-        live = set(range(edges[0], edges[-1]))
-    segments = [
-        Live(start, end, sum(start <= offset < end for offset in live))
-        for start, end in itertools.pairwise(edges)
-    ]
-    start = draw(st.integers(edges[0], edges[-1] - 1))
-    return segments, live, Span(start, draw(st.integers(start + 1, edges[-1])))
-
-
-def counting(offsets):
-    return lambda span: sum(span.start <= offset < span.end for offset in offsets)
-
-
-@given(thinned(), st.sets(st.integers(0, 60)))
-def test_a_bundle_with_every_live_record_lacks_none(log, superseded):
-    """Nor does one with more: compaction takes records out of the log, not out of bundles."""
-    segments, live, span = log
-    held = {offset for offset in live | superseded if span.start <= offset < span.end}
-    assert missing_records(segments, span, counting(held)) is None
-
-
-@given(thinned(), st.data())
-def test_a_record_a_bundle_lacks_is_missed_in_whole_and_in_dense_segments(log, data):
-    """Where the segment's count leaves no doubt what the bundle must hold."""
-    segments, live, span = log
-    held = {offset for offset in live if span.start <= offset < span.end}
-    sure = [
-        segment
-        for segment in segments
-        if segment.records == segment.end_offset - segment.base_offset
-        or (span.start <= segment.base_offset and segment.end_offset <= span.end)
-    ]
-    lost = [o for o in sorted(held) if any(s.base_offset <= o < s.end_offset for s in sure)]
-    if not lost:
-        return
-    gone = data.draw(st.sampled_from(lost))
-    lacking = missing_records(segments, span, counting(held - {gone}))
-    assert lacking is not None
-    assert lacking.base_offset <= gone < lacking.end_offset
 
 
 @given(logs(), st.integers(1, 60))

@@ -1,36 +1,47 @@
-"""The desk for the archive: which bundles hold what, and which of them the broker has read itself.
+"""The desk for the archive: which bundles hold what, and which of them the broker has proved.
 
 A job writes bundles, enters them in the manifest and tells the broker. The broker believes what it
-can see: it reads the manifest and every bundle at the archive's place (``verification``) and
-compares them with its own segments, beside the event loop. A bundle that contradicts what was told
-is refused. One at a place that cannot be reached from here is recorded as not verified, and RECLAIM
-does not count on it (``archive.required``) unless the topic believes its jobs
-(``archive.verified.by=job``).
+can see: it reads the manifest and every bundle at the archive's place, and compares every record
+with its own log (``verification``), beside the event loop and at a low priority. A bundle that
+contradicts the log is refused. One that cannot be reached from here, or not be proved, is recorded
+as not verified, and RECLAIM does not count on it (``archive.required``) unless the topic believes
+its jobs (``archive.verified.by=job``).
+
+A bundle is proved once. Before segments are deleted because of it, it is read once more
+(``confirm``): one that is gone or changed since is not verified any more. The health registry names
+every partition whose archive RECLAIM waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cordwood.broker.verification import Unreachable, verify_bundles
-from cordwood.decide.archive import Live, Span, bundle_name, shelf_name
+from cordwood.broker.verification import Lost, Unreachable, confirm_bundles, verify_bundles
+from cordwood.decide.archive import Span, bundle_name, shelf_name
 from cordwood.errors import RequestError, StaleManifest
+from cordwood.log.archive_proof import Unproven
 from cordwood.log.directory import ARCHIVE
+from cordwood.log.partition import Partition
+from cordwood.log.registry import Condition
 from cordwood.log.store import Store
 from cordwood.meta.bundles import BundleEntry
 from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
 
+NICE: Final = 10
+
 
 class Recorded(NamedTuple):
-    """How far a partition is archived now, and why the broker could not see it if it could not."""
+    """How far a partition is archived now, and why the broker could not prove it, if so."""
 
     archived_end: int
     verified_end: int
@@ -44,7 +55,11 @@ class ArchiveDesk:
         self._store = store
         self._catalog = store.catalog
         self._meta_thread = meta_thread
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="cordwood-archive")
+        self._unverified: dict[TopicPartition, str] = {}  # why, as far as it is known
+        self._unreachable: dict[TopicPartition, str] = {}  # verified, and not to be read just now
+        self._reading = ThreadPoolExecutor(
+            1, thread_name_prefix="cordwood-archive", initializer=_yield_processor
+        )
 
     def describe(self, topic: str) -> dict[str, Any]:
         """What of a topic is archived, and the cursors an archive must keep with it."""
@@ -72,19 +87,67 @@ class ArchiveDesk:
         """Bundles a job has entered in its manifest, in order; all of them or none."""
         loop = asyncio.get_running_loop()
         asked = await loop.run_in_executor(self._meta_thread, self._plan, tp, bundles)
-        live = [
-            Live(segment.base_offset, segment.end_offset, segment.records)
-            for segment in self._store.topic(tp.topic).partition(tp.partition).segments()
-        ]
+        partition = self._store.topic(tp.topic).partition(tp.partition)
         reason = None
         try:
-            await loop.run_in_executor(self._reading, verify_bundles, tp, asked, live)
-            asked = [replace(bundle, verified=True) for bundle in asked]
-        except Unreachable as error:
+            asked = await loop.run_in_executor(self._reading, verify_bundles, tp, asked, partition)
+        except Unproven as error:
             reason = str(error)
+            self._unverified[tp] = reason
             logger.warning("archive.unverified partition=%s reason=%s", tp, reason)
         ends = await loop.run_in_executor(self._meta_thread, self._record, tp, asked)
+        self.note_health(partition)
         return Recorded(*ends, reason)
+
+    # --- what RECLAIM counts on -------------------------------------------------------------
+
+    async def confirm(self, partition: Partition, span: Span) -> int:
+        """Read the bundles that hold these offsets again; one past the last that is as it was."""
+        tp, loop = partition.tp, asyncio.get_running_loop()
+        bundles = [
+            entry
+            for entry in self._catalog.bundles(tp).entries()
+            if entry.start_offset < span.end and span.start < entry.end_offset
+        ]
+        try:
+            await loop.run_in_executor(self._reading, confirm_bundles, tp, bundles)
+        except Lost as error:
+            self._unverified[tp] = str(error)
+            logger.warning(
+                "archive.lost partition=%s bundle=%s reason=%s", tp, error.bundle.name, error
+            )
+            await loop.run_in_executor(self._meta_thread, self._forget_proof, tp, error.bundle)
+            self.note_health(partition)
+            return error.bundle.start_offset
+        except Unreachable as error:
+            self._unreachable[tp] = str(error)
+            self.note_health(partition)
+            return span.start
+        self._unreachable.pop(tp, None)
+        self.note_health(partition)
+        return span.end
+
+    def note_health(self, partition: Partition) -> None:
+        """Name the partition if RECLAIM waits for a bundle that is recorded and not verified."""
+        tp = partition.tp
+        reason = self._waits_for(partition) if self._is_asked(partition) else None
+        if reason is not None:
+            self._store.health.report(tp, Condition.ARCHIVE_UNVERIFIED, reason)
+            return
+        self._unverified.pop(tp, None)
+        self._unreachable.pop(tp, None)
+        self._store.health.resolve(tp, Condition.ARCHIVE_UNVERIFIED)
+
+    def _is_asked(self, partition: Partition) -> bool:
+        config = partition.config
+        return config.archive_required and config.archive_verified_by != "job"
+
+    def _waits_for(self, partition: Partition) -> str | None:
+        index = self._catalog.bundles(partition.tp)
+        if index.verified_end >= index.end:
+            return self._unreachable.get(partition.tp) if index.end else None
+        why = self._unverified.get(partition.tp, "run `cordwood archive create` again")
+        return f"archived up to offset {index.end}, verified up to {index.verified_end}: {why}"
 
     def close(self) -> None:
         """End the thread that reads bundles, with the bundle it is in."""
@@ -110,7 +173,7 @@ class ArchiveDesk:
                     "topic deleted and created again? Run `cordwood archive create` again"
                 )
             known = index.find(bundle.start_offset)
-            if known is not None and replace(known, verified=False) == bundle:
+            if known is not None and _as_told(known) == bundle:
                 asked += [] if known.verified else [bundle]
                 continue
             if not max(end, partition.log_start_offset) >= bundle.start_offset >= end:
@@ -135,9 +198,8 @@ class ArchiveDesk:
 
     def _record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> tuple[int, int]:
         """Much may have happened while they were read: what is recorded is planned once more."""
-        unverified = [replace(bundle, verified=False) for bundle in bundles]
-        left = set(self._plan(tp, unverified))
-        new = [bundle for bundle in bundles if replace(bundle, verified=False) in left]
+        left = set(self._plan(tp, [_as_told(bundle) for bundle in bundles]))
+        new = [bundle for bundle in bundles if _as_told(bundle) in left]
         self._catalog.put_bundles(tp, new)
         index = self._catalog.bundles(tp)
         logger.info(
@@ -145,3 +207,18 @@ class ArchiveDesk:
             tp, len(new), index.end, index.verified_end,
         )  # fmt: skip
         return index.end, index.verified_end
+
+    def _forget_proof(self, tp: TopicPartition, bundle: BundleEntry) -> None:
+        """It is not verified any more, if it is still what is recorded."""
+        if tp.topic in self._store.topics and bundle in self._catalog.bundles(tp).entries():
+            self._catalog.put_bundles(tp, [_as_told(bundle)])
+
+
+def _as_told(bundle: BundleEntry) -> BundleEntry:
+    """Without what the broker found out about it."""
+    return replace(bundle, verified=False, unproven_records=0)
+
+
+def _yield_processor() -> None:
+    """This thread comes behind others that want to run, or to read; it is never left out."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

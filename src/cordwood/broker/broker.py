@@ -88,7 +88,10 @@ class Broker:
         self.readers = ReaderDesk(store, clock, self._meta_thread)
         self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
         self.directory = DirectoryWatch(store, self.topics)
-        self.monitor = Monitor(config, store, self.topics, clock, self._background)
+        self.archive = ArchiveDesk(store, self._meta_thread)
+        self.monitor = Monitor(
+            config, store, self.topics, clock, self._background, archive=self.archive
+        )
         self.scrub = Scrubber(config, store, clock)
         self.commands = CommandDesk(
             config=config,
@@ -100,7 +103,6 @@ class Broker:
             status=lambda: snapshot(self),
         )
         self.routes = RouteDesk(store.catalog, self._meta_thread)
-        self.archive = ArchiveDesk(store, self._meta_thread)
         self.replays = ReplayDesk(store.catalog, self._meta_thread)
         appender = StagedAppender(
             staging=StagingArea(store.data),
@@ -161,6 +163,7 @@ class Broker:
         self.background.start("directory-watch", self.directory.run())
         self.background.start("partition-opener", self.topics.opener.run())
         self.background.start("monitor", self.monitor.run())
+        self.background.start("archive-reclaim", self.monitor.run_archived())
         self.background.start("scrub", self.scrub.run())
         self.background.start("staging-sweep", self.gate.keep_swept())
 

@@ -22,6 +22,7 @@ UPKEEP: Final = (
     Condition.PURGE_FAILED,
     Condition.INDEXING_FAILED,
     Condition.SCRUB_FAILED,
+    Condition.ARCHIVE_UNVERIFIED,
 )
 
 

@@ -81,7 +81,7 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_archived_end_offset": Metric("gauge", "Records below it are in bundles.", TOPIC),
     "cordwood_archive_bundles": Metric("gauge", "Archive bundles that jobs have read back.", TOPIC),
     "cordwood_archive_verified_end_offset": Metric(
-        "gauge", "Records below it are in bundles that the broker itself has read.", TOPIC
+        "gauge", "Records below it are in bundles that the broker has compared with its log.", TOPIC
     ),
     "cordwood_partitions_unopened": Metric(
         "gauge", "Partitions not opened since the start: no metrics yet, no part in sums."

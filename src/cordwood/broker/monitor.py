@@ -2,6 +2,9 @@
 
 Everything decided here is decided by ``decide``; this looks at the partitions, carries plans out on
 the writer thread, and says in the log and in counters what went, what was held back, and why.
+
+A segment that goes because a bundle holds its records goes only after the bundle was read once more
+(``ArchiveDesk.confirm``). That takes long, so a round leaves such partitions to ``run_archived``.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from collections import Counter
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
+from cordwood.broker.archive import ArchiveDesk
 from cordwood.broker.topics import TopicDesk
 from cordwood.broker.turns import in_turns
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
-from cordwood.decide.retention import Reason, RetentionPlan, plan_retention
+from cordwood.decide.archive import Span
+from cordwood.decide.retention import Drop, Reason, RetentionPlan, plan_retention
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.partition import Partition
@@ -26,6 +32,8 @@ from cordwood.log.store import Store
 from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
+
+NOT_FOR_ARCHIVE: Final = frozenset({Reason.LOG_START, Reason.HARD_CAP})  # go in any case
 
 
 @dataclass(slots=True)
@@ -48,12 +56,17 @@ class Monitor:
         topics: TopicDesk,
         clock: Clock,
         background: Executor,
+        *,
+        archive: ArchiveDesk,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._clock = clock
         self._background = background
+        self._archive = archive
+        self._archived: dict[TopicPartition, Partition] = {}  # to be reclaimed by ``run_archived``
+        self._has_archived = asyncio.Event()
         self._held_before: dict[TopicPartition, frozenset[tuple[int, str]]] = {}
         self.stats = MonitorStats()
 
@@ -62,6 +75,18 @@ class Monitor:
         while True:
             await asyncio.sleep(self._config.monitor_interval_ms / 1000)
             await self.look()
+
+    async def run_archived(self) -> None:
+        """Reclaim what waits for its bundles to be read again, until cancelled."""
+        while True:
+            await self._has_archived.wait()
+            self._has_archived.clear()
+            while self._archived:
+                tp = next(iter(self._archived))
+                partition = self._archived[tp]
+                with self._store.guard(partition, Condition.RETENTION_FAILED):
+                    await self._confirm_and_reclaim(partition)
+                self._archived.pop(tp, None)
 
     async def look(self) -> None:
         """One round: cut what is old, reclaim what may go, tidy, hash what was sealed.
@@ -78,8 +103,12 @@ class Monitor:
     async def _look_at(self, partition: Partition) -> None:
         """What is due is done on the writer thread; most of many partitions are idle."""
         with self._store.guard(partition, Condition.RETENTION_FAILED):
+            self._archive.note_health(partition)
             if self._is_due(partition):
                 await self._topics.on_writer(partial(self._cut_and_reclaim, partition))
+                if self._archived_drops(partition, self.plan(partition)):
+                    self._archived[partition.tp] = partition
+                    self._has_archived.set()
         if partition.has_deleted:
             with self._store.guard(partition, Condition.PURGE_FAILED):
                 await self._topics.on_writer(partial(self._purge, partition))
@@ -123,13 +152,21 @@ class Monitor:
         for name in [topic] if topic else list(self._store.topics):
             for partition in self._store.partitions(name):
                 try:
-                    dropped += await self._topics.on_writer(partial(self._reclaim, partition))
+                    dropped += await self._confirm_and_reclaim(partition)
                 except CordwoodError as error:
                     if self._store.is_live(partition):  # one deleted meanwhile has nothing to drop
                         errors.append(error)
         if errors:
             raise errors[0]
         return dropped
+
+    async def _confirm_and_reclaim(self, partition: Partition) -> int:
+        drops = self._archived_drops(partition, self.plan(partition))
+        confirmed_end = 0
+        if drops:
+            span = Span(drops[0].segment.base_offset, drops[-1].segment.end_offset)
+            confirmed_end = await self._archive.confirm(partition, span)
+        return await self._topics.on_writer(partial(self._reclaim, partition, confirmed_end))
 
     # --- on the writer thread -------------------------------------------------------------
 
@@ -143,17 +180,35 @@ class Monitor:
     def _cut(self, partition: Partition, reason: RollReason) -> bool:
         return self._store.roll(partition, reason) is not None
 
-    def _reclaim(self, partition: Partition) -> int:
-        plan = self.plan(partition)
+    def _reclaim(self, partition: Partition, confirmed_end: int = 0) -> int:
+        """Drop what may go; for the archive's sake only below ``confirmed_end``."""
+        plan = self._plan_confirmed(partition, confirmed_end)
         if plan.roll_active and self._cut(partition, RollReason.AGE):
-            plan = self.plan(partition)
+            plan = self._plan_confirmed(partition, confirmed_end)
         if plan.drops:
             self._store.reclaim(partition, plan)
         self._report(partition, plan)
         return len(plan.drops)
 
-    def plan(self, partition: Partition) -> RetentionPlan:
-        """What RECLAIM would do to this partition now; the very plan that is applied."""
+    def _plan_confirmed(self, partition: Partition, confirmed_end: int) -> RetentionPlan:
+        plan = self.plan(partition)
+        drops = self._archived_drops(partition, plan)
+        if not drops or drops[-1].segment.end_offset <= confirmed_end:
+            return plan
+        return self.plan(partition, archived_end=confirmed_end)
+
+    def _archived_drops(self, partition: Partition, plan: RetentionPlan) -> list[Drop]:
+        """Segments that go only because bundles were verified to hold their records."""
+        config = partition.config
+        if not config.archive_required or config.archive_verified_by == "job":
+            return []
+        return [drop for drop in plan.drops if drop.reason not in NOT_FOR_ARCHIVE]
+
+    def plan(self, partition: Partition, *, archived_end: int = KEEP_ALL) -> RetentionPlan:
+        """What RECLAIM would do to this partition now, if its bundles are still as they were.
+
+        Nothing from ``archived_end`` on counts as archived.
+        """
         *sealed, active = partition.segments()
         return plan_retention(
             sealed,
@@ -162,7 +217,7 @@ class Monitor:
             log_start=partition.log_start_offset,
             config=partition.config,
             now_ms=self._clock.now_ms(),
-            archived_end=self._archived_end(partition),
+            archived_end=min(self._archived_end(partition), archived_end),
         )
 
     def _archived_end(self, partition: Partition) -> int:

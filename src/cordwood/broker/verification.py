@@ -1,53 +1,88 @@
 """What the broker must have seen before RECLAIM counts on a bundle: all of it, at its place.
 
 The manifest holds an entry with the very hash, its chain whole; the bundle's bytes have that hash;
-every batch inside has its checksum and its offsets; and of every live segment the bundle holds as
-many records as the segment's index counts. Names are made here from the topic and its offsets, so
-a caller names the place and nothing else.
+the bundle holds the very records of the log (``log.archive_proof``); and every number the entry
+says of it is the one found in it. Names are made here from the topic and its offsets, so a caller
+names the place and nothing else.
+
+``verify_bundles`` does all that, once for each bundle. ``confirm_bundles`` is for the moment before
+segments are deleted: bundles that were verified must still be there with the hash they had.
 
 Long, and blocking: for a thread of its own. Changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from cordwood.client.storage import Depot, open_depot
-from cordwood.decide.archive import (
-    MANIFEST,
-    Entry,
-    Live,
-    Span,
-    check_manifest,
-    missing_records,
-)
+from cordwood.decide.archive import MANIFEST, Entry, Span, check_manifest
 from cordwood.errors import ConfigError, CorruptionError, UnavailableError
-from cordwood.log.bundle import check_bundle, proving
+from cordwood.log.archive_proof import BundleProof, Log, Unproven, prove_bundle
+from cordwood.log.bundle import proving
 from cordwood.meta.bundles import BundleEntry
 from cordwood.model import TopicPartition
 
 FILE: Final = "file://"
 
 
-class Unreachable(Exception):
+class Unreachable(Unproven):
     """The archive's place cannot be seen from this process; nothing is known about its bundles."""
 
 
+class Lost(Exception):
+    """A bundle that was verified is gone, or is another by now."""
+
+    def __init__(self, bundle: BundleEntry, reason: str) -> None:
+        super().__init__(reason)
+        self.bundle = bundle
+
+
 def verify_bundles(
-    tp: TopicPartition, bundles: Sequence[BundleEntry], segments: Sequence[Live]
-) -> None:
-    """Read them all; raises ``Unreachable``, or ``CorruptionError`` for what is not as told."""
+    tp: TopicPartition, bundles: Sequence[BundleEntry], log: Log
+) -> list[BundleEntry]:
+    """Read them all beside the log; the same ones, verified.
+
+    Raises ``CorruptionError`` for what is not as told, ``Unproven`` for what cannot be told.
+    """
+    verified = []
+    for bundle, entry, depot in _entered(tp, bundles):
+        with _reading(depot, bundle, entry) as source:
+            proof = prove_bundle(source, tp, entry.span, log)
+        _check_entry(bundle.name, entry, proof)
+        unproven_records = proof.unproven_records
+        verified.append(replace(bundle, verified=True, unproven_records=unproven_records))
+    return verified
+
+
+def confirm_bundles(tp: TopicPartition, bundles: Sequence[BundleEntry]) -> None:
+    """Read verified bundles again; raises ``Lost`` for the first that is not what it was.
+
+    Raises ``Unreachable`` where nothing can be told.
+    """
+    for bundle in bundles:
+        try:
+            for each, entry, depot in _entered(tp, [bundle]):
+                with _reading(depot, each, entry):
+                    pass  # to its end, for the hash
+        except CorruptionError as error:
+            raise Lost(bundle, str(error)) from None
+
+
+def _entered(
+    tp: TopicPartition, bundles: Sequence[BundleEntry]
+) -> Iterator[tuple[BundleEntry, Entry, Depot]]:
+    """Each bundle with its entry in the manifest."""
     manifests: dict[str, dict[str, Entry]] = {}
     for bundle in bundles:
         depot = _open(bundle.place)
-        home = bundle.name.partition("/")[0]
         if bundle.place not in manifests:
-            manifests[bundle.place] = _entries(depot, home)
-        entry = _entry(manifests[bundle.place], tp, bundle)
-        _verify(depot, home, entry, segments)
+            manifests[bundle.place] = _entries(depot, bundle.name.partition("/")[0])
+        yield bundle, _entry(manifests[bundle.place], tp, bundle), depot
 
 
 def _open(place: str) -> Depot:
@@ -90,25 +125,29 @@ def _entry(entries: Mapping[str, Entry], tp: TopicPartition, bundle: BundleEntry
     return entry
 
 
-def _verify(depot: Depot, home: str, entry: Entry, segments: Sequence[Live]) -> None:
-    name = f"{home}/{entry.bundle}"
-    tp = TopicPartition(entry.topic, entry.partition)
+@contextmanager
+def _reading(depot: Depot, bundle: BundleEntry, entry: Entry) -> Iterator[IO[bytes]]:
+    """A bundle's bytes; raises ``CorruptionError`` in the end unless their hash is the entry's."""
     try:
-        with closing(depot.open(name)) as file, proving(file, name, entry.sha256) as source:
-            contents = check_bundle(source, tp, entry.span)
+        with (
+            closing(depot.open(bundle.name)) as file,
+            proving(file, bundle.name, entry.sha256) as source,
+        ):
+            yield source
     except FileNotFoundError:
         raise CorruptionError(
-            f"{name} is in the manifest and not in {depot.place}, as the broker sees it; do the "
-            "Spark executors, the job and the broker share that place?"
+            f"{bundle.name} is in the manifest and not in {depot.place}, as the broker sees it; do "
+            "the Spark executors, the job and the broker share that place?"
         ) from None
     except (OSError, UnavailableError) as error:
-        raise Unreachable(f"{name} in {depot.place} cannot be read: {error}") from None
-    if contents.records != entry.records:
-        raise CorruptionError(
-            f"{name} holds {contents.records} records, its entry says {entry.records}"
-        )
-    if lacking := missing_records(segments, entry.span, contents.count):
-        raise CorruptionError(
-            f"{name} lacks records of the segment from offset {lacking.base_offset}; archive the "
-            "topic to another place with --dest"
-        )
+        raise Unreachable(f"{bundle.name} in {depot.place} cannot be read: {error}") from None
+
+
+def _check_entry(name: str, entry: Entry, proof: BundleProof) -> None:
+    """A restore goes by these: a bundle whose entry calls it young or plain would be passed by."""
+    found = proof._asdict()
+    for field in ("records", "first_ms", "newest_ms", "transactional"):
+        if getattr(entry, field) != found[field]:
+            raise CorruptionError(
+                f"{name} has {field} {found[field]}, its entry says {getattr(entry, field)}"
+            )

@@ -121,12 +121,16 @@ def list_bundles(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every bundle as the manifest has it."""
+    """Every bundle as the manifest has it, and whether the broker has verified it."""
     from cordwood.decide.archive import check_manifest
     from cordwood.pipeline.shelf import list_shelves
 
-    shelves = list_shelves(_depot(dest, broker), topic)
-    show([_row(entry) for shelf in shelves for entry in check_manifest(shelf.manifest())[0]], form)
+    rows = []
+    for shelf in list_shelves(_depot(dest, broker), topic):
+        verified = _verified(broker, shelf)
+        entries, _ = check_manifest(shelf.manifest())
+        rows += [{**_row(e), "verified": verified.get(e.bundle, "unknown")} for e in entries]
+    show(rows, form)
 
 
 @app.command()
@@ -215,22 +219,44 @@ def _depot(dest: str | None, broker: str) -> Depot:
         return open_depot(str(Path(desk.api.status()["data"]) / "archive"))
 
 
+def _verified(broker: str, shelf: Any) -> dict[str, str]:
+    """Bundle → yes or no; empty where no broker knows this archive, or none is reached."""
+    from cordwood.errors import UnavailableError
+
+    try:
+        state = _known_to_broker(broker, shelf)
+    except UnavailableError:  # an archive can be listed without the broker
+        return {}
+    return {
+        bundle["name"].partition("/")[2]: "yes" if bundle["verified"] else "no"
+        for part in (state or {"partitions": []})["partitions"]
+        for bundle in part["bundles"]
+        if bundle["place"] == shelf.depot.place
+    }
+
+
 def _compare_with_broker(broker: str, shelf: Any, entries: list[Entry]) -> list[Any]:
     """A chain cannot show that its last links are gone; the broker remembers them."""
-    from cordwood.cli.sparking import broker_desk
-    from cordwood.decide.archive import check_known, shelf_name
-    from cordwood.errors import UnknownTopic
+    from cordwood.decide.archive import check_known
     from cordwood.pipeline.archive import known_links
+
+    state = _known_to_broker(broker, shelf)
+    return check_known(entries, known_links(state, shelf.depot.place)) if state else []
+
+
+def _known_to_broker(broker: str, shelf: Any) -> dict[str, Any] | None:
+    """What a broker remembers of this archive; None when its topic is gone, or is another."""
+    from cordwood.cli.sparking import broker_desk
+    from cordwood.decide.archive import shelf_name
+    from cordwood.errors import UnknownTopic
 
     topic = shelf.home.rpartition(".")[0]
     with broker_desk(broker) as desk:
         try:
             state = desk.api.archive(topic)
         except UnknownTopic:
-            return []
-    if shelf_name(topic, state["id"]) != shelf.home:
-        return []
-    return check_known(entries, known_links(state, shelf.depot.place))
+            return None
+    return state if shelf_name(topic, state["id"]) == shelf.home else None
 
 
 def _parse_through(text: str | None) -> tuple[int | None, int | None]:

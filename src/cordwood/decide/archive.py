@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -139,39 +139,6 @@ def bundle_name(partition: int, span: Span) -> str:
 def shelf_name(topic: str, topic_id: str) -> str:
     """Where a topic's archive lies; a topic created again under the name has one of its own."""
     return f"{topic}.{topic_id[:8]}"
-
-
-class Live(NamedTuple):
-    """A segment of the log as its index has it; ``records`` counts markers too."""
-
-    base_offset: int
-    end_offset: int
-    records: int
-
-
-def records_required(segment: Live, span: Span) -> int:
-    """How many of a segment's records a bundle of ``span`` must hold at least.
-
-    Exact for a segment that lies inside the span and for one that compaction has not thinned;
-    for any other it is what the offsets outside the span cannot account for.
-    """
-    inside = min(segment.end_offset, span.end) - max(segment.base_offset, span.start)
-    outside = segment.end_offset - segment.base_offset - max(inside, 0)
-    return max(0, segment.records - outside)
-
-
-def missing_records(
-    segments: Iterable[Live], span: Span, count: Callable[[Span], int]
-) -> Live | None:
-    """The first segment of which a bundle holds too few records; ``count`` looks into the bundle.
-
-    A bundle may hold more than the log: compaction removes records after they were archived.
-    """
-    for segment in segments:
-        overlap = Span(max(segment.base_offset, span.start), min(segment.end_offset, span.end))
-        if overlap.start < overlap.end and count(overlap) < records_required(segment, span):
-            return segment
-    return None
 
 
 class TransactionEnd(NamedTuple):

@@ -15,18 +15,19 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import numpy as np
 
 from cordwood.batch.header import CONTROL_BIT
-from cordwood.batch.table import WalkEnd, walk_batches
+from cordwood.batch.table import Batches, WalkEnd, walk_batches
 from cordwood.decide.archive import Span
 from cordwood.errors import CorruptionError
 from cordwood.log.layout import Kind, file_name
 from cordwood.model import TopicPartition
 
 READ_BYTES: Final = 4 << 20
+BATCH_BYTES_MAX: Final = 256 << 20  # more than any batch a broker takes
 TAR_BYTES: Final = 1 << 20  # handed to gzip at once
 
 
@@ -44,19 +45,6 @@ def _quickest_gzip() -> tuple[Any, Any, int]:
 
 
 GzipFile, GzipError, GZIP_LEVEL = _quickest_gzip()
-
-
-class Contents(NamedTuple):
-    """What a bundle really holds, counted batch by batch."""
-
-    records: int  # without the markers of transactions
-    base_offsets: np.ndarray[Any, np.dtype[np.int64]]
-    counts: np.ndarray[Any, np.dtype[np.int64]]  # of every batch, markers included
-
-    def count(self, span: Span) -> int:
-        """Records and markers of the batches that begin inside a span."""
-        is_inside = (self.base_offsets >= span.start) & (self.base_offsets < span.end)
-        return int(self.counts[is_inside].sum())
 
 
 def digest(source: IO[bytes]) -> str:
@@ -122,31 +110,37 @@ def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[
             for member in tar:
                 if member.name == wanted:
                     content = tar.extractfile(member)
-                    assert content is not None, "a file has content"
-                    yield from _whole_batches(content, wanted)
+                    if content is None:
+                        raise CorruptionError(f"{wanted} in the bundle of {tp} is no file")
+                    yield from whole_batches(content, wanted)
                     return
     except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise CorruptionError(f"the bundle of {tp} from seq {span.start + 1}: {error}") from None
     raise CorruptionError(f"the bundle of {tp} has no {wanted}")
 
 
-def _whole_batches(content: IO[bytes], name: str) -> Iterator[bytes]:
-    """Runs of whole batches out of a stream."""
+def whole_batches(
+    content: IO[bytes], name: str, *, batch_bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[bytes]:
+    """Runs of whole batches out of a stream, which may be anybody's: what is held is bounded."""
     pending = b""
     while block := content.read(READ_BYTES):
         pending += block
-        cut = walk_batches(pending, verify=False).valid_bytes
-        if cut:
-            yield pending[:cut]
-            pending = pending[cut:]
+        walk = walk_batches(pending, verify=False)
+        if walk.end is WalkEnd.CORRUPT or len(pending) - walk.valid_bytes > batch_bytes_max:
+            raise CorruptionError(f"{name} holds something that is no batch")
+        if walk.valid_bytes:
+            yield pending[: walk.valid_bytes]
+            pending = pending[walk.valid_bytes :]
     if pending:
         raise CorruptionError(f"{name} ends in the middle of a batch")
 
 
-def check_bundle(source: IO[bytes], tp: TopicPartition, span: Span) -> Contents:
-    """Read it through: every checksum right, every offset inside; what it holds."""
+def checked_runs(
+    source: IO[bytes], tp: TopicPartition, span: Span
+) -> Iterator[tuple[bytes, Batches]]:
+    """Runs of whole batches: every checksum right, every offset inside, all in order."""
     reached = span.start
-    records, starts, counts = 0, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for data in read_batches(source, tp, span):
         walk = walk_batches(data)
         if walk.end is not WalkEnd.CLEAN:
@@ -157,11 +151,17 @@ def check_bundle(source: IO[bytes], tp: TopicPartition, span: Span) -> Contents:
         batches = walk.batches
         ends = batches.last_offsets + 1
         is_bad = (batches.base_offsets < np.append(reached, ends[:-1])) | (ends > span.end)
+        is_bad |= ends <= batches.base_offsets
         if bool(is_bad.any()):
             offset = int(batches.base_offsets[int(np.argmax(is_bad))])
             raise CorruptionError(f"the bundle of {tp} holds offset {offset}")
-        records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
-        starts.append(np.asarray(batches.base_offsets, np.int64))
-        counts.append(np.asarray(batches.counts, np.int64))
+        yield data, batches
         reached = int(ends[-1])
-    return Contents(records, np.concatenate(starts), np.concatenate(counts))
+
+
+def count_records(source: IO[bytes], tp: TopicPartition, span: Span) -> int:
+    """Read it through: every checksum right, every offset inside; its records, without markers."""
+    return sum(
+        int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
+        for _, batches in checked_runs(source, tp, span)
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right, insort
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,14 @@ class BundleEntry:
     sha256: str
     link: str  # its manifest entry's hash: what the chain has to show at this place
     place: str  # the directory or URL the archive is under
-    verified: bool = False  # whether the broker itself has read it there
+    verified: bool = False  # whether the broker has found its own records in it there
+    unproven_records: int = 0  # in it, at offsets the log no longer had when it was verified
+
+
+def parse_bundle(found: dict[str, Any]) -> BundleEntry:
+    """From the catalog; what an earlier version verified by counting records is not verified."""
+    is_proved = "unproven_records" in found
+    return BundleEntry(**{**found, "verified": is_proved and found["verified"]})
 
 
 class BundleIndex:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cordwood.decide.compaction import CleanerState, parse_state
 from cordwood.errors import CorruptionError
-from cordwood.meta.bundles import BundleEntry, BundleIndex
+from cordwood.meta.bundles import BundleIndex, parse_bundle
 from cordwood.meta.keys import (
     OF_TOPICS,
     Cursor,
@@ -125,7 +125,7 @@ class Mirror:
         if kind == "segment":
             self.segments[_partition(names)].put(parse_segment(found))
         elif kind == "bundle":
-            self.bundles[_partition(names)].put(BundleEntry(**found))
+            self.bundles[_partition(names)].put(parse_bundle(found))
         elif kind == "reader":
             self.registered[names[0]][names[1]] = int(found)
         else:

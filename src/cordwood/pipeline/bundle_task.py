@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from cordwood.client.storage import naming, open_depot
 from cordwood.decide.archive import Span, bundle_name
 from cordwood.errors import CorruptionError
-from cordwood.log.bundle import check_bundle, digest, proving
+from cordwood.log.bundle import count_records, digest, proving
 from cordwood.model import TopicPartition
 from cordwood.pipeline.bundles import Facts, write_bundle
 from cordwood.pipeline.logs import open_log
@@ -62,7 +62,7 @@ def write_task(task: BundleTask) -> Written:
         closing(depot.open(shelf.incoming(name, facts.sha256))) as written,
         proving(written, name, facts.sha256) as bundle,
     ):
-        records = check_bundle(bundle, task.tp, task.span).records
+        records = count_records(bundle, task.tp, task.span)
     if records != facts.records:
         raise CorruptionError(f"{name} holds {records} records, and {facts.records} were written")
     return Written(facts, _write_parquet(task, shelf, name) if task.parquet else None)

@@ -281,7 +281,7 @@ def test_others_are_served_while_a_bundle_is_read(broker, archive, monkeypatch):
     def slow(*arguments):
         began.set()
         assert go_on.wait(60)
-        verify(*arguments)
+        return verify(*arguments)
 
     monkeypatch.setattr(desk, "verify_bundles", slow)
     (bundle,) = archive.add((0, 10))
@@ -302,13 +302,14 @@ def test_a_topic_deleted_while_its_bundle_is_read_gets_no_record(broker, archive
     verify = desk.verify_bundles
 
     def recreate(*arguments):
-        verify(*arguments)
+        verified = verify(*arguments)
         with KafkaClient(broker.kafka) as client:
             client.delete_topic("t")
             client.create_topic("t", 1, {})
         with Client(broker.control) as client:
             for i in range(RECORDS):
                 client.put("t", f"another {i}")
+        return verified
 
     monkeypatch.setattr(desk, "verify_bundles", recreate)
     with pytest.raises(StaleManifest):

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from cordwood.broker.archive import ArchiveDesk
 from cordwood.broker.monitor import Monitor
 from cordwood.clock import ManualClock
 from cordwood.errors import UnavailableError
@@ -23,6 +24,12 @@ def files():
     return FailingFiles()
 
 
+def a_monitor(desks):
+    archive = ArchiveDesk(desks.store, desks.meta_thread)
+    args = desks.config, desks.store, desks.topics, desks.clock, desks.meta_thread
+    return Monitor(*args, archive=archive)
+
+
 @pytest.fixture
 async def desks(tmp_path, files):
     """Two topics with one old segment each; the files of the first can be made to fail."""
@@ -31,9 +38,7 @@ async def desks(tmp_path, files):
             await running.create(name, retention_ms=0, file_delete_delay_ms=0)
             await running.write(name, [b"old"])
         files.under = "a-sick-0"
-        running.monitor = Monitor(
-            running.config, running.store, running.topics, running.clock, running.meta_thread
-        )
+        running.monitor = a_monitor(running)
         yield running
         files.refused = set()
 
@@ -96,8 +101,7 @@ async def test_a_topic_deleted_meanwhile_is_no_error(tmp_path):
             await desks.write(name, [b"old"])
         desks.clock.advance(60_000)
         files.then = lambda: desks.store.delete_topic("b-deleted")
-        args = desks.config, desks.store, desks.topics, desks.clock, desks.meta_thread
-        await Monitor(*args).look()
+        await a_monitor(desks).look()
         assert sorted(desks.store.topics) == ["a-sick", "b-well"]
         assert left(desks) == {"a-sick": 0, "b-well": 0}
         assert desks.store.health.troubled() == []
@@ -121,7 +125,7 @@ async def test_a_cut_on_demand_tries_every_partition(tmp_path, files):
         await desks.create("t", 2)
         for partition in (0, 1):
             await desks.write("t", [b"x"], partition=partition)
-        monitor = Monitor(desks.config, desks.store, desks.topics, desks.clock, desks.meta_thread)
+        monitor = a_monitor(desks)
         files.refused, files.under = {"create"}, "t-0"
         with pytest.raises(UnavailableError):
             await monitor.cut("t")

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cordwood.broker.archive import ArchiveDesk
 from cordwood.broker.monitor import Monitor
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
@@ -33,7 +34,9 @@ def round_of(tmp_path):
     store = open_store(tmp_path / "data", clock=clock)
     topics = CountingTopics(store)
     with ThreadPoolExecutor(1) as background:
-        monitor = Monitor(BrokerConfig(), store, topics, clock, background)
+        monitor = Monitor(
+            BrokerConfig(), store, topics, clock, background, archive=ArchiveDesk(store, background)
+        )
 
         def look():
             topics.asked = 0
@@ -79,7 +82,10 @@ def test_an_unopened_partition_is_left_to_be_opened_first(round_of, tmp_path):
     again = open_store(store.data, eager=0)
     with ThreadPoolExecutor(1) as background:
         topics = CountingTopics(again)
-        monitor = Monitor(BrokerConfig(), again, topics, ManualClock(), background)
+        monitor = Monitor(
+            BrokerConfig(), again, topics, ManualClock(), background,
+            archive=ArchiveDesk(again, background),
+        )  # fmt: skip
         asyncio.run(monitor.look())
     assert (topics.asked, len(again.unopened())) == (0, 3)
     again.close()

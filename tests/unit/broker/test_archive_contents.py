@@ -1,0 +1,247 @@
+"""RECLAIM deletes only what the broker has found in a bundle, record by record, and finds again."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+
+from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.broker import archive as desk
+from cordwood.client import Client
+from cordwood.client.http import HttpClient
+from cordwood.errors import CorruptionError
+from cordwood.meta.bundles import parse_bundle
+from cordwood.scenario.stage import wait_until
+from cordwood.testing import Broker
+from support.archives import HandMade
+
+RECORDS = 10
+WHOLE = (0, RECORDS)
+
+
+@pytest.fixture
+def broker():
+    with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
+        with Client(broker.control) as client:
+            client.register("t", "r")
+            client.configure("t", {"cleanup.policy": "consume", "archive.required": "true"})
+            for i in range(RECORDS):
+                client.put("t", f"record {i}")
+            client.cut("t")
+            client.ack("t", "r", RECORDS)
+        yield broker
+
+
+@pytest.fixture
+def archive(broker, tmp_path):
+    return HandMade(broker, tmp_path / "place")
+
+
+@pytest.fixture
+def verified(broker, archive):
+    """A bundle that the broker has read and found right."""
+    (bundle,) = archive.add(WHOLE)
+    assert tell(broker, bundle)["verified_end"] == RECORDS
+    return bundle
+
+
+def tell(broker, *bundles):
+    said = {"topic": "t", "partition": 0, "bundles": list(bundles)}
+    return HttpClient(broker.http).post("/api/archive", said)
+
+
+def known(broker):
+    (part,) = HttpClient(broker.http).get("/api/archive", topic="t")["partitions"]
+    return part
+
+
+def reclaim(broker):
+    with Client(broker.control) as client:
+        return client.reclaim("t")
+
+
+def problem(broker):
+    facts = HttpClient(broker.http).get("/api/health")
+    return facts["maintenance_failed"].get("t-0", "")
+
+
+def log_start(broker):
+    return broker.service.broker.store.topic("t").partition(0).log_start_offset
+
+
+def stored(broker):
+    partition = broker.service.broker.store.topic("t").partition(0)
+    return decode_batches(partition.read(0, 1 << 20).data)
+
+
+def one_value(records):
+    return [replace(r, value=b"forged 3") if r.offset == 3 else r for r in records]
+
+
+def two_places(records):
+    values = [r.value for r in records]
+    values[2], values[7] = values[7], values[2]
+    return [replace(r, value=value) for r, value in zip(records, values, strict=True)]
+
+
+def one_time(records):
+    return [replace(r, timestamp_ms=r.timestamp_ms + (r.offset == 9)) for r in records]
+
+
+def with_keys(records):
+    return [replace(r, key=b"k") for r in records]
+
+
+@pytest.mark.parametrize("forge", [one_value, two_places, one_time, with_keys])
+def test_other_contents_with_the_right_counts_and_checksums_release_nothing(broker, archive, forge):
+    """Offsets, counts, every CRC, the bundle's hash and its entry agree with each other."""
+    records = stored(broker)
+    data = b"".join(bytes(encode_batch([each])) for each in forge(records))
+    (bundle,) = archive.add(WHOLE, data=data)
+    with pytest.raises(CorruptionError, match="than the log at offset"):
+        tell(broker, bundle)
+    assert known(broker)["bundles"] == []
+    assert (reclaim(broker), stored(broker)) == (0, records)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"first_ms": 2**70}, {"newest_ms": 0}, {"transactional": True}, {"records": 9}],
+)
+def test_an_entry_that_says_anything_else_of_its_bundle_is_refused(broker, archive, facts):
+    """A restore passes by a bundle whose entry calls it too young."""
+    (bundle,) = archive.add(WHOLE, **facts)
+    with pytest.raises(CorruptionError, match=f"has {next(iter(facts))} "):
+        tell(broker, bundle)
+    assert (known(broker)["bundles"], reclaim(broker)) == ([], 0)
+
+
+def flip(path):
+    """One bit, where size and times stay."""
+    data, at = bytearray(path.read_bytes()), path.stat()
+    data[len(data) // 2] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
+
+
+def forge_again(path):
+    """A whole bundle of other records."""
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty_manifest(path):
+    (path.parents[1] / "manifest.jsonl").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda path: path.unlink(), flip, forge_again, empty_manifest],
+    ids=["gone", "one bit", "shorter", "no manifest entry"],
+)  # fmt: skip
+def test_a_bundle_lost_after_it_was_verified_releases_nothing(broker, archive, verified, harm):
+    """It is read once more before segments go; health names it until it is back and verified."""
+    path = archive.path(verified)
+    manifest = path.parents[1] / "manifest.jsonl"
+    good, entries = path.read_bytes(), manifest.read_bytes()
+    harm(path)
+    assert (reclaim(broker), log_start(broker)) == (0, 0)
+    assert (known(broker)["archived_end"], known(broker)["verified_end"]) == (RECORDS, 0)
+    assert "verified up to 0" in problem(broker)
+    broker.restart()
+    assert (reclaim(broker), log_start(broker)) == (0, 0), "a restart forgets nothing"
+    path.write_bytes(good)
+    manifest.write_bytes(entries)
+    assert reclaim(broker) == 0, "it is verified again only when it is told again"
+    assert tell(broker, verified)["verified_end"] == RECORDS
+    assert problem(broker) == ""
+    assert (reclaim(broker), log_start(broker)) == (1, RECORDS)
+
+
+def test_a_place_that_is_away_when_segments_would_go_keeps_them(broker, verified, tmp_path):
+    """Nothing is known to be lost: the bundle stays verified, and RECLAIM asks again."""
+    (tmp_path / "place").rename(tmp_path / "unmounted")
+    assert (reclaim(broker), log_start(broker)) == (0, 0)
+    assert known(broker)["verified_end"] == RECORDS
+    assert "cannot see the archive" in problem(broker)
+    (tmp_path / "unmounted").rename(tmp_path / "place")
+    assert (reclaim(broker), log_start(broker)) == (1, RECORDS)
+    assert problem(broker) == ""
+
+
+def test_the_monitor_reads_bundles_again_before_it_deletes(broker, archive, verified):
+    """The rounds that nobody asked for keep the same rule."""
+    monitor, path = broker.service.broker.monitor, archive.path(verified)
+    good = path.read_bytes()
+    path.unlink()
+    broker.run(monitor.look)
+    wait_until(lambda: problem(broker) != "", "the lost bundle is named")
+    assert (log_start(broker), known(broker)["verified_end"]) == (0, 0)
+    path.write_bytes(good)
+    tell(broker, verified)
+    broker.run(monitor.look)
+    wait_until(lambda: log_start(broker) == RECORDS, "the segment is reclaimed")
+
+
+def test_a_round_does_not_wait_for_a_slow_archive(broker, verified, monkeypatch):
+    """Retention of every other partition goes on while a bundle is read."""
+    began, go_on = threading.Event(), threading.Event()
+    confirm = desk.confirm_bundles
+
+    def slow(*arguments):
+        began.set()
+        assert go_on.wait(60)
+        return confirm(*arguments)
+
+    monkeypatch.setattr(desk, "confirm_bundles", slow)
+    monitor = broker.service.broker.monitor
+    broker.run(monitor.look)  # returns
+    assert began.wait(60)
+    broker.run(monitor.look)
+    assert log_start(broker) == 0
+    go_on.set()
+    wait_until(lambda: log_start(broker) == RECORDS, "the segment is reclaimed")
+
+
+def test_the_hard_cap_goes_without_the_archive(broker, archive, verified):
+    """As the setting says; a lost bundle cannot fill the disk."""
+    archive.path(verified).unlink()
+    assert reclaim(broker) == 0
+    with Client(broker.control) as client:
+        client.configure("t", {"retention.hard.bytes": "1"})
+    assert reclaim(broker) == 1
+
+
+def test_an_object_store_is_read_again_as_a_directory_is(broker, tmp_path):
+    """A local URL stands for a bucket."""
+    pytest.importorskip("obstore")
+    archive = HandMade(broker, f"file://{tmp_path}/bucket")
+    (forged,) = archive.add(WHOLE, data=b"".join(map(one_batch, one_value(stored(broker)))))
+    with pytest.raises(CorruptionError, match="than the log at offset 3"):
+        tell(broker, forged)
+    archive.entries.clear()
+    (bundle,) = archive.add(WHOLE)
+    assert tell(broker, bundle)["verified_end"] == RECORDS
+    good = (tmp_path / "bucket" / bundle["name"]).read_bytes()
+    archive.shelf.depot.put(bundle["name"], io.BytesIO(b"other"))
+    assert (reclaim(broker), known(broker)["verified_end"]) == (0, 0)
+    archive.shelf.depot.put(bundle["name"], io.BytesIO(good))
+    tell(broker, bundle)
+    assert reclaim(broker) == 1
+
+
+def one_batch(record):
+    return bytes(encode_batch([record]))
+
+
+def test_what_an_earlier_version_verified_by_counting_is_not_verified():
+    """It is read again when the next `archive create` tells of it."""
+    row = {
+        "start_offset": 0, "end_offset": 4, "name": "n", "sha256": "s", "link": "l", "place": "p",
+    }  # fmt: skip
+    assert not parse_bundle({**row, "verified": True}).verified
+    assert parse_bundle({**row, "verified": True, "unproven_records": 0}).verified
+    assert not parse_bundle({**row, "verified": False, "unproven_records": 0}).verified
