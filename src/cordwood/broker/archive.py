@@ -20,6 +20,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -221,4 +222,5 @@ def _as_told(bundle: BundleEntry) -> BundleEntry:
 
 def _yield_processor() -> None:
     """This thread comes behind others that want to run, or to read; it is never left out."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    with suppress(OSError):  # refused in some sandboxes, and unknown outside of Linux
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
