@@ -11,6 +11,7 @@ from cordwood.cli.completion import complete_topics
 from cordwood.cli.output import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
 from cordwood.cli.progress import QuietOption, progress
 from cordwood.cli.sparking import ConfOption, MasterOption
+from cordwood.errors import CorruptionError
 
 if TYPE_CHECKING:
     from cordwood.client.storage import Depot
@@ -186,6 +187,12 @@ def restore(
     from cordwood.pipeline.shelf import list_shelves
 
     shelf = list_shelves(_depot(dest, broker), topic)[-1]
+    if findings := _compare_with_broker(broker, shelf, shelf.entries()):
+        first = findings[0]
+        raise CorruptionError(
+            f"{first.where}: {first.detail} ({shelf.home} in {shelf.depot.place}); nothing was "
+            "restored, restore the manifest from a copy"
+        )
     at_ms = None if at is None else parse_time(at.removeprefix("@"))
     with (
         broker_desk(broker) as desk,

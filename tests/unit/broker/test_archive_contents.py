@@ -11,6 +11,7 @@ import pytest
 
 from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.broker import archive as desk
+from cordwood.cli import main
 from cordwood.client import Client
 from cordwood.client.http import HttpClient
 from cordwood.errors import CorruptionError
@@ -231,6 +232,22 @@ def test_an_object_store_is_read_again_as_a_directory_is(broker, tmp_path):
     archive.shelf.depot.put(bundle["name"], io.BytesIO(good))
     tell(broker, bundle)
     assert reclaim(broker) == 1
+
+
+def test_a_restore_from_a_manifest_the_broker_does_not_know_is_refused(
+    broker, archive, verified, tmp_path, monkeypatch, capsys
+):
+    """A chain that was written anew holds in itself; the broker remembers the links of the old."""
+    forged = b"".join(map(one_batch, one_value(stored(broker))))
+    archive.entries.clear()
+    archive.add(WHOLE, data=forged)
+    words = f"archive restore t --to new --dest {tmp_path}/place --broker {broker.kafka}"
+    monkeypatch.setattr("sys.argv", ["cordwood", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == CorruptionError.exit_code
+    assert "not the one the broker was told of" in capsys.readouterr().err
+    assert "new" not in broker.service.broker.store.topics
 
 
 def one_batch(record):
