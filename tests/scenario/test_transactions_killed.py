@@ -1,6 +1,8 @@
 """The broker is killed under a program that reads, writes and commits what it read in transactions.
 
-Every number of the source must be in the destination once, for readers of committed records, and
+The program dies too, in the middle of a transaction: its records may be in the log, and its offsets
+staged, when the next one comes, ends that transaction and goes on where the group stands. Every
+number of the source must be in the destination once, for readers of committed records, and
 the group's committed offset must be the source's end.
 
 ``metadata.recovery.strategy=none``: when all brokers are away, librdkafka otherwise starts from its
@@ -33,11 +35,18 @@ CLIENT = {
 }
 
 
+class Died(Exception):
+    """The program ended in the middle of a transaction."""
+
+
 class Copier:
     """A thread that copies ``source`` to ``copy`` exactly once; begins again after any error."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, chance: random.Random) -> None:
         self._address = address
+        self._chance = chance
+        self._dying = threading.Event()
+        self.deaths = 0
         self.committed = 0  # transactions
         self.reached = 0  # of the source, committed
         self.failure: BaseException | None = None
@@ -48,6 +57,15 @@ class Copier:
     def end(self) -> None:
         self._ending.set()
         self._thread.join()
+
+    def die(self) -> None:
+        """Within one of the next transactions, with or without its offsets staged."""
+        self._dying.set()
+
+    def _perhaps_die(self) -> None:
+        if self._dying.is_set() and self._chance.random() < 0.5:
+            self._dying.clear()
+            raise Died
 
     def _run(self) -> None:
         try:
@@ -73,6 +91,8 @@ class Copier:
                 self._transact(producer, consumer)
         except confluent_kafka.KafkaException:
             pass  # the next life fences this one and begins where the group stands
+        except Died:
+            self.deaths += 1  # and does the same here
         finally:
             consumer.close()
 
@@ -83,10 +103,13 @@ class Copier:
         producer.begin_transaction()
         for message in messages:
             producer.produce("copy", message.value())
+        producer.flush(PATIENCE_S)
+        self._perhaps_die()
         end = messages[-1].offset() + 1
         where = [confluent_kafka.TopicPartition("source", 0, end)]
         group = consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction(where, group, PATIENCE_S)
+        self._perhaps_die()
         producer.commit_transaction(PATIENCE_S)
         self.reached = end
         self.committed += 1
@@ -114,6 +137,16 @@ def read_committed(address: str) -> list[int]:
     return numbers
 
 
+def committed_offset(address: str) -> int:
+    """Where the group stands in the source, as a program that starts now would hear it."""
+    settings = {"bootstrap.servers": address, "group.id": GROUP, **CLIENT}
+    consumer = confluent_kafka.Consumer(settings)
+    asked = [confluent_kafka.TopicPartition("source", 0)]
+    (found,) = consumer.committed(asked, timeout=PATIENCE_S)
+    consumer.close()
+    return int(found.offset)
+
+
 @pytest.mark.timeout(240)
 def test_transactions_with_offsets_are_exactly_once_across_kills(tmp_path):
     """Whatever the broker was doing when it died, a transaction and its offsets hold together."""
@@ -122,17 +155,22 @@ def test_transactions_with_offsets_are_exactly_once_across_kills(tmp_path):
     broker = Child(tmp_path / "data", {})
     address = broker.addresses["kafka"]
     fill(address)
-    copier = Copier(address)
+    copier = Copier(address, random.Random(seed + 1))
     try:
-        for _ in range(ROUNDS):
+        for nth in range(ROUNDS):
             goal = min(copier.committed + 3, RECORDS // PER_TRANSACTION)
             until(lambda goal=goal: copier.committed >= goal, "more transactions are committed")
+            copier.die()  # before the broker does, at the same time, or after it
             select_nothing(chance.random() * 0.1)  # not to wait: to kill it anywhere
             broker.kill()
             broker = Child(tmp_path / "data", {"kafka": address})
+            until(lambda nth=nth: copier.deaths > nth, "the program died too")
         until(lambda: copier.reached == RECORDS or copier.failure, "all is copied")
         assert copier.failure is None
+        broker.kill()  # the last transaction, too, was acknowledged
+        broker = Child(tmp_path / "data", {"kafka": address})
         assert read_committed(address) == list(range(RECORDS))
+        assert committed_offset(address) == RECORDS
     finally:
         copier.end()
         broker.kill()
