@@ -276,6 +276,29 @@ async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
         assert "g" in desks.catalog.registered("t")
 
 
+async def test_the_ledger_that_ends_a_transaction_and_its_offsets_are_one_write(
+    tmp_path, monkeypatch
+):
+    """A crash between two would leave records committed and offsets not, or the reverse."""
+    async with KafkaDesks(tmp_path) as desks:
+        await desks.create("t")
+        producer = await begun(desks)
+        await producer.add_offsets()
+        await producer.stage(7)
+        writes: list[set[str]] = []
+        store = desks.catalog._store
+        txn = store.txn
+
+        def noted(**how):
+            writes.append({key.split("/")[1] for key in how["put"]})
+            return txn(**how)
+
+        monkeypatch.setattr(store, "txn", noted)
+        assert await producer.end(commit=True) == Code.NONE
+        assert [kinds for kinds in writes if "cursor" in kinds] == [{"cursor", "transaction"}]
+        assert writes[0] == {"transaction"}, "its fate is sealed before anything else"
+
+
 async def test_offsets_of_an_aborted_transaction_never_move(tmp_path):
     """Neither cursor nor registration."""
     async with KafkaDesks(tmp_path) as desks:
