@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,13 +13,17 @@ from typing import Self
 from support.lines import until
 
 PATIENCE_S = 60.0
+STALLED_S = 10.0  # no step of a neighbour takes as long, however busy the machine is
+FEW, MANY = 200, 1_000
+LEAK_BYTES = 12 * 2**20  # of MANY times: what is kept of each is 12 KiB at most
 
 
 class Neighbour:
     """Does one thing again and again on a thread of its own, and takes the time of each.
 
     ``step`` raises when the answer is not what it must be. Leaving the block waits for a few more
-    steps after whatever went on in it, raises what a step raised, and prints how long steps took.
+    steps after whatever went on in it, raises what a step raised, prints how long steps took, and
+    fails if one took so long that somebody must have stalled the broker.
     """
 
     def __init__(self, name: str, step: Callable[[], object]) -> None:
@@ -62,6 +66,8 @@ class Neighbour:
         if self._failure is not None and kind is None:
             raise self._failure
         print(self.told())
+        if kind is None:
+            assert_not_stalled(self.waits_s)
 
     def told(self) -> str:
         """Its figures, for the test's output."""
@@ -71,6 +77,23 @@ class Neighbour:
             f"neighbour {self.name}: {len(ordered)} requests, p50 {p50 * 1000:.1f} ms, "
             f"p99 {p99 * 1000:.1f} ms, longest {ordered[-1] * 1000:.1f} ms"
         )
+
+
+def assert_not_stalled(waits_s: Sequence[float]) -> None:
+    """One request that takes the event loop for seconds is harm, whatever the p99 says."""
+    assert max(waits_s, default=0.0) < STALLED_S, f"stalled for {max(waits_s):.1f} s"
+
+
+def assert_leaves_nothing(pid: int, step: Callable[[], object]) -> None:
+    """Weigh a process before and after a thousand times the same, once it is used to it."""
+    for _ in range(FEW):
+        step()
+    before = resident_bytes(pid)
+    for _ in range(MANY):
+        step()
+    grown = resident_bytes(pid) - before
+    print(f"{MANY} times the same: memory grew by {grown / 2**20:.1f} MiB")
+    assert grown < LEAK_BYTES
 
 
 def resident_bytes(pid: int | str = "self") -> int:

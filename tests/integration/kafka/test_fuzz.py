@@ -33,6 +33,7 @@ from cordwood.wire.kafka.messages import offsets as o
 from cordwood.wire.kafka.messages import produce as p
 from support.kafka_clients import create_topic
 from support.lines import Served
+from support.neighbours import assert_leaves_nothing, assert_not_stalled
 
 SEED = int(os.environ.get("FUZZ_SEED", "0")) or random.SystemRandom().randrange(2**32)
 MIB = 2**20
@@ -42,6 +43,9 @@ INFLATED_MAX = 16 * MIB
 CLOSES_WITHIN_S = 60.0
 # The budget and one frame past it, a bomb twice, replies, and what many connections cost anyway.
 GROWTH_MAX = BUDGET + FRAME_MAX + 2 * INFLATED_MAX + 220 * MIB
+
+
+FETCHED = f.FetchTopic("t", [f.FetchPartition(0, partition_max_bytes=1 << 20)])
 
 
 class Scales:
@@ -173,6 +177,8 @@ def costly(chance: random.Random) -> Iterator[bytes]:
         yield produced(with_body(compress(codec, body)[: MIB - 200], 3, codec))
         yield produced(with_body(chance.randbytes(2_000), 50, codec))
         yield produced(with_body(b"", 1, codec))
+    for codec in (Codec.GZIP, Codec.ZSTD):  # members in a row: half a gigabyte in one frame
+        yield produced(with_body(compress(codec, bytes(INFLATED_MAX)) * 32, 3, codec))
     header = struct.pack(">hhih", 0, 9, 7, -1)
     tags = header + b"\xff\xff\xff\x07" + b"\x7f\x00" * (MIB // 2)  # millions of tags, it says
     yield struct.pack(">i", len(tags)) + tags
@@ -242,7 +248,28 @@ def test_nothing_said_to_the_kafka_listener_fills_it_or_stalls_a_neighbour(serve
         f"broker: {before // MIB} MiB, {grown // MIB} MiB more at most"
     )
     assert found == list(range(len(waits)))
+    assert_not_stalled(waits)
     assert grown < GROWTH_MAX
     assert "Traceback" not in served.log()
     assert "kafka.failed" not in served.log()
+    assert served.stop() == 0
+
+
+def test_malformed_frames_leave_nothing_in_memory(served):
+    """Neither the connection nor what it said: of a noise, of a body that is none, and of a reset.
+
+    The last vanishes with a whole request unanswered, whose bytes count against all others.
+    """
+    address = served.addresses["kafka"]
+    body = struct.pack(">ihhih", 4_000, 3, 9, 7, -1) + b"\xff" * 3_990
+    asked = framed(f.FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=[FETCHED]), 11)
+
+    def step() -> None:
+        say(address, b"\xff" * 2_000)
+        say(address, body)
+        with connect(address) as wire:
+            wire.sendall(asked + body[:2_000])
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    assert_leaves_nothing(served.process.pid, step)
     assert served.stop() == 0

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.lines import Served, Wire, ask, numbered, until
-from support.neighbours import Neighbour
+from support.neighbours import Neighbour, assert_leaves_nothing
 
 CORPUS = sorted((Path(__file__).parents[2] / "corpus" / "lines").glob("*.bin"))
 DOORS = ("ingress", "control")
@@ -150,3 +150,24 @@ def test_any_bytes_at_a_line_door_harm_nobody(
 ):
     """Whatever is said and however it is cut, the neighbours get their own replies, in time."""
     room.say(door, data, cuts, is_rude=is_rude)
+
+
+@pytest.mark.parametrize(
+    ("door", "data"),
+    [
+        ("ingress", b"\xff\xff\xff\xff"),
+        ("ingress", b"HELLO\n"),
+        ("control", b"\xff\xff\xff\xff"),
+        ("control", b"NO SUCH COMMAND\n"),
+    ],
+)
+def test_malformed_input_leaves_nothing_in_memory(room: Room, door: str, data: bytes):
+    """Neither the connection nor what it said."""
+    address = room.served.addresses[door]
+
+    def step() -> None:
+        with Wire(address) as wire, contextlib.suppress(OSError):
+            wire.send(data)
+            wire.end().rest()
+
+    assert_leaves_nothing(room.served.process.pid, step)
