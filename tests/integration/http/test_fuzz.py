@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.lines import Served, Wire, ask, http_get, until, wires
-from support.neighbours import Neighbour, resident_bytes
+from support.neighbours import Neighbour, assert_leaves_nothing, resident_bytes
 
 MEMORY_BYTES = 60 * 2**20
 UPLOADS_BYTES = 128 * 2**20  # what all bodies together may take while they are read
@@ -167,6 +167,14 @@ def is_refused(wire: Wire) -> bool:
         return wire.socket.recv(20).startswith(b"HTTP/1.1 503")
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    "data", [b"nonsense\r\n\r\n", b"GET /api/cut HTTP/1.1\r\nHost: localhost\r\n\r\n", b"G"]
+)
+def test_malformed_requests_leave_nothing_in_memory(served, data):
+    """Neither the connection nor what it said."""
+    assert_leaves_nothing(served.process.pid, lambda: say(served, data, [], is_rude=False))
 
 
 def test_a_crowd_of_silent_and_slow_peers_costs_the_others_nothing(served):

@@ -44,6 +44,7 @@ FAULTY = {
     "a key of minus two": (Fault.FIELDS, "0c 00 00 00 03 01 00"),
     "a value one byte too long": (Fault.FIELDS, "0c 00 00 00 01 04 00"),
     "a value in the headers' place": (Fault.HEADERS, "0c 00 00 00 01 02 00"),
+    "a null value across the record's end": (Fault.FIELDS, "0c 00 00 00 02 61 81 00"),
     "a value of minus two": (Fault.FIELDS, "0c 00 00 00 01 03 00"),
     "a negative count of headers": (Fault.HEADERS, "0c 00 00 00 01 01 01"),
     "a header behind the record": (Fault.HEADERS, "0c 00 00 00 01 01 02"),
