@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-REGISTER_S: Final = 30.0  # a cluster without a free core does not hold up the planning for longer
+REGISTER_S: Final = 120.0  # no task runs before the first executor is there; Java starts late
 SETTLED_S: Final = 1.0
 POLL_S: Final = 0.05
 _waited: set[str] = set()  # applications

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -48,16 +48,23 @@ class Cluster:
 
 @contextmanager
 def open_cluster(
-    work: Path, *, cores: int = 2, under: Sequence[Sequence[str]] = ((),)
+    work: Path,
+    *,
+    cores: int = 2,
+    under: Sequence[Sequence[str]] = ((),),
+    before_workers: Callable[[str], None] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster that has found itself; logs and scratch files go to ``work``.
 
     One worker for each of ``under``, a command it is started under (``unshare -m …``), with the
-    first one's log in ``worker.log`` and its process in ``worker_pid``.
+    first one's log in ``worker.log`` and its process in ``worker_pid``. ``before_workers`` is given
+    the master's URL while the cluster has no worker yet.
     """
     with ExitStack() as stack:
         master = stack.enter_context(_daemon(work / "master.log", "master.Master", *LOOPBACK))
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")
+        if before_workers is not None:
+            before_workers(url)
         arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
         workers = [
             stack.enter_context(

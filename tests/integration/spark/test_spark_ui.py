@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -38,7 +39,8 @@ from cordwood.pipeline.session import open_session, parallelism
 
 broker, master, conf, commands = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
 spark = open_session(master=master, conf=conf)
-at_once = parallelism(spark)  # asked when the executor's Java has only begun to start
+print("ASKING", flush=True)
+at_once = parallelism(spark)  # the cluster has no worker yet
 stop, SparkSession.stop = SparkSession.stop, lambda self: None  # one application for all commands
 for words in commands:
     app([*words, "--broker", broker, "--master", master], prog_name="cordwood",
@@ -72,41 +74,56 @@ def fill(broker, topic, count, *, value, batch):
             client.produce(tp, encode_batch(rows))
 
 
+@contextmanager
+def driver_on(work, broker, commands):
+    """A driver that asks for the cluster's cores before there is a worker; its process."""
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
+    }
+    told = [json.dumps(conf), json.dumps([[*map(str, words)] for words in commands])]
+    started = []
+
+    def start(master):
+        command = [sys.executable, "-c", DRIVER, broker, master, *told]
+        with (work / "driver.log").open("w") as log:
+            started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+        assert started[0].stdout.readline() == "ASKING\n", (work / "driver.log").read_text()
+
+    try:
+        with open_cluster(work, cores=CORES, before_workers=start):
+            yield started[0]
+    finally:
+        for driver in started:
+            driver.kill()
+            driver.communicate()
+
+
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory):
-    """The jobs, stages and queries of a run of the commands, as the driver's UI has them."""
-    tmp_path = tmp_path_factory.mktemp("ui")
-    with Stage("ui", out=io.StringIO()) as stage, open_cluster(tmp_path, cores=CORES) as cluster:
+    """The jobs and stages of a run of the commands, as the driver's UI has them."""
+    work = tmp_path_factory.mktemp("ui")
+    commands = [
+        ["archive", "create", "append", "--cut", "--dest", work / "archive",
+         "--bundle-records", BUNDLE_RECORDS],
+        ["audit", "append"],
+        ["dlq", "replay", "--to", "mended"],
+        ["dlq", "replay", "--to", "mended", "--name", "again", "--dry-run"],
+        ["sql", "SELECT max(offset) FROM append"],
+        ["table", "append", "--out", work / "table"],
+    ]  # fmt: skip
+    with Stage("ui", out=io.StringIO()) as stage:
         broker = stage.serve().addresses["kafka"]
         fill(broker, "append", RECORDS_PER_TASK * CORES, value=bytes(MIB - 1024), batch=1)
         fill(broker, "dead_letter", LETTERS, value=b"letter", batch=5_000)
-        conf = {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "true",
-            "spark.ui.port": "0",
-            "spark.driver.extraJavaOptions": JAVA,
-            "spark.executor.extraJavaOptions": JAVA,
-        }
-        dest = ["--dest", str(tmp_path / "archive")]
-        commands = [
-            ["archive", "create", "append", "--cut", *dest, "--bundle-records", BUNDLE_RECORDS],
-            ["audit", "append"],
-            ["dlq", "replay", "--to", "mended"],
-            ["dlq", "replay", "--to", "mended", "--name", "again", "--dry-run"],
-            ["sql", "SELECT max(offset) FROM append"],
-            ["table", "append", "--out", str(tmp_path / "table")],
-        ]
-        told = [json.dumps(conf), json.dumps([[*map(str, words)] for words in commands])]
-        driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, broker, cluster.url, *told],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-    assert driver.returncode == 0, driver.stderr[-3000:]
-    return json.loads(driver.stdout.splitlines()[-1])
+        with driver_on(work, broker, commands) as driver:
+            printed, _ = driver.communicate(timeout=500)
+    assert driver.returncode == 0, (work / "driver.log").read_text()[-3000:]
+    return json.loads(printed.splitlines()[-1])
 
 
 def tasks_of(ui, label):
@@ -117,7 +134,7 @@ def tasks_of(ui, label):
 
 
 def test_the_cluster_s_cores_are_known_before_the_first_job_is_planned(ui):
-    """A session is ready before its executors are; Spark then counts two cores."""
+    """A session is ready before its executors are, and Spark counts two cores then."""
     assert ui["at_once"] == CORES
 
 

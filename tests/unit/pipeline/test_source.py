@@ -17,7 +17,9 @@ from datetime import UTC, datetime
 
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
+    DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -408,3 +410,10 @@ def test_offsets_said_as_options_narrow_what_is_planned(data, log):
     assert source(data, fromOffset="60", beforeOffset="900").reader(OFFSET).partitions() == []
     with pytest.raises(InvalidOption, match="fromOffset"):
         source(data, fromOffset="13").streamReader(OFFSET)
+
+
+def test_spark_asks_a_python_source_neither_for_a_description_nor_for_metrics():
+    """docs/spark.md says so; when Spark offers a method for one of them, ours should have it."""
+    kinds = (DataSource, DataSourceReader, DataSourceStreamReader)
+    offered = {name.lower() for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    assert not {name for name in offered if "metric" in name or "descri" in name}
