@@ -190,6 +190,8 @@ def test_starting_and_ending_options_bound_a_batch(data, log):
     """By offset and by time."""
     by_offset = source(data, startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":9}}')
     assert offsets(collect(by_offset.reader(OFFSET))) == [7, 8]
+    at_end = source(data, startingOffsets='{"t":{"0":60}}')
+    assert at_end.reader(OFFSET).partitions() == [], "the end is where the next record will be"
     times = {"startingTimestamp": str(START_MS + 5000), "endingTimestamp": str(START_MS + 8000)}
     assert offsets(collect(source(data, **times).reader(OFFSET))) == [5, 6, 7]
 
@@ -355,13 +357,14 @@ def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
     assert "source.data_lost t-0: " in caplog.text
 
 
-def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data, log):
+def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data, log, caplog):
     """Only a new query asks for its beginning; a checkpoint's losses are told by the batch."""
     log.reclaim(0, purge=True)
     said = {"startingOffsets": '{"t":{"0":5}}'}
     with pytest.raises(OffsetOutOfRange, match="20 to 60"):
         streaming(data, **said).initialOffset()
     assert streaming(data, failOnDataLoss="false", **said).initialOffset() == at(20)
+    assert "source.data_lost t-0: startingOffsets is 5" in caplog.text
 
 
 def test_a_reclaim_after_planning_does_not_hurt(data, log):

@@ -1,6 +1,7 @@
 """Batches fit the topic they are staged for, whatever the codec; what cannot fit is named."""
 
 import os
+import random
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.errors import BatchTooLarge
 from cordwood.model import Codec, Header, Record
 from cordwood.pipeline.broker import Target
-from cordwood.pipeline.targets import Targets, encode_fitting
+from cordwood.pipeline.targets import Targets, _halved, encode_fitting
 
 
 def columns_of(records):
@@ -36,6 +37,20 @@ def test_every_batch_fits_and_every_record_is_there(rows, codec, bytes_max):
         found += decode_batch(data, position)
         position += header.size_bytes
     assert found == records
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_batches_fit_to_the_byte_whatever_the_limit_is(codec):
+    """From the size of the largest record alone to that of all together."""
+    noise = random.Random(3)
+    records = [Record(i, i, b"k", noise.randbytes(60 + 30 * i)) for i in range(5)]
+    alone = max(len(encode_batch([record], codec=codec)) for record in records)
+    together = len(encode_batch(records, codec=codec))
+    for bytes_max in range(alone, together + 1):
+        data = encode_fitting(columns_of(records), codec, "t", bytes_max)
+        assert sum(header.count for header in check_batches(data, bytes_max)) == 5
+        pieces = _halved(columns_of(records), codec, "t", bytes_max)
+        assert max(map(len, pieces)) <= bytes_max
 
 
 def test_a_record_that_fits_no_batch_is_named_with_its_size_topic_and_setting():
