@@ -190,6 +190,7 @@ def test_only_the_columns_a_statement_uses_are_decoded(spark, text, columns):
         "select identifier('key_' || 'text') from t",
         "select offset, count(*) over w from t window w as (partition by key_text)",
         "select * from (select topic, key from t) pivot (count(1) for topic in ('t'))",
+        "create temporary view v as select key_text from t",
     ],
 )
 def test_all_columns_are_decoded_when_it_cannot_be_told(spark, text):
