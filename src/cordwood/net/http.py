@@ -66,6 +66,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body = bytearray()
         self._is_first = True
         self._is_head = False
+        self._has_ended = False  # the peer sends no more
         self._lingering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +98,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it asked is answered all the same."""
+        self._has_ended = True
         if self._lingering:
             return False
         self._http.receive_data(b"")
@@ -259,7 +261,7 @@ class HttpProtocol(asyncio.Protocol):
             self._send(link, answer, ("connection", "close"))
         loop = asyncio.get_running_loop()
         self._lingering = loop.call_later(LINGER_S, link.transport.abort)
-        if self._http.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
+        if self._has_ended or self._http.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
             link.transport.close()
         elif link.transport.can_write_eof():
             link.transport.write_eof()

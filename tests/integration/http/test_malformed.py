@@ -14,9 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from cordwood.net import http as listener
 from cordwood.net.http import BODY_BYTES_MAX, HEADERS_BYTES_MAX
 from cordwood.testing import Broker
-from support.lines import Wire, is_blocked
+from support.lines import Wire, is_blocked, until
 
 HOST = b"Host: localhost\r\n"
 JSON = HOST + b"Content-Type: application/json\r\n"
@@ -185,3 +186,12 @@ def test_what_is_sent_ahead_of_an_answer_is_not_read_without_end(broker, monkeyp
     finally:
         broker.run(release)
         wire.reset()
+
+
+@pytest.mark.parametrize("data", [b"G", b"nonsense\r\n\r\n", STAGE + BYTES + CHUNKED + b"5\r\nab"])
+def test_a_peer_that_sends_no_more_is_not_waited_for(broker, monkeypatch, data):
+    """Once it is refused, nothing of it is left to come: its place is free at once."""
+    monkeypatch.setattr(listener, "LINGER_S", 3600)
+    with Wire(broker.http) as wire:
+        assert wire.send(data).end().rest().startswith(b"HTTP/1.1 400 ")
+        until(lambda: not broker.service.server.doors["http"].links, "its place is free")
