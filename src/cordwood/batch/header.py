@@ -159,8 +159,10 @@ def crc32c(data: Buffer) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
     # The library takes read-only bytes alone; one copy at memory speed is cheaper than any detour.
     # It keeps the GIL: a large batch goes in pieces, between which other threads have their turn.
+    crc: int
     if len(data) <= _CRC_PIECE_BYTES:
-        return int(google_crc32c.value(data if type(data) is bytes else bytes(data)))
+        crc = google_crc32c.value(data if type(data) is bytes else bytes(data))
+        return crc
     view, crc = memoryview(data), 0
     for start in range(0, len(view), _CRC_PIECE_BYTES):
         crc = google_crc32c.extend(crc, bytes(view[start : start + _CRC_PIECE_BYTES]))

@@ -186,7 +186,9 @@ class ProduceDesk:
         strict: bool = True,
         is_key_checked: bool = False,
     ) -> None:
-        records = sum(header.count for header in headers)
+        records = 0
+        for header in headers:
+            records += header.count
         append = Append(partition, data, headers, records, done, hold=hold, strict=strict)
         append.is_key_checked = is_key_checked
         self._writer.submit(append)

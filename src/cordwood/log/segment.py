@@ -463,36 +463,39 @@ class Segment:
         """
         is_dense = most < self.end_offset
         end, first_offset, next_offset = 0, -1, self.base_offset
-        before = 0, -1  # where the run ended before the last batch was added to it
-        segment_end = self.end_offset
-        while end + HEADER_BYTES <= len(data):
+        before_end, before_offset = 0, -1  # where the run ended before its last batch
+        segment_end, data_bytes = self.end_offset, len(data)
+        headers_end = data_bytes - HEADER_BYTES
+        while end <= headers_end:  # a hot loop: no name is looked up in it that need not be
             base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
             size_bytes = LOG_OVERHEAD + length
             if magic != MAGIC or size_bytes < HEADER_BYTES:
                 if end:
                     break
                 raise self.corruption("no batch there", position)
-            if not next_offset <= base_offset <= base_offset + delta < segment_end or (
+            following = base_offset + delta + 1
+            if not next_offset <= base_offset < following <= segment_end or (
                 is_dense and base_offset > most
             ):
-                if base_offset < next_offset:
-                    end, next_offset = before  # either of the two may be the one that lies
+                if base_offset < next_offset:  # either of the two may be the one that lies
+                    end, next_offset = before_end, before_offset
                 if end:
                     break
                 raise self._misplaced(position, base_offset, next_offset)
             if base_offset >= end_offset:
                 return Run(_front(data, end), first_offset, next_offset) if end else None
-            if end + size_bytes > len(data):
+            batch_end = end + size_bytes
+            if batch_end > data_bytes:
                 break
-            if crc32c(data[end + CRC_START : end + size_bytes]) != crc:
+            if crc32c(data[end + CRC_START : batch_end]) != crc:
                 if end:
                     break
                 raise self.corruption("the batch does not match its checksum", position)
-            before = end, next_offset
+            before_end, before_offset = end, next_offset
             if not end:
                 first_offset = base_offset
-            end += size_bytes
-            most = next_offset = base_offset + delta + 1
+            end, most = batch_end, following
+            next_offset = following
         if not end:
             raise self.corruption("the file ends in this batch", position)
         return Run(_front(data, end), first_offset, next_offset)

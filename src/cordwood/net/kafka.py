@@ -29,7 +29,7 @@ from cordwood.config import KIB
 from cordwood.decide.request_memory import RequestMemory
 from cordwood.errors import CordwoodError, ProtocolError
 from cordwood.net.server import Door, Link, parse_address
-from cordwood.wire.kafka.connection import NEED_DATA, KafkaConnection, is_reserved
+from cordwood.wire.kafka.connection import NEED_DATA, UNRESERVED_BYTES_MAX, KafkaConnection
 from cordwood.wire.kafka.frames import (
     Request,
     Unsupported,
@@ -134,10 +134,10 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     def _take_requests(self, link: Link) -> None:
         """Begin what is whole, and read on while there is room for more."""
         try:
-            while (request := self._frames.next_request()) is not NEED_DATA:
-                assert isinstance(request, Request | Unsupported)
-                size_bytes = self._frames.frame_bytes
-                if is_reserved(size_bytes):
+            frames = self._frames
+            while (request := frames.next_request()) is not NEED_DATA:
+                size_bytes = frames.frame_bytes
+                if size_bytes > UNRESERVED_BYTES_MAX:
                     self._memory.completed(self, size_bytes)
                 else:
                     self._memory.hold(size_bytes)

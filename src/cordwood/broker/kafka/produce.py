@@ -139,7 +139,9 @@ class _Answers:
         self.future = asyncio.get_running_loop().create_future()
         self._request = request
         self._found: dict[tuple[int, int], ProducedPartition] = {}  # by place
-        count = sum(len(topic.partitions) for topic in request.topics)
+        count = 0
+        for topic in request.topics:  # a generator would cost more than most requests' one topic
+            count += len(topic.partitions)
         self.is_large = len(request.topics) + count > TURN_ITEMS
         self._missing = 1 + count
 

@@ -40,6 +40,8 @@ LARGE_GROWTH: Final = 4
 _PREFIX: Final = Struct(">i")
 _KEY: Final = Struct(">h")
 PREFIX_BYTES: Final = _PREFIX.size
+# A larger frame had its room ``reserve``d; one as small passed through the inbox.
+UNRESERVED_BYTES_MAX: Final = INBOX_BYTES - PREFIX_BYTES
 
 
 class NeedData(Enum):
@@ -147,7 +149,7 @@ class KafkaConnection:
             if first + length <= self._end:
                 self._frames.append(memoryview(bytearray(self._inbox[first : first + length])))
                 self._start = first + length
-            elif PREFIX_BYTES + length > INBOX_BYTES:
+            elif length > UNRESERVED_BYTES_MAX:
                 if length > CONTROL_BYTES_MAX and not self._is_produce(first):
                     break
                 if not self._reserve(_first_room(length)):
@@ -221,8 +223,3 @@ class KafkaConnection:
 def _first_room(length: int) -> int:
     """What a frame too big for the inbox gets at once."""
     return length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST
-
-
-def is_reserved(frame_bytes: int) -> bool:
-    """Whether ``reserve`` was asked for a frame; else it passed through the inbox."""
-    return PREFIX_BYTES + frame_bytes > INBOX_BYTES
