@@ -2,14 +2,17 @@
 
 A broker over 10,000 one-partition topics is asked for as many things as ``request.elements.max``
 allows, by every API that takes arrays. The longest turn is given in CPU time of the loop's thread,
-which neighbours on the machine do not lengthen; the wall time beside it has them and the threads
-that decode and encode in it. ``PARTITIONS=1000`` chooses another size, ``ONLY=Metadata`` some
-requests.
+which other processes do not lengthen; the wall time beside it has them and the threads that decode
+and encode in it. On a virtual machine the CPU time has also what the host took from the guest in
+the middle of a turn: an empty loop showed single steps of 13 and 69 ms. So what can be asked again
+is asked ``REPEATS`` times, and the median is given: work of ours takes as long every time.
+``PARTITIONS=1000`` chooses another size, ``ONLY=Metadata`` some requests.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,6 +43,7 @@ ELEMENTS = BrokerConfig().request_elements_max - 10
 TOPIC = 2  # as a resource of settings
 COMMIT = "OffsetCommit"
 TXN = "bench"
+REPEATS = 3
 
 Request = tuple[Any, ...]
 
@@ -59,18 +63,31 @@ def measure(running: RunningBroker) -> Iterator[Row]:
     address = parse_address(running.addresses["kafka"])
     wire = KafkaConnection(address, client_id="bench", timeout_s=ANSWER_S, versions={})
     mine = wire.ask(x.InitProducerIdRequest(TXN, 60_000), x.InitProducerIdResponse)
-    for name, request in (large() | transactional(mine) | destructive()).items():
+    reading = large()
+    for name, request in (reading | transactional(mine) | destructive()).items():
         if ONLY and ONLY not in name:
             continue
-        running.stall()
-        started = time.perf_counter()
-        reply = wire.ask(request, tuple)
-        took_s = time.perf_counter() - started
-        wall_ms, cpu_ms = running.stall()
-        assert reply, name
-        note = f"{wall_ms:.0f} ms by the clock; answered in {took_s * 1e3:.0f} ms"
+        repeats = REPEATS if name in reading else 1
+        turns = [longest_turn(running, wire, request) for _ in range(repeats)]
+        cpu_ms, wall_ms, took_ms = (statistics.median(each) for each in zip(*turns, strict=True))
+        note = f"{wall_ms:.0f} ms by the clock; answered in {took_ms:.0f} ms"
+        if repeats > 1:
+            note += f"; at most {max(turns)[0]:.1f} ms of CPU"
         variant = f"{PARTITIONS} partitions"
         yield Row(f"longest turn, {variant}", name, cpu_ms, "ms of CPU", note)
+
+
+def longest_turn(
+    running: RunningBroker, wire: KafkaConnection, request: Request
+) -> tuple[float, float, float]:
+    """Of the loop while it answers: its CPU time, its wall time; and until the answer, in ms."""
+    running.stall()
+    started = time.perf_counter()
+    reply = wire.ask(request, tuple)
+    took_s = time.perf_counter() - started
+    wall_ms, cpu_ms = running.stall()
+    assert reply
+    return cpu_ms, wall_ms, took_s * 1e3
 
 
 def names(count: int) -> list[str]:
