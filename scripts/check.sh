@@ -31,6 +31,7 @@ lint() {
 disk=${TMPDIR:-/tmp}
 if is_usable; then parent=$memory; else parent=$disk; fi
 scratch=$(mktemp -d "$parent/cordwood-check.XXXXXX") || exit 1
+chmod 711 "$scratch"  # a test becomes another user, who must reach what it made below
 trap 'rm -rf "$scratch"' EXIT
 trap 'kill "$linting" 2>/dev/null; exit 130' INT TERM
 

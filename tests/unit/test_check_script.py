@@ -76,3 +76,10 @@ def test_files_of_tests_are_removed_and_disk_tests_have_a_disk(checkout: Path):
     in_memory = not used.startswith(str(checkout))
     assert disk == (str(checkout / "tmp") if in_memory else "")
     assert list((checkout / "tmp").iterdir()) == []
+
+
+def test_another_user_reaches_what_a_test_opens_to_him(checkout: Path):
+    """The directory above it may be passed through; what it holds cannot be listed."""
+    write(checkout, "pytest", 'ls -ld "$TMPDIR" >where')
+    assert check(checkout).returncode == 0
+    assert (checkout / "where").read_text().startswith("drwx--x--x")
