@@ -147,3 +147,24 @@ def test_a_query_is_forgotten_when_it_is_done_and_idle():
     assert plan_forget(records, 110, 10, 50) == []
     assert plan_forget(records, 111, 10, 50) == ["write"]
     assert plan_forget(records, 151, 10, 50) == ["write", "stream"]
+
+
+class CountedPart:
+    """Counts how often its size is asked for."""
+
+    asked = 0
+
+    @property
+    def size_bytes(self):
+        CountedPart.asked += 1
+        return 1
+
+
+def test_planning_appends_is_linear_in_the_parts():
+    """A run of small parts is not added up again for each of them."""
+    CountedPart.asked = 0
+    count = 1000
+    assert [len(run) for run in plan_appends([CountedPart() for _ in range(count)], count)] == [
+        count
+    ]
+    assert CountedPart.asked <= 2 * count

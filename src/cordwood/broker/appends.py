@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
-from cordwood.batch.header import SEQUENCE_MODULUS, parse_headers
+from cordwood.batch.header import SEQUENCE_MODULUS, BatchHeader, parse_headers
 from cordwood.broker import staged
 from cordwood.broker.produce import ProduceDesk
 from cordwood.broker.topics import TopicDesk
@@ -108,7 +108,7 @@ class StagedAppender:
     async def append(self, record: DeliveryRecord) -> Counter[str]:
         """Store what the log does not have yet; by topic, the records that were cancelled."""
         cancelled: Counter[str] = Counter()
-        chains = chains_of(record.parts)
+        chains = await self._in_background(chains_of, record.parts)
         await _all_of(self._append_chain(record, chain, cancelled) for chain in chains.values())
         for topic, records in cancelled.items():
             logger.warning(
@@ -119,7 +119,8 @@ class StagedAppender:
     async def pending(self, record: DeliveryRecord) -> Counter[TopicPartition]:
         """How many records of a delivery are not stored, by partition; of deleted topics none."""
         missing: Counter[TopicPartition] = Counter()
-        for tp, chain in chains_of(record.parts).items():
+        chains = await self._in_background(chains_of, record.parts)
+        for tp, chain in chains.items():
             partition = await self._opened(record, chain[0])
             if partition is None:
                 continue
@@ -152,17 +153,16 @@ class StagedAppender:
         if have is None:
             self._check_age(record, partition)
 
-        def prepared() -> memoryview:
+        def prepared() -> tuple[memoryview, list[BatchHeader]]:
             with self._staging.job(record.job) as files:
                 data = room.read(files, run)
             staged.stamp(data, record.producer_id, EPOCH, run[0].sequence)
-            return data
+            rest = staged.without_stored(data, have)
+            return rest, parse_headers(rest) if rest else []
 
-        data = await self._in_background(prepared)
-        rest = staged.without_stored(data, have)
+        rest, headers = await self._in_background(prepared)
         try:
-            if rest:
-                headers = parse_headers(rest)  # keys were looked for when it was accepted
+            if rest:  # its keys were checked when it was accepted
                 await self._produce.submit(
                     partition, rest, headers, strict=False, is_key_checked=True
                 )

@@ -34,7 +34,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -167,21 +167,22 @@ class Gate:
         """
         check_name(delivery.job, "job")
         await self._in_background(_check_files, delivery.parts)
-        task = asyncio.ensure_future(self._deliver(delivery))
+        targets = await self._in_background(_targets_of, delivery.parts)
+        task = asyncio.ensure_future(self._deliver(delivery, targets))
         self._under_way[task] = delivery.job
         task.add_done_callback(self._under_way.pop)
         return await asyncio.shield(task)
 
-    async def _deliver(self, delivery: Delivery) -> bool:
+    async def _deliver(self, delivery: Delivery, targets: Mapping[str, str]) -> bool:
         async with self._turn(delivery.query):
             last = await self._in_meta(self._registry.get, delivery.query)
             if last is not None and not last.is_done:
                 last = await self._finish_earlier(delivery, last)
-            targets = {part.topic for part in delivery.parts}
             earlier = set() if last is None else set(last.topics)
-            ids = {name: self._topic_id(name) for name in targets | earlier}
+            names = set(targets)
+            ids = {name: self._topic_id(name) for name in names | earlier}
             moves_cursors = bool(delivery.cursors)
-            plan = plan_delivery(last, delivery.batch, targets, ids, moves_cursors=moves_cursors)
+            plan = plan_delivery(last, delivery.batch, names, ids, moves_cursors=moves_cursors)
             if plan.due is Due.STALE:
                 assert last is not None, "a batch is older than another"
                 raise StaleDelivery(
@@ -191,8 +192,11 @@ class Gate:
             if plan.due is Due.REPEAT:
                 await self._forget(delivery.job)
                 return False
-            parts = [part for part in delivery.parts if part.topic in plan.topics]
-            record = await self._accept(delivery._replace(parts=parts), last)
+            if plan.topics != names:
+                wanted = await self._in_background(_parts_for, delivery.parts, plan.topics)
+                delivery = delivery._replace(parts=wanted)
+                targets = {name: targets[name] for name in plan.topics}
+            record = await self._accept(delivery, targets, last)
             await self._finish(delivery.query, record)
             return True
 
@@ -245,10 +249,12 @@ class Gate:
             except Exception as error:  # noqa: BLE001 - whatever it is, the start goes on
                 self._quarantine(query, error)
 
-    async def _accept(self, delivery: Delivery, last: DeliveryRecord | None) -> DeliveryRecord:
+    async def _accept(
+        self, delivery: Delivery, targets: Mapping[str, str], last: DeliveryRecord | None
+    ) -> DeliveryRecord:
         """Number the parts and write the delivery down; it happens from here on."""
         await self._check_cursors(delivery.cursors)
-        topics = await self._resolve(delivery)
+        topics = await self._resolve(delivery, targets)
         earlier = {} if last is None else dict(last.topics)
         known = {name: self._topic_id(name) for name in earlier}
         kept = {name: topic_id for name, topic_id in earlier.items() if known[name] == topic_id}
@@ -273,9 +279,9 @@ class Gate:
         self._promised[delivery.query] = delivery.job
         return record
 
-    async def _resolve(self, delivery: Delivery) -> dict[str, str]:
+    async def _resolve(self, delivery: Delivery, targets: Mapping[str, str]) -> dict[str, str]:
         """The topics a delivery names, by id, created on sight; raises if one was recreated."""
-        expected = {part.topic: part.topic_id for part in delivery.parts if part.topic_id}
+        expected = {name: topic_id for name, topic_id in targets.items() if topic_id}
         for name, topic_id in {**expected, **delivery.sources}.items():
             if self._topic_id(name) != topic_id:
                 raise StaleDelivery(
@@ -283,7 +289,7 @@ class Gate:
                     f"query {delivery.query} was planned; run it again"
                 )
         topics = {}
-        for name in {part.topic for part in delivery.parts}:
+        for name in targets:
             topics[name] = (await self._topics.ensure(name, explicit=True)).id
         for where in delivery.cursors:
             topics[where.topic] = self._topics.get(where.topic).id
@@ -508,3 +514,18 @@ def _check_files(parts: Iterable[Part]) -> None:
     """Raise ``RequestError`` for a name that could lead elsewhere, or a file without its hash."""
     for part in parts:
         check_sha256(part.sha256, check_name(part.file, "file"))
+
+
+# A delivery may have 100,000 parts: what walks over all of them runs beside the event loop.
+
+
+def _targets_of(parts: Iterable[Part]) -> dict[str, str]:
+    """The topics of the parts, and the ids their query knows them by, empty for none."""
+    targets: dict[str, str] = {}
+    for part in parts:
+        targets[part.topic] = part.topic_id or targets.get(part.topic, "")
+    return targets
+
+
+def _parts_for(parts: Iterable[Part], topics: Container[str]) -> list[Part]:
+    return [part for part in parts if part.topic in topics]

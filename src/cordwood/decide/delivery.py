@@ -161,11 +161,13 @@ def numbers_left(record: DeliveryRecord, topics: Mapping[str, str]) -> dict[str,
 def plan_appends(chain: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
     """A partition's parts in runs of about so many bytes, one part at least."""
     run: list[Part] = []
+    run_bytes = 0
     for part in chain:
-        if run and sum(each.size_bytes for each in run) + part.size_bytes > bytes_max:
+        if run and run_bytes + part.size_bytes > bytes_max:
             yield run
-            run = []
+            run, run_bytes = [], 0
         run.append(part)
+        run_bytes += part.size_bytes
     if run:
         yield run
 

@@ -89,6 +89,7 @@ def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.defaultJavaOptions": JAVA,
+        "spark.python.authenticate.socketTimeout": "10m",
         "spark.ui.enabled": "false",
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]

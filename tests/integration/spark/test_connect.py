@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from cordwood.client import Producer
+from cordwood.pipeline.worker_site import search_path
 from cordwood.scenario.cluster import open_connect_server
 from cordwood.scenario.pipeline import START_S, Driver, routed
 from cordwood.scenario.stage import Stage, read_all, wait_until
@@ -45,6 +47,12 @@ print(json.dumps({
 }))
 spark.stop()
 """
+
+
+@pytest.fixture(autouse=True)
+def started_as_documented(monkeypatch):
+    """docs/spark.md: a server's streaming workers start in time on a busy machine only this way."""
+    monkeypatch.setenv("PYTHONPATH", search_path(os.environ.get("PYTHONPATH")))
 
 
 def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):

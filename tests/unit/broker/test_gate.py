@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -50,6 +51,46 @@ def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
     assert words(broker, "b") == ["3"]
     assert cursor(broker) == 10
     assert staged(broker) == []
+
+
+class WatchedParts(list):
+    """Notes on which threads it is walked over."""
+
+    def __init__(self, parts, threads):
+        super().__init__(parts)
+        self._threads = threads
+
+    def __iter__(self):
+        self._threads.add(threading.get_ident())
+        return super().__iter__()
+
+
+def test_no_walk_over_all_parts_runs_on_the_event_loop(broker, monkeypatch):
+    """A delivery may have 100,000 parts, and others wait for the loop."""
+    threads: set[int] = set()
+    loop_thread = broker.run(current_thread)
+    stage(broker, "job", x="1 2", y="3", z="4")
+    plain = hashed(broker, a_delivery())
+    for name in ("chains_of", "parse_headers"):
+        watched = on_thread(getattr(appends_module, name), threads)
+        monkeypatch.setattr(appends_module, name, watched)
+    delivery = plain._replace(parts=WatchedParts(plain.parts, threads))
+    assert broker.run(lambda: gate_of(broker).deliver(delivery))
+    assert threads
+    assert loop_thread not in threads
+    assert words(broker, "a") == ["1", "2", "4"]
+
+
+async def current_thread():
+    return threading.get_ident()
+
+
+def on_thread(act, threads):
+    def noted(*arguments):
+        threads.add(threading.get_ident())
+        return act(*arguments)
+
+    return noted
 
 
 def test_a_batch_that_comes_again_changes_nothing(broker):
