@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.compaction import STEP, Watch, embedded_spark, fill
 from bench.rows import Row
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_ARCHIVE", "3000000"))
 BUNDLE_BYTES = 32 << 20  # enough bundles for two cores
@@ -32,28 +32,30 @@ def run() -> Iterator[Row]:
 
 def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
     """Both ways of one topic."""
-    from cordwood.client.storage import open_depot
-    from cordwood.pipeline.archive import Request, create_archive
-    from cordwood.pipeline.broker import BrokerApi, Where
-    from cordwood.pipeline.restore import restore_archive
-    from cordwood.pipeline.shelf import list_shelves
+    from cordwood.client.storage import open_storage
+    from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+    from cordwood.pipeline.archive.restore import restore_archive
+    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 
     work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
     variant = "with lines" if lines else "without lines"
-    request = Request(topic="bench", bundle_bytes=BUNDLE_BYTES, lines=lines)
+    request = ArchiveRequest(topic="bench", bundle_bytes=BUNDLE_BYTES, lines=lines)
     try:
         fill(work / "data", records)
-        depot = open_depot(str(work / "archive"))
+        storage = open_storage(str(work / "archive"))
         broker = Child(work / "data", {"durability": "os"})
-        where = Where(broker.addresses["kafka"])
+        where = BrokerAddress(broker.addresses["kafka"])
         try:
             with closing(BrokerApi(where)) as api:
-                create = lambda: create_archive(spark, api, where, depot, request)  # noqa: E731
+                create = lambda: create_archive(spark, api, where, storage, request)  # noqa: E731
                 rows = [timed("archive", variant, broker, create, records)]
-                size_bytes = sum(entry.size_bytes for entry in list_shelves(depot)[0].entries())
-                shelf = list_shelves(depot)[0]
+                size_bytes = sum(
+                    entry.size_bytes for entry in list_topic_archives(storage)[0].entries()
+                )
+                topic_archive = list_topic_archives(storage)[0]
                 restore = lambda: restore_archive(  # noqa: E731
-                    spark, api, where, shelf, to="back", at_ms=None
+                    spark, api, where, topic_archive, to="back", at_ms=None
                 )
                 rows.append(timed("restore", variant, broker, restore, records))
         finally:

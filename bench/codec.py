@@ -23,9 +23,9 @@ from bench.rows import Row
 from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batch, wanted_columns
 from cordwood.batch.columns import decode_columns, encode_columns
 from cordwood.batch.header import check_batches, parse_header
-from cordwood.batch.lines import LineProducer, encode_lines, encode_lines_plain, warm
+from cordwood.batch.header_table import walk_batches
+from cordwood.batch.lines import LineProducer, encode_lines, encode_lines_plain, load_kernels
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.batch.table import walk_batches
 from cordwood.batch.validation import check_body
 from cordwood.model import Codec, Record
 
@@ -190,8 +190,8 @@ def byte_rows(records: list[Record]) -> Iterator[Row]:
 def warm_seconds() -> float:
     """Importing and loading all kernels from numba's cache, in a process of its own."""
     program = (
-        "import time; start = time.perf_counter(); from cordwood.batch import warmth; "
-        "warmth.warm(); print(time.perf_counter() - start)"
+        "import time; start = time.perf_counter(); from cordwood.batch.kernels import loader; "
+        "loader.load_kernels(); print(time.perf_counter() - start)"
     )
     runs = [subprocess.check_output([sys.executable, "-c", program]) for _ in range(3)]
     return min(float(run) for run in runs)
@@ -199,7 +199,7 @@ def warm_seconds() -> float:
 
 def run() -> list[Row]:
     """All of it."""
-    warm()
+    load_kernels()
     records = records_of(RECORDS)
     rows = [
         Row(workload, variant, per_second(count, call), "records/s")

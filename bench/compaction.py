@@ -28,10 +28,10 @@ from cordwood.client.http import HttpClient
 from cordwood.clock import SystemClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
-from cordwood.log.files import Files
-from cordwood.log.store import Store
+from cordwood.lab.scenarios.stage import Child
+from cordwood.log.files.disk import Files
+from cordwood.log.lifecycle.store import Store
 from cordwood.model import TopicPartition
-from cordwood.scenario.stage import Child
 
 DEFAULT_SIZES = "1000000,10000000,30000000"
 SIZES = [int(n) for n in os.environ.get("CORDWOOD_BENCH_COMPACTION", DEFAULT_SIZES).split(",")]
@@ -83,8 +83,8 @@ def measure(spark: Any, records: int) -> list[Row]:
 
 def compact(spark: Any, data: Path, variant: str) -> Row:
     """One pass, as a row."""
-    from cordwood.pipeline.compact import on_spark, run_due
-    from cordwood.pipeline.session import parallelism
+    from cordwood.pipeline.compact.job import on_spark, run_due
+    from cordwood.pipeline.runtime.session import parallelism
 
     log_bytes = sum(path.stat().st_size for path in (data / "bench-0").glob("*.log"))
     broker = Child(data, {"durability": "os"})

@@ -27,7 +27,7 @@ from bench.peers.contestants import Kafka, Level, Server
 from bench.peers.provide import Missing
 from bench.rows import Row
 from cordwood.batch.columns import decode_columns
-from cordwood.batch.table import Longs
+from cordwood.batch.header_table import Longs
 
 SIZES = [
     int(size)

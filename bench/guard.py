@@ -113,14 +113,14 @@ def paths() -> Iterator[dict[str, Callable[[], object]]]:
     """The hot paths, ready to be called again and again."""
     from bench.codec import NOW_MS, batches_of, lines_of, records_of
     from bench.log import a_batch, opened
-    from cordwood.batch import warmth
     from cordwood.batch.columns import decode_columns
     from cordwood.batch.header import check_batches, parse_header
+    from cordwood.batch.kernels import loader
     from cordwood.batch.lines import encode_lines
     from cordwood.batch.validation import check_body
     from cordwood.config import TopicConfig
 
-    warmth.warm()
+    loader.load_kernels()
     lines, segment = lines_of(2_000), batches_of(records_of(2_000))  # small enough for the caches
     batch = a_batch(1_000)
     headers = [parse_header(batch)]

@@ -1,4 +1,4 @@
-"""The Kafka door with librdkafka: produce, fetch, the wait for an ack, the cost of idle consumers.
+"""The Kafka listener with librdkafka: produce, fetch, ack latency, the cost of idle consumers.
 
 The broker is a process of its own. Client and broker share the machine, and one Python client
 thread is often the slower end; so each rate stands beside the CPU seconds the broker spent on a
@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers import rdkafka
 from bench.rows import Row
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 
 SIZES = {100: 400_000, 1024: 150_000}  # bytes of a record → how many of them
 CASES = [("1", "none"), ("all", "none"), ("1", "lz4"), ("all", "lz4")]

@@ -10,10 +10,10 @@ import timeit
 from collections.abc import Callable, Iterator
 
 from bench.rows import Row
-from cordwood.wire.kafka.codec import decode, encode
-from cordwood.wire.kafka.connection import KafkaConnection
-from cordwood.wire.kafka.frames import Request, encode_request, encode_response
-from cordwood.wire.kafka.messages import fetch, groups, metadata, produce
+from cordwood.protocol.kafka.codec import decode, encode
+from cordwood.protocol.kafka.connection import KafkaConnection
+from cordwood.protocol.kafka.frames import Request, encode_request, encode_response
+from cordwood.protocol.kafka.messages import fetch, groups, metadata, produce
 
 REPEATS = 7
 SECONDS_PER_REPEAT = 0.05

@@ -23,19 +23,19 @@ from bench.partitions import ANSWER_S, RunningBroker, broker, build, topic
 from bench.rows import Row
 from cordwood.batch.records import encode_batch
 from cordwood.client.effects import parse_address
-from cordwood.client.kafka_wire import KafkaConnection
+from cordwood.client.kafka_connection import ClientConnection
 from cordwood.config import MIB, BrokerConfig
 from cordwood.model import Record
-from cordwood.wire.kafka.messages import commits as c
-from cordwood.wire.kafka.messages import configs as f
-from cordwood.wire.kafka.messages import fetch as fe
-from cordwood.wire.kafka.messages import groups as g
-from cordwood.wire.kafka.messages import metadata as m
-from cordwood.wire.kafka.messages import offsets as o
-from cordwood.wire.kafka.messages import placement as p
-from cordwood.wire.kafka.messages import produce as pr
-from cordwood.wire.kafka.messages import topics as t
-from cordwood.wire.kafka.messages import transactions as x
+from cordwood.protocol.kafka.messages import commits as c
+from cordwood.protocol.kafka.messages import configs as f
+from cordwood.protocol.kafka.messages import fetch as fe
+from cordwood.protocol.kafka.messages import groups as g
+from cordwood.protocol.kafka.messages import metadata as m
+from cordwood.protocol.kafka.messages import offsets as o
+from cordwood.protocol.kafka.messages import placement as p
+from cordwood.protocol.kafka.messages import produce as pr
+from cordwood.protocol.kafka.messages import topics as t
+from cordwood.protocol.kafka.messages import transactions as x
 
 PARTITIONS = int(os.environ.get("PARTITIONS", "10000").split(",")[-1])
 ONLY = os.environ.get("ONLY", "")
@@ -61,7 +61,7 @@ def run() -> Iterator[Row]:
 def measure(running: RunningBroker) -> Iterator[Row]:
     """The longest turn of the loop during each of them."""
     address = parse_address(running.addresses["kafka"])
-    wire = KafkaConnection(address, client_id="bench", timeout_s=ANSWER_S, versions={})
+    wire = ClientConnection(address, client_id="bench", timeout_s=ANSWER_S, versions={})
     mine = wire.ask(x.InitProducerIdRequest(TXN, 60_000), x.InitProducerIdResponse)
     reading = large()
     for name, request in (reading | transactional(mine) | destructive()).items():
@@ -78,7 +78,7 @@ def measure(running: RunningBroker) -> Iterator[Row]:
 
 
 def longest_turn(
-    running: RunningBroker, wire: KafkaConnection, request: Request
+    running: RunningBroker, wire: ClientConnection, request: Request
 ) -> tuple[float, float, float]:
     """Of the loop while it answers: its CPU time, its wall time; and until the answer, in ms."""
     running.stall()

@@ -1,4 +1,4 @@
-"""The line doors: sustained ingest, ack latency, many small clients, first byte, memory.
+"""The line listeners: sustained ingest, ack latency, many small clients, first byte, memory.
 
 Every broker is a child process with settings a user could give it; the clients are other processes
 or this one. Besides the rate each ingest row notes the broker's CPU time per record, which says
@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from typing import NamedTuple, Self
 
 from bench.rows import Row
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "10"))
 LINE_BYTES = 100

@@ -24,8 +24,8 @@ from cordwood.batch.records import encode_batch
 from cordwood.clock import SystemClock
 from cordwood.config import MIB, TopicConfig
 from cordwood.decide.roll import RollReason
-from cordwood.log.files import Files
-from cordwood.log.partition import Partition
+from cordwood.log.files.disk import Files
+from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
 
 RECORD_BYTES = 100

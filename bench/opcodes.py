@@ -25,9 +25,9 @@ import cordwood
 from bench.peers import raw_fetch, rdkafka
 from bench.peers.client import connect
 from bench.peers.speech import SPEECHES, TOPIC
-from cordwood.batch import warmth
 from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batch, wanted_columns
 from cordwood.batch.columns import decode_columns
+from cordwood.batch.kernels import loader
 from cordwood.batch.records import encode_batch
 from cordwood.model import Record
 from cordwood.testing import Broker
@@ -73,7 +73,7 @@ class Opcodes:
 
 def count() -> dict[str, int]:
     """Instructions of each hot path."""
-    warmth.warm()
+    loader.load_kernels()
     return {**served(), **decoded()}
 
 
@@ -93,13 +93,13 @@ def served() -> dict[str, int]:
 
 def exchanges(broker: Broker, stack: ExitStack) -> Iterator[tuple[str, Callable[[], None]]]:
     """A request and the wait for its reply, by name."""
-    for name, door, speech, messages in (
+    for name, listener, speech, messages in (
         ("publish one line", "ingress", "line", 1),
         ("publish 2,000 lines", "ingress", "line", 2_000),
         ("produce one record", "kafka", "kafka", 1),
         ("produce a batch of 1,000", "kafka", "kafka batched", BATCH),
     ):
-        connection = stack.enter_context(connect(address(broker.address(door))))
+        connection = stack.enter_context(connect(address(broker.address(listener))))
         yield name, publisher(connection, speech, messages)
     yield f"publish one line from each of {CROWD} clients", crowd(broker, stack)
     yield "fetch 1 MiB", fetcher(stack.enter_context(connect(address(broker.kafka))))
@@ -123,10 +123,10 @@ def publisher(connection: socket.socket, speech_name: str, messages: int) -> Cal
 
 def crowd(broker: Broker, stack: ExitStack) -> Callable[[], None]:
     """They send while the loop is held: one turn finds all of their lines, in every run."""
-    door = address(broker.address("ingress"))
+    listener = address(broker.address("ingress"))
     clients = []
     for number in range(CROWD):
-        clients.append((stack.enter_context(connect(door)), SPEECHES["line"](CROWD + number)))
+        clients.append((stack.enter_context(connect(listener)), SPEECHES["line"](CROWD + number)))
         clients[-1][1].open(clients[-1][0])
     pool = stack.enter_context(ThreadPoolExecutor(1))
     sent = 0

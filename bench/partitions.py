@@ -32,11 +32,11 @@ from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.clock import SystemClock
 from cordwood.config import BrokerConfig
-from cordwood.log.files import Files
-from cordwood.log.store import Store
-from cordwood.log.topics import NewTopic
+from cordwood.log.files.disk import Files
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.lifecycle.topics import NewTopic
 from cordwood.model import Record, TopicPartition
-from cordwood.wire.kafka.messages.offsets import (
+from cordwood.protocol.kafka.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -224,7 +224,7 @@ class Heartbeat:
 
 def serve(data: str) -> None:
     """The child: what ``cordwood serve`` runs, with a heartbeat, until SIGTERM."""
-    from cordwood.net.service import run_service
+    from cordwood.server.service import run_service
 
     run_service(BrokerConfig(data=data, kafka=ANY, control=ANY, http=ANY, **OFF), on_ready)
 

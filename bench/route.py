@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.rows import Row
 from cordwood.client import Client
-from cordwood.scenario.pipeline import START_S, Driver, routed
-from cordwood.scenario.stage import Child, Stage, wait_until
+from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
+from cordwood.lab.scenarios.stage import Child, ScenarioRun, wait_until
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
 WARM = 100_000
@@ -30,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def run() -> Iterator[Row]:
-    with Stage("bench-route", out=io.StringIO()) as stage:
+    with ScenarioRun("bench-route", out=io.StringIO()) as stage:
         broker = stage.serve(durability="fsync")
         driver = Driver(stage, broker.addresses["kafka"], master="local[2]")
         try:

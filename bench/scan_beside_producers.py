@@ -27,7 +27,7 @@ import confluent_kafka
 from bench.peers import client, rdkafka
 from bench.peers.contestants import Least, Level, Server
 from bench.rows import Row
-from cordwood.scenario.stage import Child, Stage
+from cordwood.lab.scenarios.stage import Child, ScenarioRun
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "1000000"))
 MEASURE_S = 8.0
@@ -37,7 +37,7 @@ RANKS = {"scan": "normal", "scan, background": "background", "scan, polite": "id
 
 
 def run() -> Iterator[Row]:
-    with Stage("bench-beside", out=io.StringIO()) as stage:
+    with ScenarioRun("bench-beside", out=io.StringIO()) as stage:
         broker = stage.serve(durability="fsync")
         rdkafka.produce(broker.addresses["kafka"], SCANNED, 100, RECORDS, "all", "none")
         with Server(Least, Level.SYNCED) as server:

@@ -18,8 +18,8 @@ def prepare(spark: Any, data: str, columns: list[str], directory: Path) -> Calla
     """Decode a topic once, one file for each task our source would plan; makes DataFrames of it."""
     import pyarrow as pa
 
-    from cordwood.pipeline.options import parse_options
-    from cordwood.pipeline.source import TopicReader
+    from cordwood.pipeline.source.options import parse_options
+    from cordwood.pipeline.source.source import TopicReader
     from cordwood.spark import topic
 
     schema = topic(spark, "bench", path=data, columns=columns).schema

@@ -21,11 +21,11 @@ from bench import spark_floor
 from bench.rows import Row
 from cordwood.batch.columns import Columns, Spans, encode_columns, plan_batches
 from cordwood.batch.header import parse_header
-from cordwood.batch.table import Batches, walk_batches
-from cordwood.log.files import Files
-from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import FORMAT, Kind, encode_format, file_path
-from cordwood.log.marks import Marks, Published
+from cordwood.batch.header_table import HeaderTable, walk_batches
+from cordwood.log.files.disk import Files
+from cordwood.log.format.index import MemoryIndex
+from cordwood.log.format.layout import FORMAT, FileKind, encode_format, file_path
+from cordwood.log.read.published_offsets import Published, PublishedOffsets
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
 SEGMENTS = 10
@@ -107,8 +107,8 @@ def write_topic(data: Path) -> str:
     for base, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         write_segment(directory, base, end)
     active = int(bounds[-2])
-    size_bytes = file_path(directory, active, Kind.LOG).stat().st_size
-    marks = Marks(directory, Files())
+    size_bytes = file_path(directory, active, FileKind.LOG).stat().st_size
+    marks = PublishedOffsets(directory, Files())
     marks.publish(Published(0, RECORDS, RECORDS, active, size_bytes))
     marks.close()
     return str(data)
@@ -118,13 +118,13 @@ def write_segment(directory: Path, base: int, end: int) -> None:
     rng = np.random.default_rng(base)
     rows = make_rows(rng, base, end)
     log = encode_columns(rows, plan_batches(rows, batch_bytes=64 * 1024))
-    file_path(directory, base, Kind.LOG).write_bytes(log)
+    file_path(directory, base, FileKind.LOG).write_bytes(log)
     index = MemoryIndex(base, interval_bytes=4096)
     for position in walk_batches(log).batches.positions.tolist():
         index.add(parse_header(log, position), position)
     index.seal()
-    file_path(directory, base, Kind.INDEX).write_bytes(index.encode_offsets())
-    file_path(directory, base, Kind.TIMEINDEX).write_bytes(index.encode_times())
+    file_path(directory, base, FileKind.INDEX).write_bytes(index.encode_offsets())
+    file_path(directory, base, FileKind.TIMEINDEX).write_bytes(index.encode_times())
 
 
 def make_rows(rng: np.random.Generator, base: int, end: int) -> Columns:
@@ -134,7 +134,7 @@ def make_rows(rng: np.random.Generator, base: int, end: int) -> Columns:
     numbers = rng.integers(0, max(1, RECORDS // 10), count)
     keys = np.char.zfill(numbers.astype(str), KEY_BYTES).astype(f"S{KEY_BYTES}")
     return Columns(
-        batches=Batches.blank(0),
+        batches=HeaderTable.blank(0),
         batch_rows=np.zeros(0, np.int32),
         offsets=np.arange(base, end, dtype=np.int64),
         timestamps_ms=START_MS + np.arange(base, end, dtype=np.int64) // 100,

@@ -22,11 +22,12 @@ import typer
 from cordwood import config, errors
 from cordwood.broker.metrics import METRICS
 from cordwood.cli.app import app
-from cordwood.meta import keys
-from cordwood.net.api import http_routes
-from cordwood.pipeline import options, sink_options
-from cordwood.wire.kafka import schema
-from cordwood.wire.line import COMMANDS
+from cordwood.metadata import keys
+from cordwood.pipeline.sink import options as sink_options
+from cordwood.pipeline.source import options as source_options
+from cordwood.protocol.kafka import schema
+from cordwood.protocol.line import COMMANDS
+from cordwood.server.http_api import http_routes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
@@ -66,7 +67,7 @@ def kafka_apis() -> str:
 
 
 def line_commands() -> str:
-    """What the control door understands, as HELP says it."""
+    """What the control listener understands, as HELP says it."""
     lines = (
         [f"`{command.usage}`", f"`{command.reply}`", command.summary]
         for command in COMMANDS.values()
@@ -84,7 +85,7 @@ def metrics_table() -> str:
 
 
 def http_paths() -> str:
-    """Every path of the HTTP door, with its handler's first sentence."""
+    """Every path of the HTTP listener, with its handler's first sentence."""
     nobody = cast(Any, None)  # handlers are only looked at
     lines = (
         [method, f"`{path}`", f"`{route.takes}`" if route.takes else "", _sentences(route.about)]
@@ -107,7 +108,7 @@ def option_table(known: Mapping[str, str], refused: Mapping[str, str]) -> str:
 
 
 def commands() -> str:
-    """The whole tree of commands, each with its arguments and options."""
+    """The whole tree of commands, each with its arguments and source_options."""
     root = cast(Any, typer.main.get_command(app))
     parts: list[str] = []
     for name in root.list_commands(None):
@@ -165,7 +166,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "metrics": metrics_table,
     "http-paths": http_paths,
     "meta-keys": meta_keys,
-    "source-options": lambda: option_table(options.OPTIONS, options.REFUSED),
+    "source-options": lambda: option_table(source_options.OPTIONS, source_options.REFUSED),
     "sink-options": lambda: option_table(sink_options.OPTIONS, sink_options.REFUSED),
     "commands": commands,
     **import_module("bench.publish").BLOCKS,

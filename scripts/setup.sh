@@ -59,9 +59,9 @@ apt_install() {
 
 # Spark needs Java: the machine's, else pip's, else Debian's, else one sentence.
 provide_java() {
-    if $bin/python -m cordwood.pipeline.java >/dev/null 2>&1; then return; fi
+    if $bin/python -m cordwood.pipeline.runtime.java >/dev/null 2>&1; then return; fi
     ( install -e '.[jdk]' ) || apt_install openjdk-17-jre-headless || true
-    $bin/python -m cordwood.pipeline.java >/dev/null || die "Spark has no Java to run on, see above"
+    $bin/python -m cordwood.pipeline.runtime.java >/dev/null || die "Spark has no Java to run on, see above"
 }
 
 # Commands the tests use; without them tests are skipped and the end of the run names them.

@@ -110,7 +110,7 @@ def _prepare_spark() -> None:
     if find_spec("pyspark") is None:
         pytest.skip(f"{MISSING}pyspark (pip install cordwood[spark])")
     from cordwood.errors import ConfigError
-    from cordwood.pipeline.java import java_home
+    from cordwood.pipeline.runtime.java import java_home
 
     try:
         os.environ["JAVA_HOME"] = str(java_home())

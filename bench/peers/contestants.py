@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, Self
 from bench.peers import provide, rdkafka, talk
 from bench.peers.provide import Missing
 from bench.peers.speech import TOPIC
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 
 START_S = 60.0
 KERNELS_S = 4.0  # loaded from the cache in the background, after the first messages
@@ -207,9 +207,9 @@ class Cordwood:
         durability = "fsync" if self.level is Level.SYNCED else "os"
         child = Child(self.room.path / "data", {"durability": durability})
         self.room.processes.append(child._process)
-        for door, text in child.addresses.items():
+        for listener, text in child.addresses.items():
             host, port = text.rsplit(":", 1)
-            self.room.addresses[door] = (host, int(port))
+            self.room.addresses[listener] = (host, int(port))
         self.room.addresses["line"] = self.room.addresses["ingress"]
 
     def is_ready(self) -> bool:

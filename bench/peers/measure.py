@@ -39,7 +39,7 @@ class Measure(NamedTuple):
     value: float
     unit: str
     better: str = MORE
-    door: str = ""  # which of the server's protocols, where it has several
+    listener: str = ""  # which of the server's protocols, where it has several
     note: str = ""
 
 
@@ -64,9 +64,9 @@ Workload = Callable[[Visit], Iterator[Measure]]
 OwnWorkload = Callable[[type[Contestant], Level, Client, Scale], Iterator[Measure]]
 
 
-def percentiles(case: str, taken: list[float], door: str, note: str = "") -> Iterator[Measure]:
+def percentiles(case: str, taken: list[float], listener: str, note: str = "") -> Iterator[Measure]:
     """p50, p99 and p99.9 of milliseconds."""
     marks = statistics.quantiles(taken, n=1000, method="inclusive")
     for name, at in (("p50", 500), ("p99", 990), ("p99.9", 999)):
         said = note or f"{len(taken):,} samples a round"
-        yield Measure(f"{case}, {name}", marks[at - 1], "ms", LESS, door, said)
+        yield Measure(f"{case}, {name}", marks[at - 1], "ms", LESS, listener, said)

@@ -22,7 +22,7 @@ from bench.peers.provide import Missing
 from bench.peers.results import OURS, Result
 from bench.peers.workloads import OWN, RUNNING
 
-DOORS = {"line": "lines", "kafka": "Kafka"}
+LISTENERS = {"line": "lines", "kafka": "Kafka"}
 WARM_S = 1.0
 KERNELS_S = 60.0
 BLOCK_WARM_S = 0.012  # ours needs some 20 ms for a block without its kernels, less than 2 with them
@@ -40,7 +40,7 @@ class Run:
     failed: list[str] = field(default_factory=list)
 
     def add(self, workload: str, server: str, level: str, measure: Measure) -> None:
-        label = label_of(server, measure.door)
+        label = label_of(server, measure.listener)
         key = (workload, measure.case, label, level)
         result = self.results.setdefault(
             key,
@@ -50,10 +50,10 @@ class Run:
         result.values.append(measure.value)
 
 
-def label_of(server: str, door: str) -> str:
-    """Ours has two doors; which one was used is part of its name."""
+def label_of(server: str, listener: str) -> str:
+    """Ours has two listeners; which one was used is part of its name."""
     is_ours = server == OURS
-    return f"{server} ({DOORS[door]})" if is_ours and door in DOORS else server
+    return f"{server} ({LISTENERS[listener]})" if is_ours and listener in LISTENERS else server
 
 
 def run(names: Sequence[str], scale: Scale, seed: int) -> Run:
@@ -132,16 +132,18 @@ def warm(visit: Visit) -> None:
     """Until code is compiled and files are open: a server lives longer than its first seconds."""
     server, asking = visit.server, visit.client
     server.prepare()
-    for door in server.speeches:
-        if door == "raw lines":
+    for listener in server.speeches:
+        if listener == "raw lines":
             continue
-        address = server.addresses[door]
-        if door == "line":
-            arguments = (address, door, BLOCK_WARM_S, KERNELS_S)
+        address = server.addresses[listener]
+        if listener == "line":
+            arguments = (address, listener, BLOCK_WARM_S, KERNELS_S)
             if not asking.ask(client.until_quick, *arguments):
                 raise ValueError(f"{server.name} did not become warm in {KERNELS_S:.0f} s")
-        asking.ask(client.pump, address, "kafka batched" if door == "kafka" else door, WARM_S)
-        asking.ask(client.one_in_flight, address, door, WARM_S)
+        asking.ask(
+            client.pump, address, "kafka batched" if listener == "kafka" else listener, WARM_S
+        )
+        asking.ask(client.one_in_flight, address, listener, WARM_S)
     if visit.speaks_kafka:
         rdkafka.create(visit.bootstrap, ["warm"])
         asking.ask(rdkafka.produce, visit.bootstrap, "warm", 100, 300_000, "all", "none")

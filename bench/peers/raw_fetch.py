@@ -6,8 +6,8 @@ import struct
 import time
 
 from bench.peers.client import Address, Pumped, connect
-from cordwood.wire.kafka.frames import encode_request
-from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.kafka.frames import encode_request
+from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 VERSION = 4  # the first of batches as they lie on disk, the last without sessions
 MIB = 2**20

@@ -21,7 +21,7 @@ _ID = re.compile(rb"\r\n(\d+-\d+)\r\n")
 
 
 class LineReader:
-    """Our control door's SUBSCRIBE, and nameless lines."""
+    """Our control listener's SUBSCRIBE, and nameless lines."""
 
     def __init__(self, addresses: dict[str, Address], start: int) -> None:
         self._sending = connect(addresses["line"])
@@ -111,9 +111,9 @@ READERS: dict[str, Callable[[dict[str, Address], int], LineReader | RedisReader 
 }
 
 
-def replay(addresses: dict[str, Address], door: str, count: int) -> Pumped:
+def replay(addresses: dict[str, Address], listener: str, count: int) -> Pumped:
     """Read so many messages from the start of the log."""
-    reader = READERS[door](addresses, 0)
+    reader = READERS[listener](addresses, 0)
     began, cpu = time.perf_counter(), time.process_time()
     found = 0
     while found < count:
@@ -122,11 +122,11 @@ def replay(addresses: dict[str, Address], door: str, count: int) -> Pumped:
     return Pumped(found, time.perf_counter() - began, time.process_time() - cpu)
 
 
-def firsts(addresses: dict[str, Address], door: str, probes: int) -> list[float]:
+def firsts(addresses: dict[str, Address], listener: str, probes: int) -> list[float]:
     """Seconds from asking for everything from the start to the first bytes of it."""
     taken = []
     for _ in range(probes):
-        reader = READERS[door](addresses, 0)
+        reader = READERS[listener](addresses, 0)
         began = time.perf_counter()
         reader.ask()
         reader.receive()
@@ -134,9 +134,11 @@ def firsts(addresses: dict[str, Address], door: str, probes: int) -> list[float]
     return taken
 
 
-def end_to_end(addresses: dict[str, Address], door: str, start: int, seconds: float) -> list[float]:
+def end_to_end(
+    addresses: dict[str, Address], listener: str, start: int, seconds: float
+) -> list[float]:
     """Milliseconds from the send of a message until a waiting reader has it, one at a time."""
-    reader = READERS[door](addresses, start)
+    reader = READERS[listener](addresses, start)
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:

@@ -13,7 +13,7 @@ LOST = 1 - EVEN  # below it we say that we lose
 
 
 def ours_beside(peer: Result, results: Results) -> Result | None:
-    """Our result to compare a peer's with: same workload, case and level, by the like door."""
+    """Our result to compare a peer's with: same workload, case and level, by the like listener."""
     ours = (KAFKA, OURS) if peer.contestant == "Apache Kafka" else (LINES, OURS)
     for label in ours:
         found = results.get((peer.workload, peer.case, label, peer.level))

@@ -15,8 +15,8 @@ import numpy as np
 
 from cordwood.batch.records import encode_batch
 from cordwood.model import Record
-from cordwood.wire.kafka.frames import encode_request
-from cordwood.wire.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from cordwood.protocol.kafka.frames import encode_request
+from cordwood.protocol.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 MESSAGE_BYTES = 100
 HEAD = b"test.bench|1700000000000|"

@@ -13,7 +13,7 @@ TIMEOUT_S = 60.0
 
 
 def line(address: Address, command: str) -> str:
-    """One command of our control door, and its reply."""
+    """One command of our control listener, and its reply."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as asking:
         asking.sendall(command.encode() + b"\n")
         return asking.makefile("rb").readline().decode().strip()

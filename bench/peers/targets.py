@@ -121,12 +121,12 @@ TARGETS: tuple[Target, ...] = (
     ),
     *(
         Target(
-            f"first byte by {door}, 1,000,000 messages against 10,000",
+            f"first byte by {listener}, 1,000,000 messages against 10,000",
             ("replay", "first byte, 1,000,000 messages", label, CACHED),
             ("replay", "first byte, 10,000 messages", label, CACHED),
             high=1.5,
         )
-        for door, label in (("SUBSCRIBE FROM_START", LINES), ("librdkafka", KAFKA))
+        for listener, label in (("SUBSCRIBE FROM_START", LINES), ("librdkafka", KAFKA))
     ),
     Target(
         "start after kill -9, 1,000,000 messages against 10,000",

@@ -1,9 +1,10 @@
 """cordwood: a durable message log with Kafka's protocol and plain lines in front, Spark behind.
 
-The rooms, from the ground up: ``errors``, ``model``, ``config`` and ``clock`` are shared words;
-``batch`` is the record-batch layout; ``decide`` holds pure decisions; ``meta`` the small metadata
-store; ``log`` the segments on disk; ``wire`` the protocols without sockets. ``docs/tour.md`` walks
-the data's way through them.
+The packages, bottom up: ``errors``, ``model``, ``config`` and ``clock`` are shared by all;
+``batch`` is the record-batch layout; ``decide`` holds pure decisions; ``metadata`` the small
+metadata store; ``log`` the segments on disk; ``protocol`` the protocols without sockets;
+``broker`` the services; ``server`` the listeners; ``pipeline`` the Spark jobs. ``docs/tour.md``
+follows a record through them.
 """
 
 __version__ = "0.1.0"

@@ -224,7 +224,7 @@ class BrokerConfig:
     )
     ingress_buffer: int = setting(
         8192,
-        "Records that may wait between the ingress door and the writer (and 16 MiB of them).",
+        "Records that may wait between the ingress listener and the writer (and 16 MiB of them).",
         low=1,
     )
     line_bytes_max: int = setting(
@@ -256,7 +256,7 @@ class BrokerConfig:
         low=1 * MIB,
         high=256 * MIB,
     )
-    connections_max: int = setting(4096, "Connections a door accepts at once.", low=1)
+    connections_max: int = setting(4096, "Connections a listener accepts at once.", low=1)
     idle_timeout_ms: int = setting(
         10 * MINUTE_MS,
         "Close a connection that sent nothing whole for this long (a drip does not count). "

@@ -323,7 +323,7 @@ class BadHello(ProtocolError):
 
 
 class UnexpectedTls(ProtocolError):
-    """A TLS handshake arrived at a door that speaks plain text."""
+    """A TLS handshake arrived at a listener that speaks plain text."""
 
     name = "UNEXPECTED_TLS"
 

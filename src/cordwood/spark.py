@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from cordwood.pipeline.filters import ceil_ms, floor_ms
-from cordwood.pipeline.frames import ddl, parse_columns
-from cordwood.pipeline.offsets import parse_offsets
-from cordwood.pipeline.session import open_session, told_parallelism
+from cordwood.pipeline.runtime.session import open_session, told_parallelism
+from cordwood.pipeline.source.filters import ceil_ms, floor_ms
+from cordwood.pipeline.source.offsets import parse_offsets
+from cordwood.pipeline.source.schema import ddl, parse_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

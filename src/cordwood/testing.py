@@ -21,8 +21,8 @@ from typing import Any, Self, TypeVar
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, changed
 from cordwood.errors import ConfigError
-from cordwood.log.files import Files
-from cordwood.net.service import Service, new_event_loop
+from cordwood.log.files.disk import Files
+from cordwood.server.service import Service, new_event_loop
 
 T = TypeVar("T")
 
@@ -43,8 +43,8 @@ class Broker:
         """Name a data directory to keep it; ``durability="os"`` is quicker where it may be."""
         self._keep = data is not None
         self.data = Path(data or tempfile.mkdtemp(prefix="cordwood-"))
-        doors = dict.fromkeys(("kafka", "ingress", "control", "http"), ANY_PORT)
-        said = {**doors, **{name.replace("_", "."): value for name, value in settings.items()}}
+        listeners = dict.fromkeys(("kafka", "ingress", "control", "http"), ANY_PORT)
+        said = {**listeners, **{name.replace("_", "."): value for name, value in settings.items()}}
         self._config = changed(BrokerConfig(), {**said, "data": str(self.data)})
         self._clock = clock
         self._files = files
@@ -59,9 +59,9 @@ class Broker:
             raise ConfigError("the broker is not running; use it in a with block, or start() it")
         return self._service
 
-    def address(self, door: str) -> str:
-        """Where a door listens, as HOST:PORT."""
-        return self.service.addresses[door][0]
+    def address(self, listener: str) -> str:
+        """Where a listener listens, as HOST:PORT."""
+        return self.service.addresses[listener][0]
 
     @property
     def kafka(self) -> str:
@@ -84,7 +84,7 @@ class Broker:
         return self.address("http")
 
     def start(self) -> None:
-        """Start, and return when every door is open; raises what the start raised."""
+        """Start, and return when every listener is open; raises what the start raised."""
         assert self._thread is None, "already running"
         self._loop = new_event_loop()
         self._thread = threading.Thread(

@@ -4,6 +4,6 @@ Spark imports every module whose name starts with ``pyspark_`` and registers its
 Nothing else lives here.
 """
 
-from cordwood.pipeline.source import CordwoodSource as DefaultSource
+from cordwood.pipeline.source.source import CordwoodSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,4 +1,4 @@
-"""Writes ``lines/*.bin``: inputs the line doors were once asked to survive. Run it after a change.
+"""Writes ``lines/*.bin``: inputs that line listeners must survive. Run it after a change.
 
 Each file is one connection's bytes. They are kept as files so that any client can be fed them:
 ``nc -N 127.0.0.1 5673 < tests/corpus/lines/tls_hello.bin``.

@@ -23,8 +23,8 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.model import Header, Record
-from cordwood.wire.line import Framing, Where, encode_error, encode_records
-from cordwood.wire.line import commands as c
+from cordwood.protocol.line import Framing, StartPosition, encode_error, encode_records
+from cordwood.protocol.line import commands as c
 from support.flaky_broker import Cut, FlakyControl, FlakyIngress, Whims
 
 
@@ -233,11 +233,11 @@ def test_a_transfer_nobody_reads_ends_with_its_time(kind):
             yield Transfer(bytes(64 * 2**20), False, 0.2)
 
         if kind == "blocking":
-            wire = blocking_wire.Wire(address, None)
+            wire = blocking_wire.BlockingConnection(address, None)
             with pytest.raises(TimeoutError, match="takes no more data"):
                 wire.run(flow())
         else:
-            wire = aio.Wire(address, None)
+            wire = aio.AsyncConnection(address, None)
             with pytest.raises(TimeoutError, match="takes no more data"):
                 asyncio.run(wire.run(flow()))
         wire.close()
@@ -263,7 +263,7 @@ def test_tls_works_and_an_unknown_authority_is_refused_at_once(api, authority):
             doubtful.send("k", b"x")
 
 
-# --- the control door -----------------------------------------------------------------------
+# --- the control listener -----------------------------------------------------------------------
 
 ANSWERS = {
     c.GetAck(): b"ACK 500",
@@ -279,7 +279,7 @@ ANSWERS = {
     c.State("t"): b'{"current_segment":3}',
     c.Metrics(): b'{"records":1}',
     c.Readers(): b'{"r":1}',
-    c.Reset("t", "r", Where.START): b"OK",
+    c.Reset("t", "r", StartPosition.START): b"OK",
     c.Reset("t", "r", 5): b"OK",
     c.Remove("t", "r"): b"OK",
     c.Configure("t", (("retention.ms", "-1"),)): b"OK",
@@ -309,7 +309,7 @@ def test_every_question_is_asked_and_its_answer_understood(api):
         assert client.state("t") == {"current_segment": 3}
         assert client.metrics() == {"records": 1}
         assert client.readers() == {"r": 1}
-        client.reset("t", "r", Where.START)
+        client.reset("t", "r", StartPosition.START)
         client.reset("t", "r", 5)
         client.remove("t", "r")
         client.configure("t", {"retention.ms": "-1"})
@@ -416,9 +416,9 @@ def test_subscribe_yields_typed_lines_from_where_it_was_asked(api):
             with client.subscribe("t", **start) as subscription:
                 assert next(subscription) == lines[0]
     assert broker.requests == [
-        c.Subscribe("t", Where.START, "r"),
+        c.Subscribe("t", StartPosition.START, "r"),
         c.Subscribe("t", 7),
-        c.Subscribe("t", Where.CURSOR),
+        c.Subscribe("t", StartPosition.CURSOR),
     ]
 
 

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cordwood.client.http import HttpClient
 from cordwood.clock import ManualClock
-from cordwood.pipeline.compact import in_process, run_due
+from cordwood.pipeline.compact.job import in_process, run_due
 from cordwood.testing import Broker
-from support.compaction import Yard
+from support.compaction import CompactionHarness
 
 DAY_MS = 86_400_000
 FIGURE = ["K1:A", "K2:B", "K1:C", "K3:D", "K2:E", "K1:F", "K3:G", "K2:H", "K1:I"]
@@ -402,27 +402,27 @@ def test_a_log_larger_than_all_the_memory_there_is_gets_compacted(tmp_path, tigh
 
     That the limit bites is part of the test.
     """
-    with Yard(tmp_path / "data", {"segment.bytes": str(LOG_BYTES // 2)}) as yard:
+    with CompactionHarness(tmp_path / "data", {"segment.bytes": str(LOG_BYTES // 2)}) as harness:
         rounds, keys = 4, LOG_BYTES // 4 // VALUE_BYTES
         for turn in range(rounds):
             for start in range(0, keys, 32):
                 records = [
                     (b"%d" % i, b"%d" % turn * VALUE_BYTES) for i in range(start, start + 32)
                 ]
-                yard.append(*records)
-        yard.cut()
+                harness.append(*records)
+        harness.cut()
         make_small_pass_in(tmp_path / "warm")  # kernels are loaded from here on
         tight_memory(GIVEN_BYTES)
         with pytest.raises(MemoryError):
             bytearray(2 * GIVEN_BYTES)
-        outcome = yard.compact_well(task_bytes=16 << 20)
+        outcome = harness.compact_well(task_bytes=16 << 20)
     assert outcome.bytes_before >= LOG_BYTES
     assert outcome.records_after == outcome.records_before // rounds
 
 
 def make_small_pass_in(data):
-    with Yard(data) as yard:
+    with CompactionHarness(data) as harness:
         for value in (b"old", b"new"):
-            yard.append((b"k", value))
-        yard.cut()
-        yard.compact_well()
+            harness.append((b"k", value))
+        harness.cut()
+        harness.compact_well()

@@ -9,7 +9,7 @@ import pytest
 from cordwood.client.http import HttpClient
 from cordwood.client.kafka import KafkaClient
 from cordwood.errors import OffsetOutOfRange, RequestError
-from cordwood.meta.keys import ReaderPartition, cursor_key
+from cordwood.metadata.keys import ReaderPartition, cursor_key
 from cordwood.model import OFFSET_MAX, TopicPartition
 from cordwood.testing import Broker
 from support.lines import ask
@@ -83,7 +83,7 @@ def test_a_cursor_past_64_bits_that_an_older_broker_stored_is_read_as_the_larges
 def _store_cursor(broker: Broker, where: ReaderPartition, offset: int) -> None:
     """As brokers did before they looked."""
     from cordwood.clock import SystemClock
-    from cordwood.meta.sqlite import SqliteStore
+    from cordwood.metadata.sqlite import SqliteStore
 
     store = SqliteStore(broker.data / "meta.db", SystemClock())
     fields = {"offset": offset, "metadata": "", "leader_epoch": -1, "commit_ms": 0}

@@ -20,10 +20,10 @@ from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch
 from cordwood.client.http import HttpClient
 from cordwood.errors import InvalidRecord
-from cordwood.log.commit import Append, Committer
-from cordwood.log.partition import Appended
+from cordwood.log.write.commit import Append, Committer
+from cordwood.log.write.partition import Appended
 from cordwood.model import Record
-from cordwood.pipeline.compact import in_process, run_due
+from cordwood.pipeline.compact.job import in_process, run_due
 from cordwood.testing import Broker
 from support.lines import Wire, ask, high_watermark, read_topic, until
 

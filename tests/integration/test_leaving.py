@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from cordwood.broker import subscription as subscription_module
-from cordwood.net.certs import write_lab_certificates
+from cordwood.protocol.kafka.frames import encode_request
+from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.kafka.messages.groups import JoinGroupProtocol, JoinGroupRequest
+from cordwood.protocol.kafka.messages.metadata import ApiVersionsRequest
+from cordwood.server.certs import write_lab_certificates
 from cordwood.testing import Broker
-from cordwood.wire.kafka.frames import encode_request
-from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from cordwood.wire.kafka.messages.groups import JoinGroupProtocol, JoinGroupRequest
-from cordwood.wire.kafka.messages.metadata import ApiVersionsRequest
 from support.coordination import subscription
 from support.lines import Served, Wire, ask, until
 
@@ -35,17 +35,17 @@ def broker():
         yield running
 
 
-def links(broker: Broker, door: str) -> int:
-    return len(broker.service.server.doors[door].links)
+def connections(broker: Broker, listener: str) -> int:
+    return len(broker.service.server.listeners[listener].connections)
 
 
-def gone(broker: Broker, door: str) -> None:
-    until(lambda: links(broker, door) == 0, f"nobody is left at {door}")
+def gone(broker: Broker, listener: str) -> None:
+    until(lambda: connections(broker, listener) == 0, f"nobody is left at {listener}")
 
 
 def waits(broker: Broker) -> int:
     """How many futures wait for records."""
-    return sum(len(waiting) for waiting in broker.service.broker.feed._waits.values())
+    return sum(len(waiting) for waiting in broker.service.broker.notifier._waits.values())
 
 
 def test_subscribers_of_a_quiet_topic_that_close_are_let_go(broker):
@@ -56,7 +56,7 @@ def test_subscribers_of_a_quiet_topic_that_close_are_let_go(broker):
             assert wire.line() == b"ACK 0"
     gone(broker, "control")
     assert waits(broker) == 0
-    assert broker.service.server.doors["control"].refused == 0
+    assert broker.service.server.listeners["control"].refused == 0
 
 
 def test_subscribers_of_a_quiet_topic_that_reset_are_let_go(broker):
@@ -104,7 +104,7 @@ def test_descriptors_do_not_grow_with_visits(tmp_path):
             until(lambda: served.connections("control", wire) == 1, "only the asking one is left")
             assert descriptors(served.process.pid) <= before + 1
             refused = json.loads(wire.ask(b"METRICS"))["cordwood_connections_refused_total"]
-            assert all(row["value"] == 0 for row in refused if row["door"] == "control")
+            assert all(row["value"] == 0 for row in refused if row["listener"] == "control")
 
 
 def descriptors(pid: int) -> int:
@@ -149,11 +149,11 @@ def connect(broker: Broker) -> socket.socket:
 def test_a_consumer_that_leaves_amid_a_long_poll_is_let_go(broker, behind, is_rude):
     """Also when so much was sent behind it that its socket is left unread."""
     for _ in range(10):
-        with connect(broker) as door:
-            door.sendall(long_poll() + versions(behind))
+        with connect(broker) as listener:
+            listener.sendall(long_poll() + versions(behind))
             until(lambda: waits(broker) > 0, "it waits")
             if is_rude:
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     gone(broker, "kafka")
     until(lambda: waits(broker) == 0, "no wait is left")
 
@@ -165,10 +165,10 @@ def test_a_member_that_leaves_while_its_group_rebalances_is_let_go(broker, behin
     first.sendall(join("g"))
     assert first.recv(4)
     for _ in range(5):
-        with connect(broker) as door:
-            door.sendall(join("g") + versions(behind))
-            until(lambda: links(broker, "kafka") == 2, "it has come")
-        until(lambda: links(broker, "kafka") == 1, "it is let go")
+        with connect(broker) as listener:
+            listener.sendall(join("g") + versions(behind))
+            until(lambda: connections(broker, "kafka") == 2, "it has come")
+        until(lambda: connections(broker, "kafka") == 1, "it is let go")
     first.close()
     gone(broker, "kafka")
 

@@ -25,9 +25,9 @@ SUITE = """
     @pytest.mark.parametrize("time", [1, 2])
     def test_broker_is_real_and_empty(cordwood_broker, seen, time):
         host, port = cordwood_broker.ingress.rsplit(":", 1)
-        with socket.create_connection((host, int(port))) as door:
-            door.sendall(b"HELLO me\\norders.new|0|1|hello\\n")
-            replies = door.makefile("rb")
+        with socket.create_connection((host, int(port))) as listener:
+            listener.sendall(b"HELLO me\\norders.new|0|1|hello\\n")
+            replies = listener.makefile("rb")
             assert replies.readline().startswith(b"OK")
             assert replies.readline() == b"ACK 1\\n"
         assert cordwood_broker.data not in seen

@@ -10,11 +10,11 @@ import pytest
 from cordwood.batch.columns import decode_columns
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
-from cordwood.log.layout import Kind
+from cordwood.log.format.layout import FileKind
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.logs import open_log
-from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import parse_options
+from cordwood.pipeline.source.log_access import open_log
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import parse_options
 from cordwood.testing import Broker
 from support.batches import records_of
 from support.kafka_clients import PATIENCE_S, create_topic
@@ -101,28 +101,28 @@ def read(*, start=None, **options):
     return values, bounds
 
 
-def ways(broker):
+def routing_table(broker):
     return {"path": broker.data}, {"servers": broker.kafka}
 
 
 def test_files_and_wire_leave_out_what_is_aborted_or_undecided(broker):
     """Transactions that begin in one segment and end in another, of producers that alternate."""
     open_one = play(broker)
-    for way in ways(broker):
+    for way in routing_table(broker):
         values, bounds = read(**way, level="read_committed")
         assert values == COMMITTED
         everything, whole = read(**way)
         assert [value for value in everything if value in {b"a1", b"a9"}] == [b"a1", b"a9"]
         assert bounds.end < whole.end
     open_one.commit()
-    for way in ways(broker):
+    for way in routing_table(broker):
         assert read(**way, level="read_committed")[0] == [*COMMITTED, b"a9", b"b7"]
 
 
 def test_a_range_that_begins_inside_an_aborted_transaction_reads_none_of_it(broker):
     """Every start gives the tail of the same list: no chunk depends on what came before it."""
     play(broker)
-    for way in ways(broker):
+    for way in routing_table(broker):
         values, bounds = read(**way, level="read_committed")
         left = [read(**way, level="read_committed", start=at)[0] for at in range(bounds.end)]
         assert all(part == values[len(values) - len(part) :] for part in left)
@@ -139,7 +139,7 @@ def test_without_a_broker_the_files_alone_say_what_is_decided(broker, tmp_path, 
         (copy / str(TP) / "marks").unlink()
     if lost == "snapshots":
         (copy / str(TP) / "marks").unlink()
-        for path in (copy / str(TP)).glob(f"*{Kind.SNAPSHOT.value}"):
+        for path in (copy / str(TP)).glob(f"*{FileKind.SNAPSHOT.value}"):
             path.unlink()
     assert read(path=copy, level="read_committed")[0] == COMMITTED
 
@@ -148,5 +148,5 @@ def test_a_topic_without_transactions_reads_alike_either_way(broker):
     """The level costs nothing and changes nothing where nobody uses transactions."""
     with KafkaClient(broker.kafka) as client:
         client.produce(TP, encode_batch([Record(0, 1, b"k", b"v1"), Record(1, 1, None, b"v2")]))
-    for way in ways(broker):
+    for way in routing_table(broker):
         assert read(**way, level="read_committed") == read(**way)

@@ -14,10 +14,10 @@ import sys
 import pytest
 
 from cordwood.client.http import HttpClient
-from cordwood.net.api import http_routes
-from cordwood.pipeline.broker import BrokerApi, Where, find_http
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, find_http
+from cordwood.protocol.line.http_detection import HTTP_REPLY
+from cordwood.server.http_api import http_routes
 from cordwood.testing import Broker
-from cordwood.wire.line.foreign import HTTP_REPLY
 from support.lines import Wire, ask, high_watermark, http_get, parse, until
 
 PAGE = (
@@ -37,8 +37,8 @@ def broker():
         yield running
 
 
-def foreign(broker: Broker, door: str) -> dict[str, int]:
-    return dict(broker.service.server.doors[door].foreign)
+def foreign(broker: Broker, listener: str) -> dict[str, int]:
+    return dict(broker.service.server.listeners[listener].foreign)
 
 
 def status(broker: Broker, method: str, path: str, body: bytes | None, **headers: str) -> int:
@@ -72,16 +72,16 @@ def test_lines_in_the_body_of_a_request_are_neither_stored_nor_dead_lettered(bro
     assert foreign(broker, "ingress") == {"UNEXPECTED_HTTP": 2}
 
 
-@pytest.mark.parametrize("door", ["control", "ingress", "http"])
-def test_a_tls_handshake_at_a_plain_listener_is_diagnosed(broker, door, caplog):
+@pytest.mark.parametrize("listener", ["control", "ingress", "http"])
+def test_a_tls_handshake_at_a_plain_listener_is_diagnosed(broker, listener, caplog):
     """Closed at once, counted, and said in the log."""
     caplog.set_level(logging.WARNING)
-    with Wire(broker.address(door)) as wire:
+    with Wire(broker.address(listener)) as wire:
         wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40))
         assert b"200" not in wire.rest()
-    assert foreign(broker, door) == {"UNEXPECTED_TLS": 1}
+    assert foreign(broker, listener) == {"UNEXPECTED_TLS": 1}
     (line,) = [r.getMessage() for r in caplog.records if "connection.foreign" in r.getMessage()]
-    assert f"listener={door}" in line
+    assert f"listener={listener}" in line
     assert "TLS" in line
 
 
@@ -94,7 +94,7 @@ def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
     said = [r for r in caplog.records if "connection.foreign" in r.getMessage()]
     assert (len(said), foreign(broker, "control")) == (1, {"UNEXPECTED_HTTP": 20})
     text = http_get(broker.http, "/metrics")[1]
-    sample = 'cordwood_connections_foreign_total{door="control",error="UNEXPECTED_HTTP"} 20.0'
+    sample = 'cordwood_connections_foreign_total{listener="control",error="UNEXPECTED_HTTP"} 20.0'
     assert sample in text
 
 
@@ -103,7 +103,7 @@ def test_a_subscriber_that_turns_out_to_be_http_is_closed_too(broker):
     with Wire(broker.control) as wire:
         assert wire.send(b"SUBSCRIBE keep FROM_START\n").line().startswith(b"1|")
         wire.send(b"Host: x\r\n").rest()
-    until(lambda: not broker.service.server.doors["control"].links, "it is gone")
+    until(lambda: not broker.service.server.listeners["control"].links, "it is gone")
 
 
 # --- the HTTP listener ----------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_broker_bound_to_every_address_is_found_by_the_name_it_was_asked_by():
         port = broker.kafka.rpartition(":")[2]
         http_port = broker.http.rpartition(":")[2]
         assert find_http(f"localhost:{port}") == f"localhost:{http_port}"
-        api = BrokerApi(Where(f"localhost:{port}"))
+        api = BrokerApi(BrokerAddress(f"localhost:{port}"))
         assert api.status()["topics"] == 0
         api.close()
 
@@ -209,7 +209,7 @@ def test_our_own_clients_come_in_by_name(broker):
     """The command line's and the pipeline's, by a name that is ours."""
     port = broker.http.rpartition(":")[2]
     HttpClient(f"localhost:{port}").post("/api/cut", {"topic": "keep"})
-    api = BrokerApi(Where(http=f"localhost:{port}"))
+    api = BrokerApi(BrokerAddress(http=f"localhost:{port}"))
     api.upload("job", "file", b"bytes")
     api.discard("job")
     assert api.partition_counts() == {"keep": 1}

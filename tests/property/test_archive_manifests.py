@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.decide.archive import (
+    BatchSpan,
     Entry,
-    Run,
     Span,
     bundle_name,
     check_manifest,
@@ -27,7 +27,7 @@ def logs(draw):
     runs, offset = [], draw(st.integers(0, 50))
     for size in draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)):
         records = draw(st.sampled_from([size, size, max(0, size - 1), 0]))
-        runs.append(Run(offset, offset + size, records, draw(st.integers(61, 500))))
+        runs.append(BatchSpan(offset, offset + size, records, draw(st.integers(61, 500))))
         offset += size
     start = draw(st.integers(runs[0].base_offset, offset - 1))
     return runs, Span(start, draw(st.integers(start + 1, offset)))

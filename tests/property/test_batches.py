@@ -16,15 +16,15 @@ from cordwood.batch.header import (
     parse_headers,
     seal,
 )
+from cordwood.batch.header_table import WalkEnd, walk_batches
 from cordwood.batch.lines import (
     LineProducer,
     encode_blocks,
     encode_lines,
     encode_lines_plain,
-    warm,
+    load_kernels,
 )
 from cordwood.batch.records import decode_batch, decode_batches, encode_batch
-from cordwood.batch.table import WalkEnd, walk_batches
 from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
 from cordwood.model import Record
 from support.batches import batch_options, record_lists, records_of, sample_records
@@ -33,7 +33,7 @@ from support.batches import batch_options, record_lists, records_of, sample_reco
 @pytest.fixture(autouse=True, scope="module")
 def warmed():
     """The kernels are what is tested against the oracle here."""
-    warm()
+    load_kernels()
 
 
 # --- round trips ----------------------------------------------------------------------------

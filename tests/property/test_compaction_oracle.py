@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from support.compaction import (
     Chance,
-    Yard,
+    CompactionHarness,
     data_records,
     expect_cleaned,
     oracle_for,
@@ -32,16 +32,16 @@ def test_a_thorough_pass_leaves_what_kafkas_rules_leave(seed, segment_bytes):
     """Batch by batch: spans, producers, epochs, horizons, records; pass after pass."""
     with tempfile.TemporaryDirectory() as directory:
         config = {"delete.retention.ms": "9000", "segment.bytes": segment_bytes}
-        with Yard(Path(directory) / "data", config) as yard:
-            chance = Chance(yard, seed, keyless=True)
+        with CompactionHarness(Path(directory) / "data", config) as harness:
+            chance = Chance(harness, seed, keyless=True)
             for steps in (25, 3, 25):
                 chance.run(steps)
-                yard.cut()
-                before, oracle = yard.batches(), oracle_for(yard)
+                harness.cut()
+                before, oracle = harness.batches(), oracle_for(harness)
                 if not before:
                     continue
-                yard.compact_well(task_bytes=LITTLE)
-                expect_cleaned(yard, before, oracle)
+                harness.compact_well(task_bytes=LITTLE)
+                expect_cleaned(harness, before, oracle)
 
 
 @settings(max_examples=PASSES)
@@ -50,14 +50,14 @@ def test_an_incremental_pass_leaves_the_same_records(seed, segment_bytes):
     """Though it reads and rewrites only what it must."""
     with tempfile.TemporaryDirectory() as directory:
         config = {"delete.retention.ms": "9000", "segment.bytes": segment_bytes}
-        with Yard(Path(directory) / "data", config) as yard:
-            chance = Chance(yard, seed, keys=40)
+        with CompactionHarness(Path(directory) / "data", config) as harness:
+            chance = Chance(harness, seed, keys=40)
             for steps in (25, 3, 3, 25):
                 chance.run(steps)
-                yard.cut()
-                before, oracle = yard.batches(), oracle_for(yard)
-                outcomes = yard.compact(demand=False, task_bytes=LITTLE)
+                harness.cut()
+                before, oracle = harness.batches(), oracle_for(harness)
+                outcomes = harness.compact(demand=False, task_bytes=LITTLE)
                 assert [outcome.error for outcome in outcomes if outcome.error] == []
                 if outcomes:
                     kept = [r for fact in oracle.clean(before) if not fact[7] for r in fact[-1]]
-                    assert data_records(yard.batches()) == kept
+                    assert data_records(harness.batches()) == kept

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from cordwood.decide.delivery import (
     CursorMove,
+    DeliveryDue,
     DeliveryRecord,
-    Due,
     Part,
     encode_delivery,
     numbers_left,
@@ -34,8 +34,8 @@ def test_a_topic_gets_each_batch_once_and_never_an_older_one(steps):
         _, batch, targets = step
         earlier = set() if last is None else set(last.topics)
         plan = plan_delivery(last, batch, targets, {n: live.get(n) for n in targets | earlier})
-        if plan.due is not Due.ACCEPT:
-            assert plan.due is (Due.STALE if batch < last.batch else Due.REPEAT)
+        if plan.due is not DeliveryDue.ACCEPT:
+            assert plan.due is (DeliveryDue.STALE if batch < last.batch else DeliveryDue.REPEAT)
             continue
         kept = {name: i for name, i in (last.topics if last else {}).items() if live.get(name) == i}
         for name in plan.topics:
@@ -49,24 +49,24 @@ def test_a_topic_gets_each_batch_once_and_never_an_older_one(steps):
 def test_a_batch_that_comes_again_is_nothing_unless_a_topic_is_another():
     """Then it is due there, and only there."""
     last = DeliveryRecord(batch=5, topics={"a": "1", "b": "1"})
-    assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "1"}).due is Due.REPEAT
-    assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "2"}) == (Due.ACCEPT, {"b"})
-    assert plan_delivery(last, 5, {"b"}, {"a": "1", "b": None}) == (Due.ACCEPT, {"b"})
+    assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "1"}).due is DeliveryDue.REPEAT
+    assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "2"}) == (DeliveryDue.ACCEPT, {"b"})
+    assert plan_delivery(last, 5, {"b"}, {"a": "1", "b": None}) == (DeliveryDue.ACCEPT, {"b"})
 
 
 def test_a_batch_that_moves_cursors_comes_once_whatever_became_of_its_topics():
     """The records it was made from are consumed; had they been stored, they would be gone too."""
     last = DeliveryRecord(batch=5, topics={"a": "1"})
-    for batch, due in ((6, Due.ACCEPT), (5, Due.REPEAT), (4, Due.STALE)):
+    for batch, due in ((6, DeliveryDue.ACCEPT), (5, DeliveryDue.REPEAT), (4, DeliveryDue.STALE)):
         assert plan_delivery(last, batch, {"a"}, {"a": "2"}, moves_cursors=True).due is due
 
 
 def test_an_older_batch_is_refused_while_anything_delivered_before_is_there():
     """A checkpoint from before would repeat records there; in new topics it is a new beginning."""
     last = DeliveryRecord(batch=5, topics={"a": "1", "b": "1"})
-    assert plan_delivery(last, 3, {"b"}, {"a": "1", "b": "2"}).due is Due.STALE
-    assert plan_delivery(last, 3, {"b"}, {"a": None, "b": "2"}).due is Due.ACCEPT
-    assert plan_delivery(DeliveryRecord(batch=5), 3, {"b"}, {"b": "1"}).due is Due.STALE
+    assert plan_delivery(last, 3, {"b"}, {"a": "1", "b": "2"}).due is DeliveryDue.STALE
+    assert plan_delivery(last, 3, {"b"}, {"a": None, "b": "2"}).due is DeliveryDue.ACCEPT
+    assert plan_delivery(DeliveryRecord(batch=5), 3, {"b"}, {"b": "1"}).due is DeliveryDue.STALE
 
 
 @given(

@@ -11,7 +11,7 @@ from support.coordination import (
     REBALANCE_MS,
     SESSION_MS,
     Consumer,
-    GroupDesk,
+    GroupHarness,
     settle,
     subscription,
 )
@@ -49,7 +49,7 @@ class Chaos:
     """Sends what it likes in the name of members, former members and nobody."""
 
     def __init__(self, delay_ms: int, members_max: int) -> None:
-        self.desk = GroupDesk(
+        self.service = GroupHarness(
             GroupSettings(initial_rebalance_delay_ms=delay_ms, members_max=members_max)
         )
         self.ids = ["nobody"]
@@ -57,10 +57,10 @@ class Chaos:
 
     def move(self, kind, *args) -> None:
         getattr(self, kind)(*args)
-        for answer in self.desk.answers.values():
+        for answer in self.service.answers.values():
             if isinstance(answer, JoinReply) and answer.member_id not in {"", *self.ids}:
                 self.ids.append(answer.member_id)
-        self.ids += [each for each in self.desk.members() if each not in self.ids]
+        self.ids += [each for each in self.service.members() if each not in self.ids]
         self.check()
 
     def someone(self, index: int) -> str:
@@ -68,11 +68,11 @@ class Chaos:
         return self.ids[-1 - index % len(self.ids)]
 
     def generation(self, shift: int) -> int:
-        description = self.desk.groups.describe("g")
+        description = self.service.groups.describe("g")
         return (description.generation if description else 1) + shift
 
     def join(self, index, protocols, version, rebalance_ms):
-        self.desk.join(
+        self.service.join(
             self.someone(index),
             protocols=protocols,
             version=version,
@@ -80,38 +80,38 @@ class Chaos:
         )
 
     def join_new(self, protocols, version):
-        self.desk.join(protocols=protocols, version=version)
+        self.service.join(protocols=protocols, version=version)
 
     def join_static(self, instance, protocols):
-        self.desk.join(instance_id=f"i{instance}", protocols=protocols)
+        self.service.join(instance_id=f"i{instance}", protocols=protocols)
 
     def sync(self, index, shift):
         assignments = {each: each.encode() for each in self.ids}
-        self.desk.sync(self.someone(index), self.generation(shift), assignments)
+        self.service.sync(self.someone(index), self.generation(shift), assignments)
 
     def beat(self, index, shift):
-        self.desk.beat(self.someone(index), self.generation(shift))
+        self.service.beat(self.someone(index), self.generation(shift))
 
     def leave(self, first, second):
-        self.desk.leave((self.someone(first), None), (self.someone(second), None), ("", "i0"))
+        self.service.leave((self.someone(first), None), (self.someone(second), None), ("", "i0"))
 
     def commit(self, index, shift):
-        self.desk.commit(self.someone(index), self.generation(shift))
+        self.service.commit(self.someone(index), self.generation(shift))
 
     def delete(self):
-        self.desk.delete()
+        self.service.delete()
 
     def delete_offsets(self):
-        self.desk.delete_offsets(TopicPartition("t", 0))
+        self.service.delete_offsets(TopicPartition("t", 0))
 
     def advance(self, ms):
-        self.desk.advance(ms)
+        self.service.advance(ms)
 
     def check(self) -> None:
         """What holds after every event."""
-        group = self.desk.groups._groups.get("g")
+        group = self.service.groups._groups.get("g")
         if group is None:
-            assert not self.desk.waiting
+            assert not self.service.waiting
             self.last_generation = 0
             return
         membership = group._membership
@@ -125,8 +125,8 @@ class Chaos:
         # whoever waits is somebody's parked request, and there is a time at which that ends
         joins = [each.join_token for each in members if each.join_token is not None]
         syncs = [each.sync_token for each in members if each.sync_token is not None]
-        assert sorted(joins + syncs) == sorted(self.desk.waiting)
-        assert not self.desk.waiting or self.desk.timer_ms is not None
+        assert sorted(joins + syncs) == sorted(self.service.waiting)
+        assert not self.service.waiting or self.service.timer_ms is not None
         # states mean what they say
         assert bool(ids) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
         assert state is not GroupState.EMPTY or not ids
@@ -150,8 +150,8 @@ def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_
         chaos.move(*step)
     for _ in range(4):
         chaos.move("advance", NEW_MEMBER_MS)
-    assert not chaos.desk.waiting
-    assert chaos.desk.members() == []
+    assert not chaos.service.waiting
+    assert chaos.service.members() == []
 
 
 @given(st.lists(moves, max_size=60))
@@ -159,11 +159,11 @@ def test_each_generation_is_told_one_leader_and_each_member_once(steps):
     """In the step that begins a generation, all are told the same and one is told all."""
     chaos = Chaos(0, 1_000)
     for step in steps:
-        before = len(chaos.desk.trace)
+        before = len(chaos.service.trace)
         chaos.move(*step)
         told = [
             each.answer
-            for each in chaos.desk.trace[before:]
+            for each in chaos.service.trace[before:]
             if isinstance(each, Reply)
             and isinstance(each.answer, JoinReply)
             and not each.answer.code
@@ -178,28 +178,30 @@ def test_each_generation_is_told_one_leader_and_each_member_once(steps):
 @given(st.data())
 def test_clients_that_keep_to_the_protocol_get_to_stable(data):
     """Whoever came, left, crashed or restarted: all end in one generation, each with its part."""
-    desk = GroupDesk(GroupSettings(initial_rebalance_delay_ms=data.draw(st.sampled_from([0, 100]))))
+    service = GroupHarness(
+        GroupSettings(initial_rebalance_delay_ms=data.draw(st.sampled_from([0, 100])))
+    )
     count = data.draw(st.integers(1, 4))
-    consumers = [_consumer(desk, each) for each in range(count)]
+    consumers = [_consumer(service, each) for each in range(count)]
     for _ in range(data.draw(st.integers(0, 40))):
         index = data.draw(st.integers(0, count - 1))
         match data.draw(st.sampled_from(["step", "step", "step", "wait", "crash", "leave"])):
             case "step":
                 consumers[index].step()
             case "wait":
-                desk.advance(data.draw(st.sampled_from([100, 3_000, SESSION_MS])))
+                service.advance(data.draw(st.sampled_from([100, 3_000, SESSION_MS])))
             case "crash":  # and comes back as a new process
-                consumers[index] = _consumer(desk, index)
+                consumers[index] = _consumer(service, index)
             case "leave":
-                desk.leave((consumers[index].member_id, None))
-    settle(desk, consumers)
-    assert sorted(each.member_id for each in consumers) == sorted(desk.members())
+                service.leave((consumers[index].member_id, None))
+    settle(service, consumers)
+    assert sorted(each.member_id for each in consumers) == sorted(service.members())
     for consumer in consumers:
         assert consumer.assignment
     dynamic = [each for each in consumers if "instance_id" not in each.how]
     assert all(each.assignment == each.member_id.encode() for each in dynamic)
 
 
-def _consumer(desk, index) -> Consumer:
+def _consumer(service, index) -> Consumer:
     """Odd ones are static: they keep their instance through a crash."""
-    return Consumer(desk, **({"instance_id": f"i{index}"} if index % 2 else {}))
+    return Consumer(service, **({"instance_id": f"i{index}"} if index % 2 else {}))

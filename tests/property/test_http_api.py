@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cordwood.net.api import http_routes
+from cordwood.protocol.api import messages
+from cordwood.server.http_api import http_routes
 from cordwood.testing import Broker
-from cordwood.wire.api import messages
 from support.lines import ask, parse
 
 ROUTES = dict(http_routes(None))  # type: ignore[arg-type]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import ProtocolError
-from cordwood.wire.kafka.codec import decode, encode
-from cordwood.wire.kafka.connection import NEED_DATA, KafkaConnection
-from cordwood.wire.kafka.frames import decode_request, encode_request
-from cordwood.wire.kafka.schema import APIS
-from cordwood.wire.kafka.subscription import parse_subscription
+from cordwood.protocol.kafka.codec import decode, encode
+from cordwood.protocol.kafka.connection import NEED_DATA, KafkaConnection
+from cordwood.protocol.kafka.frames import decode_request, encode_request
+from cordwood.protocol.kafka.schema import APIS
+from cordwood.protocol.kafka.subscription import parse_subscription
 from support.kio_oracle import kio_bytes, kio_class, random_entity
 
 FRAME_MAX = 1_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import ProtocolError
 from cordwood.model import Header, Record
-from cordwood.wire.line import (
+from cordwood.protocol.line import (
     ControlConnection,
     Frames,
     Framing,

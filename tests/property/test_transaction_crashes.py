@@ -12,7 +12,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.decide.transactions import (
     AddOffsets,
@@ -27,10 +27,10 @@ from cordwood.decide.transactions import (
     SetTimer,
     StageOffsets,
     Tick,
-    Transactions,
+    TransactionDirectory,
     WriteMarkers,
 )
-from cordwood.decide.transactions.ledger import encode_ledger, parse_ledger
+from cordwood.decide.transactions.record import encode_transaction_record, parse_transaction_record
 from cordwood.model import TopicPartition
 
 TIMEOUT_MS = 10_000
@@ -47,7 +47,7 @@ class Disk:
     """What survives, and what became of each transaction there."""
 
     def __init__(self) -> None:
-        self.ledger = None
+        self.txn_record = None
         self.open = {each: [] for each in OUTPUTS}  # transactions with records, no marker yet
         self.epochs = dict.fromkeys(OUTPUTS, (-1, -1))
         self.fates = {}  # transaction → partition → committed?
@@ -75,7 +75,7 @@ class Broker:
         self.effects_left = None
         self.fail_markers = False
         self.answers = {}
-        self.transactions = Transactions()
+        self.transactions = TransactionDirectory()
 
     def send(self, event):
         self._carry_out(self.transactions.handle("tx", event, self.now_ms))
@@ -83,9 +83,9 @@ class Broker:
 
     def start(self) -> None:
         """After a crash: forget everything but the disk."""
-        self.transactions, self.timer_ms, self.answers = Transactions(), None, {}
-        if self.disk.ledger is not None:
-            self._carry_out(self.transactions.restore("tx", json.loads(self.disk.ledger)))
+        self.transactions, self.timer_ms, self.answers = TransactionDirectory(), None, {}
+        if self.disk.txn_record is not None:
+            self._carry_out(self.transactions.restore("tx", json.loads(self.disk.txn_record)))
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
@@ -104,13 +104,13 @@ class Broker:
     def _carry_out(self, instructions) -> None:
         for each in instructions:
             match each:
-                case Persist(ledger, cursors):
+                case Persist(txn_record, cursors):
                     self._effect()
-                    self.disk.ledger = json.dumps(ledger)
+                    self.disk.txn_record = json.dumps(txn_record)
                     self.disk.applied += [kept.offset for _, all_ in cursors for kept in all_]
                 case Erase():
                     self._effect()
-                    self.disk.ledger = None
+                    self.disk.txn_record = None
                 case WriteMarkers():
                     self._mark(each)
                 case Reply(token, answer):
@@ -259,7 +259,10 @@ def _restart(broker: Broker, again: int) -> None:
 
 def _check(disk: Disk, producer: Producer) -> None:
     assert not any(disk.open.values()), "records nobody will ever close"
-    assert parse_ledger(json.loads(disk.ledger)).state not in {"Ongoing", "PrepareCommit"}
+    assert parse_transaction_record(json.loads(disk.txn_record)).state not in {
+        "Ongoing",
+        "PrepareCommit",
+    }
     for transaction, fates in disk.fates.items():
         assert len(set(fates.values())) == 1, f"{transaction} is half committed"
         committed = next(iter(fates.values()))
@@ -283,6 +286,9 @@ def test_a_ledger_survives_its_json_form(data):
         getattr(producer, data.draw(st.sampled_from(["write", "stage", "end", "init"])))(
             data.draw(st.integers(0, 5))
         )
-    ledger = broker.transactions.describe("tx")
-    assert parse_ledger(json.loads(json.dumps(encode_ledger(ledger)))) == ledger
-    assert json.loads(broker.disk.ledger) == encode_ledger(ledger)
+    txn_record = broker.transactions.describe("tx")
+    assert (
+        parse_transaction_record(json.loads(json.dumps(encode_transaction_record(txn_record))))
+        == txn_record
+    )
+    assert json.loads(broker.disk.txn_record) == encode_transaction_record(txn_record)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.kernels.loader import load_kernels
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.batch.validation import Fault, check_body, walk_by_kernel, walk_plainly
-from cordwood.batch.warmth import warm
 from cordwood.errors import CorruptBatch, InvalidRecord
 from cordwood.model import Codec, Record
 from support.batches import headers, small_bytes, timestamps
@@ -18,7 +18,7 @@ from support.batches import headers, small_bytes, timestamps
 @pytest.fixture(scope="module", autouse=True)
 def warmed():
     """The kernels, before hypothesis counts the time."""
-    warm()
+    load_kernels()
 
 
 contents = st.tuples(timestamps, small_bytes, small_bytes, headers)

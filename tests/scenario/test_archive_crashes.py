@@ -16,23 +16,24 @@ import pytest
 from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
-from cordwood.decide.archive import shelf_name
+from cordwood.client.storage import open_storage
+from cordwood.decide.archive import topic_archive_name
 from cordwood.errors import CordwoodError, StaleManifest, UnavailableError, UnknownTopic
-from cordwood.log.bundle import read_batches
+from cordwood.log.format.bundle import read_batches
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline import archive as archive_job
-from cordwood.pipeline import bundle_task, labels, probe
-from cordwood.pipeline import restore as restore_job
-from cordwood.pipeline.archive import Request, create_archive
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.restore import restore_archive
-from cordwood.pipeline.shelf import Shelf
+from cordwood.pipeline.archive import bundle_task
+from cordwood.pipeline.archive import job as archive_job
+from cordwood.pipeline.archive import restore as restore_job
+from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+from cordwood.pipeline.archive.restore import restore_archive
+from cordwood.pipeline.archive.topic_archive import TopicArchive
+from cordwood.pipeline.runtime import job_labels, probe
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.testing import Broker
 from support.steps import (
     Killed,
     SteppingApi,
-    SteppingDepot,
+    SteppingStorage,
     Steps,
     in_process,
     looked_in_process,
@@ -50,7 +51,7 @@ class House:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.where = Where(broker.kafka)
+        self.where = BrokerAddress(broker.kafka)
         self.api = BrokerApi(self.where)
         self.kafka = KafkaClient(broker.kafka)
         self.control = Client(broker.control)
@@ -112,17 +113,17 @@ def archive(house, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "run_tasks", in_process)
     monkeypatch.setattr(archive_job, "looked", looked_in_process)
     monkeypatch.setattr(probe, "is_embedded", lambda _spark: False)
-    for module in (archive_job, labels):
+    for module in (archive_job, job_labels):
         monkeypatch.setattr(module, "labelled", unlabelled)
 
     def run(topic, steps):
-        depot = SteppingDepot(tmp_path / topic, steps)
+        storage = SteppingStorage(tmp_path / topic, steps)
         for module in (bundle_task, probe, restore_job):
-            monkeypatch.setattr(module, "open_depot", lambda _: depot)
+            monkeypatch.setattr(module, "open_storage", lambda _: storage)
         api = SteppingApi(house.where, steps)
         try:
             return create_archive(
-                None, api, house.where, depot, Request(topic=topic, bundle_records=BUNDLE)
+                None, api, house.where, storage, ArchiveRequest(topic=topic, bundle_records=BUNDLE)
             )
         finally:
             api.close()
@@ -130,18 +131,18 @@ def archive(house, tmp_path, monkeypatch):
     return run
 
 
-def shelves(tmp_path, topic):
+def topic_archives(tmp_path, topic):
     """Every archive of the name, whether it has a manifest yet or not."""
     place = tmp_path / topic
     homes = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-    return [Shelf(open_depot(str(place)), home) for home in homes]
+    return [TopicArchive(open_storage(str(place)), home) for home in homes]
 
 
-def archived_values(shelf):
+def archived_values(topic_archive):
     """What the bundles hold, read as a stranger would."""
     found = []
-    for entry in shelf.entries():
-        with shelf.open(entry.bundle, entry.sha256) as file:
+    for entry in topic_archive.entries():
+        with topic_archive.open(entry.bundle, entry.sha256) as file:
             tp = TopicPartition(entry.topic, entry.partition)
             data = b"".join(read_batches(io.BytesIO(file.read()), tp, entry.span))
         found += [record.value for record in decode_batches(data)]
@@ -154,12 +155,16 @@ def words(word, records=RECORDS):
 
 def expect_sound(house, tmp_path, topic, word):
     """At any moment: what there is of an archive verifies, and RECLAIM has taken nothing else."""
-    for shelf in shelves(tmp_path, topic):
-        assert shelf.verify()[1] == []
+    for topic_archive in topic_archives(tmp_path, topic):
+        assert topic_archive.verify()[1] == []
     with suppress(UnknownTopic):
         house.control.reclaim(topic)
-        home = shelf_name(topic, house.api.archive(topic)["id"])
-        mine = [shelf for shelf in shelves(tmp_path, topic) if shelf.home == home]
+        home = topic_archive_name(topic, house.api.archive(topic)["id"])
+        mine = [
+            topic_archive
+            for topic_archive in topic_archives(tmp_path, topic)
+            if topic_archive.home == home
+        ]
         held = archived_values(mine[0]) if mine else []
         left = house.values(topic)
         assert held + left == words(word) or left == words(word)
@@ -170,16 +175,20 @@ def expect_whole(house, tmp_path, topic, word):
     state = house.api.archive(topic)
     (part,) = state["partitions"]
     assert (part["archived_end"], part["verified_end"]) == (RECORDS, RECORDS)
-    (shelf,) = [
-        shelf for shelf in shelves(tmp_path, topic) if shelf.home == shelf_name(topic, state["id"])
+    (topic_archive,) = [
+        topic_archive
+        for topic_archive in topic_archives(tmp_path, topic)
+        if topic_archive.home == topic_archive_name(topic, state["id"])
     ]
-    spans = [entry.span for entry in shelf.entries()]
+    spans = [entry.span for entry in topic_archive.entries()]
     assert all(before.end == after.start for before, after in pairwise(spans))
-    assert archived_values(shelf) == words(word)
+    assert archived_values(topic_archive) == words(word)
     house.control.reclaim(topic)
     assert house.values(topic) == []
-    names = {path.name for path in (tmp_path / topic / shelf.home).rglob("*") if path.is_file()}
-    wanted = {entry.bundle.rpartition("/")[2] for entry in shelf.entries()}
+    names = {
+        path.name for path in (tmp_path / topic / topic_archive.home).rglob("*") if path.is_file()
+    }
+    wanted = {entry.bundle.rpartition("/")[2] for entry in topic_archive.entries()}
     assert names == wanted | {"manifest.jsonl", "manifest.jsonl.lock"}
 
 
@@ -239,8 +248,8 @@ def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
     house, archive, tmp_path, monkeypatch, losing
 ):
     """It has passed the probe, then lost the mount: what it read back there nobody else sees."""
-    topic, own = house.topic(), open_depot(str(tmp_path / "own"))
-    shared = open_depot(str(tmp_path / topic))
+    topic, own = house.topic(), open_storage(str(tmp_path / "own"))
+    shared = open_storage(str(tmp_path / topic))
     tasks = count()
 
     def opened(_):
@@ -251,7 +260,7 @@ def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
 
     def run(spark, work, items, watch=None, **_):
         with monkeypatch.context() as lost:
-            lost.setattr(bundle_task, "open_depot", opened)
+            lost.setattr(bundle_task, "open_storage", opened)
             return run_tasks(spark, work, items, watch)
 
     with monkeypatch.context() as cluster:
@@ -259,7 +268,7 @@ def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
         with pytest.raises(UnavailableError, match=r"is not shared: .* give --dest"):
             archive(topic, Steps())
     assert own.names() != [], "it wrote, elsewhere"
-    assert [shelf.entries() for shelf in shelves(tmp_path, topic)] == [[]]
+    assert [topic_archive.entries() for topic_archive in topic_archives(tmp_path, topic)] == [[]]
     assert house.api.archive(topic)["partitions"][0]["bundles"] == []
     assert house.control.reclaim(topic) == 0
     archive(topic, Steps())
@@ -275,8 +284,8 @@ def kept(house, archive, tmp_path):
     topic = house.topic()
     house.kafka.commit("g", {TopicPartition(topic, 0): 12})
     archive(topic, Steps())
-    (shelf,) = shelves(tmp_path, topic)
-    return shelf
+    (topic_archive,) = topic_archives(tmp_path, topic)
+    return topic_archive
 
 
 @pytest.fixture

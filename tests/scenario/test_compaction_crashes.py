@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import pytest
 
-from cordwood.broker.compaction import LEASE_MS
+from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.clock import ManualClock
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import StaleManifest
-from cordwood.pipeline.cleaner import Pass
-from cordwood.pipeline.compact import in_process
-from support.compaction import Yard, data_records
+from cordwood.pipeline.compact.compaction_pass import CompactionPass
+from cordwood.pipeline.compact.job import in_process
+from support.compaction import CompactionHarness, data_records
 from support.crash import Crash, CrashFiles, Power
 from support.stores import records_in
 
@@ -34,22 +34,22 @@ def build(data) -> ManualClock:
 
     An incremental pass over this makes several swaps, lowest offsets first.
     """
-    with Yard(data, CONFIG) as yard:
+    with CompactionHarness(data, CONFIG) as harness:
         for group in "abcde":
-            yard.append(*[(b"%s%d" % (group.encode(), i), b"x" * 100) for i in range(5)])
-            yard.cut()
-        yard.append((b"c1", None), (b"f", b"y" * 400))
-        yard.cut()
-        yard.compact_well(demand=False)
-        yard.clock.advance(DAY_MS)
-        yard.append((b"a0", b"new"), (b"c2", b"new"), (b"e3", b"new"), (b"e4", None))
-        yard.cut()
-        return yard.clock
+            harness.append(*[(b"%s%d" % (group.encode(), i), b"x" * 100) for i in range(5)])
+            harness.cut()
+        harness.append((b"c1", None), (b"f", b"y" * 400))
+        harness.cut()
+        harness.compact_well(demand=False)
+        harness.clock.advance(DAY_MS)
+        harness.append((b"a0", b"new"), (b"c2", b"new"), (b"e3", b"new"), (b"e4", None))
+        harness.cut()
+        return harness.clock
 
 
-def visible(yard) -> dict[bytes, bytes]:
+def visible(harness) -> dict[bytes, bytes]:
     """What a consumer from the start ends up with."""
-    found = {r.key: r.value for r in records_in(yard.partition)}
+    found = {r.key: r.value for r in records_in(harness.partition)}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -59,33 +59,33 @@ def story(tmp_path_factory):
     root = tmp_path_factory.mktemp("story")
     clock = build(root / "data")
     shutil.copytree(root / "data", root / "copy")
-    with Yard(root / "copy", clock=clock) as yard:
-        shown = visible(yard)
-        yard.compact_well(demand=False)
-        jobs = len(yard.posts[-1]["jobs"])
-        final = data_records(yard.batches())
-        assert visible(yard) == shown
+    with CompactionHarness(root / "copy", clock=clock) as harness:
+        shown = visible(harness)
+        harness.compact_well(demand=False)
+        jobs = len(harness.posts[-1]["jobs"])
+        final = data_records(harness.batches())
+        assert visible(harness) == shown
     assert jobs >= 3, "the story is about a pass of several swaps"
     return root / "data", clock, shown, final
 
 
-def reopened(story, tmp_path, **options) -> Yard:
+def reopened(story, tmp_path, **options) -> CompactionHarness:
     data, clock, _, _ = story
     shutil.copytree(data, tmp_path / "data", dirs_exist_ok=True)
-    return Yard(tmp_path / "data", clock=clock, **options)
+    return CompactionHarness(tmp_path / "data", clock=clock, **options)
 
 
-def expect_whole(yard, story) -> None:
+def expect_whole(harness, story) -> None:
     """After any death: everything visible is right, and the next pass ends as it should."""
     _, _, shown, final = story
-    assert visible(yard) == shown
-    outcomes = yard.compact(demand=False)
+    assert visible(harness) == shown
+    outcomes = harness.compact(demand=False)
     assert [outcome.error for outcome in outcomes if outcome.error] == []
-    assert visible(yard) == shown
-    assert data_records(yard.batches()) == final
-    yard.compact_well(dry=True)  # where nothing was due, any later pass tidies up
-    assert list((yard.data / "staging").glob("compact-*")) == []
-    assert list((yard.data / "cleaner").rglob("*.work")) == []
+    assert visible(harness) == shown
+    assert data_records(harness.batches()) == final
+    harness.compact_well(dry=True)  # where nothing was due, any later pass tidies up
+    assert list((harness.data / "staging").glob("compact-*")) == []
+    assert list((harness.data / "cleaner").rglob("*.work")) == []
 
 
 def killing_run(at: int, *, after: bool):
@@ -107,8 +107,8 @@ def killing_run(at: int, *, after: bool):
 
 def count_tasks(story, tmp_path) -> int:
     tasks = []
-    with reopened(story, tmp_path) as yard:
-        yard.compact(
+    with reopened(story, tmp_path) as harness:
+        harness.compact(
             demand=False,
             run=lambda function, items: (tasks.extend(items), in_process(function, items))[1],
         )
@@ -122,20 +122,20 @@ def test_a_job_killed_at_any_task_leaves_the_log_as_it_was(story, tmp_path, monk
     assert tasks >= 8
     for at in range(tasks):
         for after in (False, True):
-            with reopened(story, tmp_path) as yard:
+            with reopened(story, tmp_path) as harness:
                 with monkeypatch.context() as dead:
-                    dead.setattr(Pass, "tidy", lambda self: None)
+                    dead.setattr(CompactionPass, "tidy", lambda self: None)
                     with pytest.raises(Killed):
-                        yard.compact(demand=False, run=killing_run(at, after=after))
-                yard.clock.advance(LEASE_MS)  # its lease ends
-                expect_whole(yard, story)
+                        harness.compact(demand=False, run=killing_run(at, after=after))
+                harness.clock.advance(LEASE_MS)  # its lease ends
+                expect_whole(harness, story)
             shutil.rmtree(tmp_path / "data")
 
 
 def test_a_job_killed_after_its_manifests_is_simply_run_again(story, tmp_path, monkeypatch):
     """Whole, proved and never reported: the next pass begins anew and removes it."""
-    with reopened(story, tmp_path) as yard:
-        post = yard.post
+    with reopened(story, tmp_path) as harness:
+        post = harness.post
 
         def dying(path, body):
             if body["action"] == "finish":
@@ -143,13 +143,13 @@ def test_a_job_killed_after_its_manifests_is_simply_run_again(story, tmp_path, m
             return post(path, body)
 
         with monkeypatch.context() as dead:
-            dead.setattr(Pass, "tidy", lambda self: None)
-            dead.setattr(yard, "post", dying)
+            dead.setattr(CompactionPass, "tidy", lambda self: None)
+            dead.setattr(harness, "post", dying)
             with pytest.raises(Killed):
-                yard.compact(demand=False)
-        assert list((yard.data / "staging").glob("compact-*/manifest.json"))
-        yard.clock.advance(LEASE_MS)
-        expect_whole(yard, story)
+                harness.compact(demand=False)
+        assert list((harness.data / "staging").glob("compact-*/manifest.json"))
+        harness.clock.advance(LEASE_MS)
+        expect_whole(harness, story)
 
 
 @pytest.mark.slow
@@ -159,18 +159,18 @@ def test_a_broker_killed_at_any_effect_of_the_swaps_finds_its_way(
 ):
     """Or by a power cut: what is visible is right at once, and the next pass finishes."""
     files = CrashFiles(tmp_path)
-    with reopened(story, tmp_path, files=files) as yard:
+    with reopened(story, tmp_path, files=files) as harness:
         begun = len(files.effects)
-        yard.compact_well(demand=False)
+        harness.compact_well(demand=False)
         total = len(files.effects) - begun
     assert total > 30
     shutil.rmtree(tmp_path / "data")
     for effect in range(0, total, step):
         with monkeypatch.context() as dead:
-            dead.setattr(Pass, "tidy", lambda self: None)
+            dead.setattr(CompactionPass, "tidy", lambda self: None)
             _crash(story, tmp_path, effect, power)
-        with Yard(tmp_path / "data", clock=story[1]) as yard:
-            expect_whole(yard, story)
+        with CompactionHarness(tmp_path / "data", clock=story[1]) as harness:
+            expect_whole(harness, story)
         shutil.rmtree(tmp_path / "data")
 
 
@@ -180,48 +180,50 @@ def _crash(story, tmp_path, effect: int, power: Power | None) -> None:
     files = CrashFiles(tmp_path)
     for path in (tmp_path / "data").glob("meta.db*"):  # SQLite syncs for itself
         del files._live[path], files._names[path]
-    yard = Yard(tmp_path / "data", clock=story[1], files=files)
+    harness = CompactionHarness(tmp_path / "data", clock=story[1], files=files)
     files.after = len(files.effects) + effect
     with pytest.raises(Crash):
-        yard.compact(demand=False)
+        harness.compact(demand=False)
     with suppress(Crash):
-        yard.close()  # descriptors only: no effect gets through any more
+        harness.close()  # descriptors only: no effect gets through any more
     if power is not None:
         files.power_off(power)
 
 
 def test_a_report_that_comes_twice_is_taken_once(story, tmp_path):
     """The answer was lost on the way: the job asks again, and all is well."""
-    with reopened(story, tmp_path) as yard:
-        yard.compact_well(demand=False)
-        report = yard.posts[-1]
+    with reopened(story, tmp_path) as harness:
+        harness.compact_well(demand=False)
+        report = harness.posts[-1]
         assert report["action"] == "finish"
-        passes = yard.state().passes
-        yard.post("/api/compaction", report)
-        assert (yard.state().passes, yard.state().failures) == (passes, 0)
-        expect_whole(yard, story)
+        passes = harness.state().passes
+        harness.post("/api/compaction", report)
+        assert (harness.state().passes, harness.state().failures) == (passes, 0)
+        expect_whole(harness, story)
 
 
 def test_two_jobs_on_one_partition_cannot_both_win(story, tmp_path):
     """The second finds the log changed: refused, not failed, and nothing lost."""
-    with reopened(story, tmp_path) as yard:
-        order = yard.post(
+    with reopened(story, tmp_path) as harness:
+        order = harness.post(
             "/api/compaction", {"action": "begin", "topic": None, "demand": False, "dry": False}
         )["orders"][0]
-        yard.clock.advance(LEASE_MS)
-        slow = Pass(order, in_process, progress=lambda *_: None, task_bytes=1 << 20)
+        harness.clock.advance(LEASE_MS)
+        slow = CompactionPass(order, in_process, progress=lambda *_: None, task_bytes=1 << 20)
         slow.prepare()
         jobs, state = slow.commit()
-        kept = {job: shutil.copytree(yard.data / "staging" / job, tmp_path / job) for job in jobs}
-        yard.compact_well(demand=False)
+        kept = {
+            job: shutil.copytree(harness.data / "staging" / job, tmp_path / job) for job in jobs
+        }
+        harness.compact_well(demand=False)
         for job, path in kept.items():
-            shutil.copytree(path, yard.data / "staging" / job, dirs_exist_ok=True)
+            shutil.copytree(path, harness.data / "staging" / job, dirs_exist_ok=True)
         with pytest.raises(StaleManifest):
-            yard.post(
+            harness.post(
                 "/api/compaction",
                 {"action": "finish", "topic": "t", "partition": 0, "topic_id": order["topic_id"],
                  "jobs": jobs, "state": encode_state(state)},
             )  # fmt: skip
-        assert yard.state().failures == 0
+        assert harness.state().failures == 0
         slow.tidy()
-        expect_whole(yard, story)
+        expect_whole(harness, story)

@@ -8,17 +8,17 @@ import sys
 import pytest
 
 from cordwood.clock import SystemClock
-from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import ReaderPartition
-from cordwood.meta.sqlite import SqliteStore
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import ReaderPartition
+from cordwood.metadata.sqlite import SqliteStore
 
 COMMITTER = """
 import sys
 from pathlib import Path
 from cordwood.clock import SystemClock
-from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import Cursor, ReaderPartition, Topic
-from cordwood.meta.sqlite import SqliteStore
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import Cursor, ReaderPartition, Topic
+from cordwood.metadata.sqlite import SqliteStore
 
 catalog = Catalog(SqliteStore(Path(sys.argv[1]), SystemClock()))
 if not catalog.topics:

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from cordwood.broker import appends
+from cordwood.broker.jobs import staged_appends
 from cordwood.errors import UnknownJob
 from cordwood.testing import Broker
 from support.deliveries import (
@@ -47,7 +47,7 @@ def story(request, tmp_path_factory):
     """One delivery, to two topics, behind an earlier one; a copy of the disk before each step."""
     room = tmp_path_factory.mktemp("snapshots")
     with pytest.MonkeyPatch.context() as patch, Broker(room / "data", **SETTINGS) as broker:
-        patch.setattr(appends, "APPEND_BYTES", 1)  # every part is an append of its own
+        patch.setattr(staged_appends, "APPEND_BYTES", 1)  # every part is an append of its own
         ensure(broker, "in")
         stage(broker, "before", x="0", y="0", z="0")
         assert deliver(broker, a_batch(request.param, 0, 0, 5, job="before"))

@@ -10,9 +10,9 @@ import time
 import confluent_kafka
 import pytest
 
-from cordwood.scenario.stage import Child
-from cordwood.wire.kafka.frames import encode_request
-from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.lab.scenarios.stage import Child
+from cordwood.protocol.kafka.frames import encode_request
+from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.kafka_clients import PATIENCE_S, create_topic
 from support.limits import require_open_files
 from support.recording import read_reply
@@ -43,14 +43,14 @@ def fill(address: str) -> None:
 def long_poll(address: str) -> socket.socket:
     """A connection that waits for news of every partition, as an idle consumer does."""
     host, _, port = address.rpartition(":")
-    door = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+    listener = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     wanted = [
         FetchPartition(number, fetch_offset=RECORDS, partition_max_bytes=1_000_000)
         for number in range(PARTITIONS)
     ]
     request = FetchRequest(-1, 60_000, 1, 1_000_000, 0, topics=[FetchTopic("crowd", wanted)])
-    door.sendall(b"".join(encode_request(request, 11, 1, "idle")))
-    return door
+    listener.sendall(b"".join(encode_request(request, 11, 1, "idle")))
+    return listener
 
 
 class Member(threading.Thread):
@@ -110,8 +110,8 @@ def test_a_crowd_is_served_and_one_more_is_not_kept_waiting(broker):
         producer.produce("small", b"%d" % number, partition=number % 10)
     assert producer.flush(PATIENCE_S) == 0
 
-    with contextlib.ExitStack() as doors:
-        idle = [doors.enter_context(long_poll(address)) for _ in range(CONNECTIONS)]
+    with contextlib.ExitStack() as listeners:
+        idle = [listeners.enter_context(long_poll(address)) for _ in range(CONNECTIONS)]
         members = [Member(address, number) for number in range(GROUPS)]
         for member in members:
             member.start()
@@ -124,8 +124,8 @@ def test_a_crowd_is_served_and_one_more_is_not_kept_waiting(broker):
         producer.produce("crowd", b"news", partition=PARTITIONS - 1)
         assert producer.flush(PATIENCE_S) == 0
         started = time.monotonic()
-        for door in idle:
-            assert b"news" in read_reply(door)
+        for listener in idle:
+            assert b"news" in read_reply(listener)
         waits_s.append(time.monotonic() - started)
     print("round trips", [round(wait_s, 2) for wait_s in waits_s])
     assert max(waits_s) < 10

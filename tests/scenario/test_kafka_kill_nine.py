@@ -14,7 +14,7 @@ import time
 import confluent_kafka
 import pytest
 
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 from support.kafka_clients import PATIENCE_S, create_topic
 from support.lines import select_nothing, until
 

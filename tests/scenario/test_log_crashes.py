@@ -12,7 +12,7 @@ from cordwood.batch.records import encode_marker
 from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason
-from cordwood.log.partition import Partition
+from cordwood.log.write.partition import Partition
 from support.crash import Crash, CrashFiles, Power
 from support.logs import NOW_MS, append, append_data, open_partition, values_of
 

@@ -22,7 +22,7 @@ CHILD = """
 import os, sys
 from pathlib import Path
 from cordwood.config import TopicConfig
-from cordwood.log.files import Files
+from cordwood.log.files.disk import Files
 from support.logs import a_batch, append_data, open_partition
 
 root = Path(sys.argv[1])

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from cordwood.scenario import SCENARIOS, Stage
-from cordwood.scenario.compaction import under_load
-from cordwood.scenario.pipeline import play_exactly_once
+from cordwood.lab.scenarios import SCENARIOS, ScenarioRun
+from cordwood.lab.scenarios.compaction import under_load
+from cordwood.lab.scenarios.pipeline import play_exactly_once
 
 ON_SPARK = {"routing", "exactly-once", "cold-storage", "dead-letter", "compaction-under-load"}
 
@@ -30,7 +30,7 @@ def test_every_scenario_passes(name: str):
     """The functions behind the command, with the verdict they print; a failure shows the story."""
     out = io.StringIO()
     try:
-        with Stage(name, out=out) as stage:
+        with ScenarioRun(name, out=out) as stage:
             SHORTER.get(name, SCENARIOS[name])(stage)
     finally:
         print(out.getvalue())

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from cordwood.decide.retention import Drop, Reason, RetentionPlan
-from cordwood.log.directory import doomed_directories, foreign_names
-from cordwood.log.layout import CLEANED, SWAP, parse_file_name
-from cordwood.log.store import Store
+from cordwood.log.format.layout import CLEANED, SWAP, parse_file_name
+from cordwood.log.lifecycle.directory import doomed_directories, foreign_names
+from cordwood.log.lifecycle.store import Store
 from cordwood.model import SegmentState, TopicPartition
 from support.crash import Crash, CrashFiles, Power
 from support.stores import TP, a_batch, append, append_sealed, open_store, stage, values_in

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
 from cordwood.errors import CorruptionError, UnavailableError
-from cordwood.log.bundle import digest
-from cordwood.pipeline.table_files import INCOMING, TableFile, arrow_schema, write_parquet
-from cordwood.pipeline.table_storage import DeltaTable, ParquetTable, State, open_table
-from support.steps import Killed, SteppingDepot, Steps
+from cordwood.log.format.bundle import digest
+from cordwood.pipeline.table.files import INCOMING, TableFile, arrow_schema, write_parquet
+from cordwood.pipeline.table.storage import DeltaTable, ParquetTable, TableState, open_table
+from support.steps import Killed, SteppingStorage, Steps
 
 FORMS = ("parquet", "delta")
 
 
-def stage(depot, *keys):
+def stage(storage, *keys):
     """What tasks leave in ``_incoming``, a file for each key."""
     files = []
     for key in keys:
@@ -33,18 +33,18 @@ def stage(depot, *keys):
         data = file.getvalue()
         file.seek(0)
         name = f"{INCOMING}/part-{key.decode()}.parquet"
-        open_depot(depot.place).put(name, io.BytesIO(data))
+        open_storage(storage.place).put(name, io.BytesIO(data))
         files.append(TableFile(name, 1, len(data), digest(file)))
     return files
 
 
-def publish(depot, form, end, *keys):
+def publish(storage, form, end, *keys):
     """As a run does it: sweep, have files written, check them, publish them."""
-    table = open_table(depot, form)
-    with depot.held("_table"):
+    table = open_table(storage, form)
+    with storage.held("_table"):
         table.sweep()
         try:
-            return table.publish(stage(depot, *keys), State("id", {0: end}))
+            return table.publish(stage(storage, *keys), TableState("id", {0: end}))
         finally:
             table.sweep()
 
@@ -59,7 +59,7 @@ def keys_of(out, form):
 
 def build_old(out, form):
     for end, keys in ((1, b"a"), (2, b"ab")):
-        publish(open_depot(str(out)), form, end, *[bytes([key]) for key in keys])
+        publish(open_storage(str(out)), form, end, *[bytes([key]) for key in keys])
 
 
 NEW = (b"b", b"c", b"d")
@@ -74,7 +74,7 @@ def test_a_switch_killed_before_any_effect_shows_the_old_table_or_the_new(tmp_pa
     build_old(copy, form)
     shutil.copytree(copy, out, symlinks=True)
     steps = Steps()
-    publish(SteppingDepot(out, steps), form, 3, *NEW)
+    publish(SteppingStorage(out, steps), form, 3, *NEW)
     assert keys_of(out, form) == set(NEW)
     assert left_in(out) == []
     seen = set()
@@ -82,16 +82,16 @@ def test_a_switch_killed_before_any_effect_shows_the_old_table_or_the_new(tmp_pa
         shutil.rmtree(out)
         shutil.copytree(copy, out, symlinks=True)
         with pytest.raises(Killed):
-            publish(SteppingDepot(out, Steps(after)), form, 3, *NEW)
-        state = open_table(open_depot(str(out)), form).state()
+            publish(SteppingStorage(out, Steps(after)), form, 3, *NEW)
+        state = open_table(open_storage(str(out)), form).state()
         found = keys_of(out, form)
         assert found in ({b"a", b"b"}, set(NEW))
         seen.add((frozenset(found), state.offsets[0]))
         assert state.offsets[0] == 2 or found == set(NEW), "no table is behind its state"
-        publish(open_depot(str(out)), form, 3, *NEW)
+        publish(open_storage(str(out)), form, 3, *NEW)
         assert keys_of(out, form) == set(NEW)
         assert left_in(out) == []
-        assert open_table(open_depot(str(out)), form).state().rows == len(NEW)
+        assert open_table(open_storage(str(out)), form).state().rows == len(NEW)
     assert len(seen) > 1, "it was killed before the switch and after it"
 
 
@@ -106,14 +106,14 @@ def test_a_version_holds_nothing_that_nobody_checked(tmp_path):
     """A file that turns up in it, as from a task that outlived its run, stops the switch."""
     out = tmp_path / "out"
     build_old(out, "parquet")
-    depot = open_depot(str(out))
-    table = ParquetTable(depot)
-    files = stage(depot, *NEW)
-    depot.put("versions/000003/part-stray.parquet", io.BytesIO(b"stray"))
-    published = table.publish(files, State("id", {0: 3}))
+    storage = open_storage(str(out))
+    table = ParquetTable(storage)
+    files = stage(storage, *NEW)
+    storage.put("versions/000003/part-stray.parquet", io.BytesIO(b"stray"))
+    published = table.publish(files, TableState("id", {0: 3}))
     assert {file.name.split("/")[1] for file in published.files} == {"000004"}
 
-    class Straying(SteppingDepot):
+    class Straying(SteppingStorage):
         def move(self, old, new):
             super().move(old, new)
             if new.endswith("part-d.parquet"):
@@ -123,22 +123,22 @@ def test_a_version_holds_nothing_that_nobody_checked(tmp_path):
     with pytest.raises(CorruptionError, match="part-stray"):
         publish(Straying(out, Steps()), "parquet", 4, *NEW)
     assert keys_of(out, "parquet") == before
-    assert ParquetTable(depot).state().offsets == {0: 3}
+    assert ParquetTable(storage).state().offsets == {0: 3}
 
 
 def test_the_version_readers_may_be_in_stays(tmp_path):
     """One before the one in use; never an orphan of a dead run in its stead."""
     out = tmp_path / "out"
-    depot = open_depot(str(out))
+    storage = open_storage(str(out))
     for end in range(1, 4):
-        publish(depot, "parquet", end, b"a")
-        depot.put(f"versions/{end + 1:06d}/part-orphan.parquet", io.BytesIO(b"half"))
+        publish(storage, "parquet", end, b"a")
+        storage.put(f"versions/{end + 1:06d}/part-orphan.parquet", io.BytesIO(b"half"))
     assert sorted(path.name for path in (out / "versions").iterdir()) == [
         "000002",
         "000003",
         "000004",
     ]
-    publish(depot, "parquet", 4, b"a")
+    publish(storage, "parquet", 4, b"a")
     assert sorted(path.name for path in (out / "versions").iterdir()) == ["000003", "000004"]
     assert not list(out.rglob("*orphan*"))
 
@@ -148,9 +148,9 @@ def test_a_delta_table_whose_commit_is_not_what_was_checked_gets_no_state(tmp_pa
     pytest.importorskip("deltalake")
     out = tmp_path / "out"
     build_old(out, "delta")
-    depot = open_depot(str(out))
-    table = DeltaTable(depot)
-    lying = [file._replace(rows=2) for file in stage(depot, b"x")]
+    storage = open_storage(str(out))
+    table = DeltaTable(storage)
+    lying = [file._replace(rows=2) for file in stage(storage, b"x")]
     with pytest.raises(UnavailableError, match="rows"):
-        table.publish(lying, State("id", {0: 3}))
+        table.publish(lying, TableState("id", {0: 3}))
     assert table.state().offsets == {0: 2}

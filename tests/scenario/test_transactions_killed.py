@@ -19,7 +19,7 @@ import threading
 import confluent_kafka
 import pytest
 
-from cordwood.scenario.stage import Child
+from cordwood.lab.scenarios.stage import Child
 from support.kafka_clients import PATIENCE_S, create_topic
 from support.lines import select_nothing, until
 

@@ -8,12 +8,19 @@ from typing import Any
 
 from cordwood.client.http import HttpClient
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
-from cordwood.decide.archive import Entry, Span, bundle_name, genesis, seal_entry, shelf_name
+from cordwood.client.storage import open_storage
+from cordwood.decide.archive import (
+    Entry,
+    Span,
+    bundle_name,
+    genesis,
+    seal_entry,
+    topic_archive_name,
+)
 from cordwood.model import TopicPartition
-from cordwood.pipeline.bundles import write_bundle
-from cordwood.pipeline.segments import Chunk
-from cordwood.pipeline.shelf import Shelf
+from cordwood.pipeline.archive.bundle_writer import write_bundle
+from cordwood.pipeline.archive.topic_archive import TopicArchive
+from cordwood.pipeline.source.segment_files import Chunk
 from cordwood.testing import Broker
 
 
@@ -24,7 +31,9 @@ class HandMade:
         self.broker = broker
         self.topic = topic
         self.topic_id = HttpClient(broker.http).get("/api/archive", topic=topic)["id"]
-        self.shelf = Shelf(open_depot(str(place)), shelf_name(topic, self.topic_id))
+        self.topic_archive = TopicArchive(
+            open_storage(str(place)), topic_archive_name(topic, self.topic_id)
+        )
         self.entries: list[Entry] = []
 
     def add(self, *spans: tuple[int, int], data: bytes | None = None, **facts: Any) -> list[dict]:
@@ -40,7 +49,9 @@ class HandMade:
         chunks = self._chunks(tp, span) if data is None else [Chunk(data, *span)]
         found = write_bundle(file, tp, span, chunks, lines=False)
         name = bundle_name(0, span)
-        self.shelf.depot.put(f"{self.shelf.home}/{name}", io.BytesIO(file.getvalue()))
+        self.topic_archive.storage.put(
+            f"{self.topic_archive.home}/{name}", io.BytesIO(file.getvalue())
+        )
         said = {
             "number": len(self.entries) + 1,
             "bundle": name,
@@ -59,7 +70,7 @@ class HandMade:
             **facts,
         }
         self.entries.append(seal_entry(Entry(**said)))
-        self.shelf.write_manifest(self.entries)
+        self.topic_archive.write_manifest(self.entries)
         return self.told(self.entries[-1])
 
     def told(self, entry: Entry) -> dict[str, Any]:
@@ -67,15 +78,15 @@ class HandMade:
         return {
             "start_offset": entry.span.start,
             "end_offset": entry.span.end,
-            "name": f"{self.shelf.home}/{entry.bundle}",
+            "name": f"{self.topic_archive.home}/{entry.bundle}",
             "sha256": entry.sha256,
             "link": entry.link,
-            "place": self.shelf.depot.place,
+            "place": self.topic_archive.storage.place,
         }
 
     def path(self, bundle: dict[str, Any]) -> Path:
         """Where the file of a bundle is."""
-        return Path(self.shelf.depot.place) / bundle["name"]
+        return Path(self.topic_archive.storage.place) / bundle["name"]
 
     def _chunks(self, tp: TopicPartition, span: Span) -> list[Chunk]:
         with KafkaClient(self.broker.kafka) as client:

@@ -1,9 +1,9 @@
-"""A yard for compaction tests: a real store behind the real desk, without sockets or Spark.
+"""A yard for compaction tests: a real store behind the real service, without sockets or Spark.
 
-``Yard`` is the store with the broker's ``CompactionDesk`` over it; ``yard.compact()`` runs the very
-job that Spark runs, its tasks one after another in this process. ``random_log`` fills a partition
-by chance, and ``Oracle`` compacts the same log record by record in plain Python, by Kafka's rules
-as ``decide.compaction`` states them.
+``CompactionHarness`` is the store with the broker's ``CompactionService`` over it;
+``yard.compact()`` runs the very job that Spark runs, its tasks one after another in this process.
+``random_log`` fills a partition by chance, and ``Oracle`` compacts the same log record by record in
+plain Python, by Kafka's rules as ``decide.compaction`` states them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 
 from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, encode_marker, parse_marker
-from cordwood.broker.compaction import CompactionDesk
+from cordwood.broker.jobs.compaction import CompactionService
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
-from cordwood.decide.compaction import Fate, is_kept, is_past, plan_batch
+from cordwood.decide.compaction import BatchAction, is_kept, is_past, plan_batch
 from cordwood.decide.roll import RollReason
-from cordwood.log.files import Files
-from cordwood.log.partition import Partition
-from cordwood.log.store import Store
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.log.files.disk import Files
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import Codec, Header, Record, TopicPartition
-from cordwood.pipeline.cleaner import Outcome
-from cordwood.pipeline.compact import in_process, run_due
+from cordwood.pipeline.compact.compaction_pass import PassOutcome
+from cordwood.pipeline.compact.job import in_process, run_due
 from support.crash import QuickFiles
 from support.logs import headers_of
 
@@ -40,7 +40,7 @@ KEEP_NOTHING_SMALL = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 
 
 
 class _Inline:
-    """What the desk asks of the topic desk and the gate, answered at once."""
+    """What the service asks of the topic service and the gate, answered at once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -63,8 +63,8 @@ class _Inline:
         self.store.apply_job(verified)
 
 
-class Yard:
-    """One data directory, open, with a desk; also the API the job speaks to."""
+class CompactionHarness:
+    """One data directory, open, with a service; also the API the job speaks to."""
 
     def __init__(
         self,
@@ -83,7 +83,9 @@ class Yard:
             self.store.create_topic("t", partitions, {**KEEP_NOTHING_SMALL, **(config or {})})
         self._thread = ThreadPoolExecutor(1)
         self.inline = _Inline(self.store)
-        self.desk = CompactionDesk(self.store, self.inline, self.inline, self.clock, self._thread)
+        self.service = CompactionService(
+            self.store, self.inline, self.inline, self.clock, self._thread
+        )
         self.posts: list[Mapping[str, Any]] = []
 
     @property
@@ -91,7 +93,7 @@ class Yard:
         return self.store.partition(TP)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """As the HTTP door."""
+        """As the HTTP listener."""
         assert path == "/api/compaction"
         self.posts.append(body)
         tp = TopicPartition(body.get("topic"), body.get("partition"))
@@ -99,24 +101,24 @@ class Yard:
         match body["action"]:
             case "begin":
                 flags = {"demand": body["demand"], "dry": body["dry"]}
-                return {"orders": asyncio.run(self.desk.begin(body["topic"], **flags))}
+                return {"orders": asyncio.run(self.service.begin(body["topic"], **flags))}
             case "renew":
-                self.desk.renew(tp, lease)
+                self.service.renew(tp, lease)
             case "finish":
                 told = body["topic_id"], body["jobs"], body["state"]
-                asyncio.run(self.desk.finish(tp, *told, lease))
+                asyncio.run(self.service.finish(tp, *told, lease))
             case "fail":
-                asyncio.run(self.desk.fail(tp, body["error"], lease))
+                asyncio.run(self.service.fail(tp, body["error"], lease))
             case "release":
-                self.desk.release(tp, lease)
+                self.service.release(tp, lease)
         return {}
 
-    def compact(self, *, demand: bool = True, **options: Any) -> list[Outcome]:
+    def compact(self, *, demand: bool = True, **options: Any) -> list[PassOutcome]:
         """A pass over what is due; on demand everything, thoroughly."""
         topic = "t" if demand else None
         return run_due(self, options.pop("run", in_process), topic=topic, demand=demand, **options)
 
-    def compact_well(self, **options: Any) -> Outcome:
+    def compact_well(self, **options: Any) -> PassOutcome:
         """A pass over one partition that must not fail."""
         (outcome,) = self.compact(**options)
         assert not outcome.error, outcome.error
@@ -274,9 +276,11 @@ class Oracle:
             has_horizon=batch.horizon_ms is not None,
             wants_horizon=wants,
         )
-        if fate is Fate.DROP:
+        if fate is BatchAction.DROP:
             return []
-        horizon = self.now_ms + self.retention_ms if fate is Fate.HORIZON else batch.horizon_ms
+        horizon = (
+            self.now_ms + self.retention_ms if fate is BatchAction.HORIZON else batch.horizon_ms
+        )
         return [facts(header, kept, horizon if kept else None)]
 
     def _is_kept(self, record: Record, batch: Stored, newest: dict[bytes, int]) -> bool:
@@ -319,17 +323,17 @@ def facts_of(batches: list[Stored]) -> list[tuple]:
     return [facts(b.header, b.records, b.horizon_ms if b.records else None) for b in batches]
 
 
-def oracle_for(yard: Yard) -> Oracle:
+def oracle_for(harness: CompactionHarness) -> Oracle:
     """The oracle with what the broker knows now."""
-    partition = yard.partition
+    partition = harness.partition
     producers = {
         pid: (producer.epoch, producer.sent[-1].last_offset if producer.sent else -1)
         for pid, producer, _ in partition.producers.active()
     }
     return Oracle(
-        now_ms=yard.clock.now_ms(),
+        now_ms=harness.clock.now_ms(),
         retention_ms=partition.config.delete_retention_ms,
-        passed_end=min(yard.store.catalog.registered_positions(TP).values(), default=2**63 - 1),
+        passed_end=min(harness.store.catalog.registered_positions(TP).values(), default=2**63 - 1),
         producers=producers,
         aborted=[entry[:3] for entry in partition.aborted(0, partition.high_watermark)],
     )
@@ -341,9 +345,11 @@ def oracle_for(yard: Yard) -> Oracle:
 class Chance:
     """Appends by chance: keyed and keyless, tombstones, transactions, codecs, cuts."""
 
-    def __init__(self, yard: Yard, seed: int, *, keys: int = 12, keyless: bool = False) -> None:
+    def __init__(
+        self, harness: CompactionHarness, seed: int, *, keys: int = 12, keyless: bool = False
+    ) -> None:
         self.random = random.Random(seed)
-        self._yard = yard
+        self._yard = harness
         self._keys = [b"k%d" % i for i in range(keys)]
         self._keyless = keyless
         self._sequences: dict[int, int] = {}
@@ -403,17 +409,17 @@ class Chance:
         self._open.discard(producer_id)
 
 
-def expect_cleaned(yard: Yard, before: list[Stored], oracle: Oracle) -> None:
+def expect_cleaned(harness: CompactionHarness, before: list[Stored], oracle: Oracle) -> None:
     """Hold what is stored now against the oracle's view of what was stored before.
 
     The empty batches a pass makes up to reach the end of a segment are its own; the oracle learns
     where segments end now, as a batch that ends there is kept.
     """
-    oracle.ends = frozenset(s.end_offset - 1 for s in yard.partition.segments()[:-1])
+    oracle.ends = frozenset(s.end_offset - 1 for s in harness.partition.segments()[:-1])
     known = {batch.header.last_offset for batch in before}
     found = [
         fact
-        for fact, batch in zip(facts_of(yard.batches()), yard.batches(), strict=True)
+        for fact, batch in zip(facts_of(harness.batches()), harness.batches(), strict=True)
         if batch.records or batch.header.producer_id >= 0 or batch.header.last_offset in known
     ]
     assert found == oracle.clean(before)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import struct
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups import (
-    Commit,
+    CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
     EraseGroup,
     EraseOffsets,
     Forget,
-    Groups,
+    GroupDirectory,
     GroupSettings,
     Heartbeat,
     Join,
@@ -47,12 +47,12 @@ def subscription(*topics: str) -> bytes:
 RANGE = (("range", subscription("t")),)
 
 
-class GroupDesk:
+class GroupHarness:
     """One group behind a directory, its timer, its cursors and everybody who waits."""
 
     def __init__(self, settings: GroupSettings = QUICK, group_id: str = "g") -> None:
         """Open for business at time 0."""
-        self.groups = Groups(settings)
+        self.groups = GroupDirectory(settings)
         self.group_id = group_id
         self.now_ms = 0
         self.timer_ms = None
@@ -191,7 +191,7 @@ class GroupDesk:
 
     def commit(self, member_id="", generation=-1, *, version=8, metadata="", **how):
         """The code a commit of offset 5 on t-0 gets."""
-        event = Commit(
+        event = CommitOffsets(
             token=self.token(),
             version=version,
             member_id=member_id,
@@ -221,9 +221,9 @@ class GroupDesk:
 class Consumer:
     """A client that keeps to the protocol: joins, syncs, heartbeats, and does as it is told."""
 
-    def __init__(self, desk: GroupDesk, **how) -> None:
+    def __init__(self, service: GroupHarness, **how) -> None:
         """It has sent nothing yet; ``how`` is what its joins say."""
-        self.desk = desk
+        self.service = service
         self.how = how
         self.member_id = ""
         self.generation = -1
@@ -238,18 +238,18 @@ class Consumer:
 
     def step(self) -> bool:
         """Look whether the last request was answered, and act on it; true if that got it on."""
-        if self._token is not None and self._token not in self.desk.answers:
+        if self._token is not None and self._token not in self.service.answers:
             return False
         was_active = self.is_active
         self._step()
         return not (was_active and self.is_active)
 
     def _answer(self):
-        return self.desk.answers[self._token]
+        return self.service.answers[self._token]
 
     def _begin_join(self) -> None:
         self.assignment = None
-        self._token = self.desk.join(self.member_id, **self.how)
+        self._token = self.service.join(self.member_id, **self.how)
         self._step = self._end_join
 
     def _end_join(self) -> None:
@@ -262,7 +262,7 @@ class Consumer:
         self.member_id, self.generation = answer.member_id, answer.generation
         leads = answer.leader == self.member_id and not answer.skip_assignment
         ids = [each.member_id for each in answer.members] if leads else []
-        self._token = self.desk.sync(
+        self._token = self.service.sync(
             self.member_id,
             self.generation,
             {each: each.encode() for each in ids},
@@ -282,7 +282,7 @@ class Consumer:
 
     def _begin_heartbeat(self) -> None:
         instance_id = self.how.get("instance_id")
-        code = self.desk.beat(self.member_id, self.generation, instance_id)
+        code = self.service.beat(self.member_id, self.generation, instance_id)
         if code:
             self._go_back(code)
 
@@ -298,16 +298,16 @@ class Consumer:
         self._step = self._begin_join
 
 
-def settle(desk: GroupDesk, consumers: list[Consumer], rounds: int = 400) -> None:
+def settle(service: GroupHarness, consumers: list[Consumer], rounds: int = 400) -> None:
     """Let the consumers work until all share one generation; time passes while all must wait."""
     for _ in range(rounds):
         got_on = [consumer.step() for consumer in consumers]
         if any(got_on):
             continue
         ids = {each.member_id for each in consumers}
-        if desk.state == "Stable" and ids == set(desk.members()):
+        if service.state == "Stable" and ids == set(service.members()):
             assert all(each.is_active for each in consumers)
             assert len({each.generation for each in consumers}) == 1
             return
-        desk.advance(500)
-    raise AssertionError(f"not stable but {desk.state}")
+        service.advance(500)
+    raise AssertionError(f"not stable but {service.state}")

@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cordwood.log.files import Files, OpenFile
+from cordwood.log.files.disk import Files, OpenFile
 
 T = TypeVar("T")
 

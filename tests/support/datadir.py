@@ -10,10 +10,18 @@ from pathlib import Path
 
 from cordwood.batch.header import parse_header
 from cordwood.batch.records import encode_batch
-from cordwood.log.files import Files
-from cordwood.log.index import MemoryIndex
-from cordwood.log.layout import DELETED, FORMAT, LOCK, SWAP, Kind, encode_format, file_path
-from cordwood.log.marks import Marks, Published
+from cordwood.log.files.disk import Files
+from cordwood.log.format.index import MemoryIndex
+from cordwood.log.format.layout import (
+    DELETED,
+    FORMAT,
+    LOCK,
+    SWAP,
+    FileKind,
+    encode_format,
+    file_path,
+)
+from cordwood.log.read.published_offsets import Published, PublishedOffsets
 from cordwood.model import Header, Record, TopicPartition
 
 START_MS = 1_700_000_000_000
@@ -41,7 +49,7 @@ class HandMade:
         self.directory.mkdir()
         self.bases: list[int] = []
         self.end = 0
-        self._marks: Marks | None = None
+        self._published_offsets: PublishedOffsets | None = None
         self._index: MemoryIndex | None = None
 
     @property
@@ -49,7 +57,7 @@ class HandMade:
         """The file appends go to."""
         return self.path(self.bases[-1])
 
-    def path(self, base: int, kind: Kind = Kind.LOG, suffix: str = "") -> Path:
+    def path(self, base: int, kind: FileKind = FileKind.LOG, suffix: str = "") -> Path:
         return file_path(self.directory, base, kind, suffix)
 
     def append(self, *batches: Iterable[Record] | bytes, **options: object) -> None:
@@ -74,15 +82,15 @@ class HandMade:
         """Seal the active segment with its indexes and begin the next."""
         self._index.seal()
         base = self.bases[-1]
-        self.path(base, Kind.INDEX).write_bytes(self._index.encode_offsets())
-        self.path(base, Kind.TIMEINDEX).write_bytes(self._index.encode_times())
+        self.path(base, FileKind.INDEX).write_bytes(self._index.encode_offsets())
+        self.path(base, FileKind.TIMEINDEX).write_bytes(self._index.encode_times())
         self._open(self.end)
 
     def publish(self, *, log_start: int = 0) -> None:
         """Let readers see everything appended so far."""
-        if self._marks is None:
-            self._marks = Marks(self.directory, Files())
-        self._marks.publish(
+        if self._published_offsets is None:
+            self._published_offsets = PublishedOffsets(self.directory, Files())
+        self._published_offsets.publish(
             Published(log_start, self.end, self.end, self.bases[-1], self.active.stat().st_size)
         )
 
@@ -90,31 +98,31 @@ class HandMade:
         """Put a segment aside as the broker does, or take it away for good."""
         self._rename(base, DELETED)
         if purge:
-            for kind in (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX):
+            for kind in (FileKind.LOG, FileKind.INDEX, FileKind.TIMEINDEX):
                 self.path(base, kind, DELETED).unlink(missing_ok=True)
         self.bases.remove(base)
 
     def stage(self, base: int, *batches: Iterable[Record]) -> None:
         """Bring a replacement in as far as ``.swap``."""
         data = b"".join(encode_batch(list(batch)) for batch in batches)
-        self.path(base, Kind.LOG, SWAP).write_bytes(data)
+        self.path(base, FileKind.LOG, SWAP).write_bytes(data)
 
     def swap_in(self, base: int, replaced: Iterable[int]) -> None:
         """Finish what ``stage`` began."""
         for old in replaced:
             self._rename(old, DELETED)
             self.bases.remove(old)
-        self.path(base, Kind.LOG, SWAP).rename(self.path(base))
+        self.path(base, FileKind.LOG, SWAP).rename(self.path(base))
         self.bases = sorted({*self.bases, base})
 
     def _rename(self, base: int, suffix: str) -> None:
-        for kind in (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX):
+        for kind in (FileKind.LOG, FileKind.INDEX, FileKind.TIMEINDEX):
             if self.path(base, kind).exists():
                 self.path(base, kind).rename(self.path(base, kind, suffix))
 
     def close(self) -> None:
-        if self._marks is not None:
-            self._marks.close()
+        if self._published_offsets is not None:
+            self._published_offsets.close()
 
 
 def make_data_directory(path: Path) -> Path:

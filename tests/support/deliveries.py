@@ -12,12 +12,12 @@ import threading
 from contextlib import contextmanager
 
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.broker.gate import Delivery
+from cordwood.broker.jobs.delivery import Delivery
 from cordwood.decide.delivery import Part
-from cordwood.log.files import Files
-from cordwood.log.staging import JobFiles, StagingArea
-from cordwood.meta.keys import ReaderPartition
-from cordwood.meta.sqlite import SqliteStore
+from cordwood.log.files.disk import Files
+from cordwood.log.staging.area import JobFiles, StagingArea
+from cordwood.metadata.keys import ReaderPartition
+from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import Record, TopicPartition
 from support.stores import headers_of, open_store
 
@@ -72,7 +72,7 @@ def _sha256(broker, job, name):
 
 def deliver(broker, delivery):
     asked = hashed(broker, delivery)
-    return broker.run(lambda: broker.service.broker.gate.deliver(asked))
+    return broker.run(lambda: broker.service.broker.deliveries.deliver(asked))
 
 
 def words(broker, topic):

@@ -7,9 +7,9 @@ A page is read for three kinds of blocks:
 * any block after ``<!-- file: NAME -->`` is saved under that name beside the data;
 * ``sh``: not played here; only the page's set-up may stand in one.
 
-Pages use the default ports, and 9093 for TLS. Here every door gets a free one instead: in what is
-typed the default is replaced by it, in what is printed it by the default. ``cordwood serve … &`` is
-played until READY.
+Pages use the default ports, and 9093 for TLS. Here every listener gets a free one instead: in what
+is typed the default is replaced by it, in what is printed it by the default. ``cordwood serve … &``
+is played until READY.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Session:
         binaries = Path(sys.executable).parent
         self._environ = {
             **os.environ,
-            **{f"CORDWOOD_{door.upper()}": "127.0.0.1:0" for door in PORTS},
+            **{f"CORDWOOD_{listener.upper()}": "127.0.0.1:0" for listener in PORTS},
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "CORDWOOD_PIPELINE": "off",
         }

@@ -1,7 +1,7 @@
 """A broker in a thread that keeps records in a list and misbehaves on purpose, by its seed.
 
-It is built on the server side of ``cordwood.wire.line``, so what it says is the protocol; when and
-how much of it, the whims decide: connections cut before or after a record was stored, before or
+It is built on the server side of ``cordwood.protocol.line``, so what it says is the protocol; when
+and how much of it, the whims decide: connections cut before or after a record was stored, before or
 inside an acknowledgement, acknowledgements held back, sockets nobody reads.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from cordwood.errors import CordwoodError
-from cordwood.wire.line import (
+from cordwood.protocol.line import (
     ControlConnection,
     Frames,
     Hello,
@@ -29,8 +29,8 @@ from cordwood.wire.line import (
     Welcome,
     encode_error,
 )
-from cordwood.wire.line.replies import encode_ack, encode_welcome
-from cordwood.wire.line.serial import is_after
+from cordwood.protocol.line.replies import encode_ack, encode_welcome
+from cordwood.protocol.line.serial import is_after
 
 LIMIT = 2**20
 TICK_S = 0.02  # how long an acknowledgement may be held back
@@ -119,7 +119,7 @@ class FlakyServer:
 
 
 class FlakyIngress(FlakyServer):
-    """An ingress door; ``stored`` is what a subscriber would see, per producer."""
+    """An ingress listener; ``stored`` is what a subscriber would see, per producer."""
 
     def __init__(self, whims: Whims | None = None, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
@@ -195,7 +195,7 @@ class FlakyIngress(FlakyServer):
 
 
 class FlakyControl(FlakyServer):
-    """A control door; ``answer`` gives the bytes to write, or raises ``Cut``.
+    """A control listener; ``answer`` gives the bytes to write, or raises ``Cut``.
 
     What it returns goes out as it is, so it may be half a reply or several.
     """

@@ -232,11 +232,11 @@ class Served:
         assert isinstance(found, dict)
         return found
 
-    def connections(self, door: str, asking: Wire | None = None) -> int:
+    def connections(self, listener: str, asking: Wire | None = None) -> int:
         """How many are open, the one that asks included; a new one unless one is given."""
         metrics = json.loads(asking.ask(b"METRICS")) if asking else self.metrics()
         rows = metrics["cordwood_connections"]
-        return next(int(row["value"]) for row in rows if row["door"] == door)
+        return next(int(row["value"]) for row in rows if row["listener"] == listener)
 
     def kill(self) -> None:
         self.process.kill()

@@ -11,8 +11,8 @@ from cordwood.batch.records import decode_batch, encode_batch, frame_batch
 from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError
-from cordwood.log.files import Files
-from cordwood.log.partition import Appended, Partition
+from cordwood.log.files.disk import Files
+from cordwood.log.write.partition import Appended, Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Record, TopicPartition
 from support.crash import QuickFiles
 

@@ -73,16 +73,16 @@ def split(stream: bytes) -> list[bytes]:
     return frames
 
 
-def read_reply(door: socket.socket) -> bytes:
+def read_reply(listener: socket.socket) -> bytes:
     """One whole reply off a connection, without its length."""
-    (length,) = unpack_from(">i", _read_exactly(door, 4))
-    return _read_exactly(door, length)
+    (length,) = unpack_from(">i", _read_exactly(listener, 4))
+    return _read_exactly(listener, length)
 
 
-def _read_exactly(door: socket.socket, count: int) -> bytes:
+def _read_exactly(listener: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        more = door.recv(count - len(data))
+        more = listener.recv(count - len(data))
         assert more, "closed before the reply was whole"
         data += more
     return bytes(data)

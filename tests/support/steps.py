@@ -1,8 +1,8 @@
 """A job that dies: every effect it has on a place or a broker is a step, and it stops before one.
 
     steps = Steps(after=3)                     # the fourth effect never happens
-    depot, api = SteppingDepot(place, steps), SteppingApi(where, steps)
-    with pytest.raises(Killed): job(api, depot)
+    storage, api = SteppingDepot(place, steps), SteppingApi(where, steps)
+    with pytest.raises(Killed): job(api, storage)
 
 A dead process has no further effect: once it was killed, every step raises. ``at`` does something
 else before a step instead, such as deleting the topic under the job's feet.
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cordwood.client.storage import DirectoryDepot
-from cordwood.decide.archive import Run
+from cordwood.client.storage import DirectoryStorage
+from cordwood.decide.archive import BatchSpan
 from cordwood.errors import CordwoodError
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.header_runs import FoundRun, look_runs, once
-from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import SourceOptions
-from cordwood.pipeline.tasks import outcome, unavailable
+from cordwood.pipeline.archive.header_runs import FoundRun, look_runs, once
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.runtime.tasks import outcome, unavailable
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import SourceOptions
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ class Steps:
             act()
 
 
-class SteppingDepot(DirectoryDepot):
+class SteppingStorage(DirectoryStorage):
     """A directory whose changes are steps; a write that is not finished leaves its half."""
 
     def __init__(self, place: Path | str, steps: Steps) -> None:
@@ -92,7 +92,7 @@ class SteppingDepot(DirectoryDepot):
 class SteppingApi(BrokerApi):
     """A broker's API whose changes are steps."""
 
-    def __init__(self, where: Where, steps: Steps) -> None:
+    def __init__(self, where: BrokerAddress, steps: Steps) -> None:
         super().__init__(where)
         self._steps = steps
 
@@ -110,7 +110,7 @@ def in_process(
     *,
     label: str | None = None,
 ) -> list[Result]:
-    """What ``pipeline.tasks.run_tasks`` does, here: tasks die with the job."""
+    """What ``pipeline.runtime.tasks.run_tasks`` does, here: tasks die with the job."""
     del label
     results = [outcome(work, task) for task in tasks]
     for result in results:
@@ -123,13 +123,13 @@ def in_process(
 def looked_in_process(
     _spark: object, options: SourceOptions, ranges: Sequence[Range]
 ) -> Iterator[Callable[[], Iterator[FoundRun]]]:
-    """What ``pipeline.header_runs.looked`` does, here."""
+    """What ``pipeline.archive.header_runs.looked`` does, here."""
     yield lambda: once(
         (whole.tp, run) for whole in ranges for run in map_errors(look_runs(options, whole))
     )
 
 
-def map_errors(runs: Iterator[Run]) -> Iterator[Run]:
+def map_errors(runs: Iterator[BatchSpan]) -> Iterator[BatchSpan]:
     """The system's errors in a sentence, as those of tasks are."""
     try:
         yield from runs
@@ -139,5 +139,5 @@ def map_errors(runs: Iterator[Run]) -> Iterator[Run]:
 
 @contextmanager
 def unlabelled(*_: object) -> Iterator[None]:
-    """What ``pipeline.labels.labelled`` does without a session: nothing."""
+    """What ``pipeline.runtime.job_labels.labelled`` does without a session: nothing."""
     yield

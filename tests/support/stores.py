@@ -11,9 +11,9 @@ from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
-from cordwood.log.files import Files
-from cordwood.log.layout import Kind, file_name
-from cordwood.log.manifest import (
+from cordwood.log.files.disk import Files
+from cordwood.log.format.layout import FileKind, file_name
+from cordwood.log.format.manifest import (
     MANIFEST_NAME,
     STAGING_NAME,
     Manifest,
@@ -22,8 +22,8 @@ from cordwood.log.manifest import (
     StagedSegment,
     encode_manifest,
 )
-from cordwood.log.partition import Partition
-from cordwood.log.store import Store
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -107,7 +107,7 @@ def stage(
     last = live[replaces[-1]].end_offset
     for base, end in zip(bases, [*bases[1:], last], strict=True):
         data = b"".join(segments[base])
-        name = file_name(base, Kind.LOG)
+        name = file_name(base, FileKind.LOG)
         (staging / name).write_bytes(data)
         log = StagedFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         count = sum(header.count for header in headers_of(data))

@@ -38,7 +38,7 @@ def test_durability_is_equal_or_there_is_no_comparison():
     assert report.advantage(rows[1], by_key(rows)) is None
 
 
-def test_kafka_is_compared_at_the_kafka_door():
+def test_kafka_is_compared_at_the_kafka_listener():
     """Not with lines, which are another protocol."""
     ours = [result("cordwood (lines)", 1.0), result("cordwood (Kafka)", 8.0)]
     peer = result("Apache Kafka", 4.0)

@@ -16,8 +16,8 @@ from cordwood.broker.health import readiness
 from cordwood.broker.metrics import METRICS
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig, rows
-from cordwood.log.files import Files
-from cordwood.log.registry import Condition
+from cordwood.log.files.disk import Files
+from cordwood.log.health.registry import Condition
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "cordwood.json").read_text())

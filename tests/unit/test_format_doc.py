@@ -16,11 +16,12 @@ import pytest
 from cordwood.batch.header import BatchHeader, check_batches, parse_header
 from cordwood.batch.records import decode_batch
 from cordwood.config import MIB
-from cordwood.log import layout, marks
-from cordwood.log.facts import encode_facts, parse_facts
-from cordwood.log.index import MemoryIndex
-from cordwood.log.marks import Published
-from cordwood.log.producers import Producers
+from cordwood.log.format import layout
+from cordwood.log.format.index import MemoryIndex
+from cordwood.log.format.producers import Producers
+from cordwood.log.format.segment_stats import encode_stats, parse_stats
+from cordwood.log.read import published_offsets
+from cordwood.log.read.published_offsets import Published
 from cordwood.model import Header, Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,8 +129,8 @@ def test_snapshot_of_the_example_names_its_producer():
 def test_facts_of_the_example_are_one_line():
     """The checkpoint's text gives back itself, and says what the batch says."""
     text = EXAMPLES["facts"].encode()
-    facts = parse_facts(text)[7]
-    assert encode_facts([facts]) == text
+    facts = parse_stats(text)[7]
+    assert encode_stats([facts]) == text
     assert (facts.end_offset, facts.size_bytes, facts.records) == (9, len(example("batch")), 2)
     assert not facts.is_sealed
 
@@ -137,23 +138,25 @@ def test_facts_of_the_example_are_one_line():
 def test_marks_of_the_example_are_a_whole_slot(tmp_path: Path):
     """A reader of the file believes the slot; seven little-endian numbers, the last a CRC-32."""
     slot = example("marks")
-    (tmp_path / marks.MARKS_NAME).write_bytes(slot + bytes(56))
-    assert marks.read_marks(tmp_path) == Published(7, 9, 9, 7, len(example("batch")))
+    (tmp_path / published_offsets.MARKS_NAME).write_bytes(slot + bytes(56))
+    assert published_offsets.read_published_offsets(tmp_path) == Published(
+        7, 9, 9, 7, len(example("batch"))
+    )
     assert struct.unpack("<7q", slot) == (3, 7, 9, 9, 7, 100, zlib.crc32(slot[:48]))
 
 
-@pytest.mark.parametrize("kind", [*layout.Kind])
-def test_every_kind_of_segment_file_is_on_the_page(kind: layout.Kind):
+@pytest.mark.parametrize("kind", [*layout.FileKind])
+def test_every_kind_of_segment_file_is_on_the_page(kind: layout.FileKind):
     """A new kind of file must be described."""
     assert kind.value in PAGE
 
 
 def test_every_other_file_name_is_on_the_page():
-    """Checkpoints, marks, suffixes and what lies in the data directory."""
-    from cordwood.log.directory import ARCHIVE, CLEANER, META
+    """Checkpoints, published_offsets, suffixes and what lies in the data directory."""
+    from cordwood.log.lifecycle.directory import ARCHIVE, CLEANER, META
 
     names = {layout.LEADER_EPOCHS, layout.PARTITION_METADATA, layout.SEGMENT_FACTS, layout.FORMAT}
-    names |= {marks.MARKS_NAME, layout.LOCK, META, ARCHIVE, CLEANER, "staging"}
+    names |= {published_offsets.MARKS_NAME, layout.LOCK, META, ARCHIVE, CLEANER, "staging"}
     names |= {layout.DELETED, layout.SWAP, layout.CLEANED, layout.TMP, layout.TORN}
     assert {name for name in names if name not in PAGE} == set()
 

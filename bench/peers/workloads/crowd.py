@@ -15,17 +15,21 @@ FEW = 64
 def clients(visit: Visit) -> Iterator[Measure]:
     """Closed loops over plain sockets, all in the one client process."""
     for count in (FEW, visit.scale.clients):
-        for door in visit.server.speeches:
-            if door == "raw lines":
+        for listener in visit.server.speeches:
+            if listener == "raw lines":
                 continue
             cpu = visit.server.room.cpu_seconds()
-            address, seconds = visit.server.addresses[door], visit.scale.seconds
-            done = visit.client.ask(client.closed_loop, address, door, count, seconds)
+            address, seconds = visit.server.addresses[listener], visit.scale.seconds
+            done = visit.client.ask(client.closed_loop, address, listener, count, seconds)
             spent = visit.server.room.cpu_seconds() - cpu
             note = "client-bound" if done.cpu_seconds > 0.9 * done.seconds else ""
             case = f"{count} clients"
-            yield Measure(case, done.count / done.seconds, "messages/s", door=door, note=note)
-            yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, door)
+            yield Measure(
+                case, done.count / done.seconds, "messages/s", listener=listener, note=note
+            )
+            yield Measure(
+                f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, listener
+            )
 
 
 def topics(visit: Visit) -> Iterator[Measure]:
@@ -41,5 +45,5 @@ def topics(visit: Visit) -> Iterator[Measure]:
     done = visit.client.ask(rdkafka.produce_many, visit.bootstrap, names, count)
     spent = visit.server.room.cpu_seconds() - cpu
     case = f"produce 100 B to {len(names):,} topics in turn"
-    yield Measure(case, done.count / done.seconds, "records/s", door="kafka")
+    yield Measure(case, done.count / done.seconds, "records/s", listener="kafka")
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

@@ -16,10 +16,12 @@ from bench.peers.workloads.latency import LIBRDKAFKA, PLAIN
 
 def measure(visit: Visit) -> Iterator[Measure]:
     server, seconds = visit.server, visit.scale.seconds
-    for door in server.speeches:
-        if door in readers.READERS:
-            arguments = (server.addresses, door, server.stored(), seconds)
-            yield from percentiles(PLAIN, visit.client.ask(readers.end_to_end, *arguments), door)
+    for listener in server.speeches:
+        if listener in readers.READERS:
+            arguments = (server.addresses, listener, server.stored(), seconds)
+            yield from percentiles(
+                PLAIN, visit.client.ask(readers.end_to_end, *arguments), listener
+            )
     if visit.speaks_kafka:
         taken = visit.client.ask(rdkafka.end_to_end, visit.bootstrap, TOPIC, seconds)
         yield from percentiles(LIBRDKAFKA, taken, "kafka")

@@ -80,5 +80,5 @@ def prepared(visit: Visit) -> Iterator[Measure]:
 def rates(visit: Visit, case: str, done, cpu_before: float) -> Iterator[Measure]:
     spent = visit.server.room.cpu_seconds() - cpu_before
     note = CLIENT_BOUND if done.cpu_seconds > 0.9 * done.seconds else ""
-    yield Measure(case, done.count / done.seconds, "records/s", door="kafka", note=note)
+    yield Measure(case, done.count / done.seconds, "records/s", listener="kafka", note=note)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

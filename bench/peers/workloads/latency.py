@@ -18,11 +18,11 @@ LIBRDKAFKA = "librdkafka"
 
 def measure(visit: Visit) -> Iterator[Measure]:
     seconds = visit.scale.seconds
-    for door in visit.server.speeches:
-        if door != "raw lines":
-            address = visit.server.addresses[door]
-            taken = visit.client.ask(client.one_in_flight, address, door, seconds)
-            yield from percentiles(PLAIN, taken, door)
+    for listener in visit.server.speeches:
+        if listener != "raw lines":
+            address = visit.server.addresses[listener]
+            taken = visit.client.ask(client.one_in_flight, address, listener, seconds)
+            yield from percentiles(PLAIN, taken, listener)
     if visit.speaks_kafka:
         taken = visit.client.ask(rdkafka.acks, visit.bootstrap, TOPIC, seconds)
         yield from percentiles(LIBRDKAFKA, taken, "kafka")

@@ -20,24 +20,26 @@ STREAMED = "streamed, no acknowledgement"
 
 def measure(visit: Visit) -> Iterator[Measure]:
     server = visit.server
-    for door in ("line", "redis", "nats"):
-        if door in server.speeches:
-            yield from counted(visit, ACKED, client.pump, door)
+    for listener in ("line", "redis", "nats"):
+        if listener in server.speeches:
+            yield from counted(visit, ACKED, client.pump, listener)
     if isinstance(server.contestant, Kmq):
         yield from gawk(visit, server.contestant)
     elif "line" in server.speeches:
         yield from counted(visit, STREAMED, client.stream, "line", speech="raw lines")
 
 
-def counted(visit: Visit, case: str, work, door: str, speech: str = "") -> Iterator[Measure]:
+def counted(visit: Visit, case: str, work, listener: str, speech: str = "") -> Iterator[Measure]:
     """Do it, and compare the client's count with what the server then holds."""
     server = visit.server
     before, cpu = server.stored(), server.room.cpu_seconds()
-    done = visit.client.ask(work, server.addresses[door], speech or door, visit.scale.seconds)
+    done = visit.client.ask(
+        work, server.addresses[listener], speech or listener, visit.scale.seconds
+    )
     check(server, before + done.count)
     spent = server.room.cpu_seconds() - cpu
-    yield Measure(case, done.count / done.seconds, "messages/s", door=door)
-    yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, door)
+    yield Measure(case, done.count / done.seconds, "messages/s", listener=listener)
+    yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, listener)
 
 
 def gawk(visit: Visit, kmq: Kmq) -> Iterator[Measure]:
@@ -47,7 +49,7 @@ def gawk(visit: Visit, kmq: Kmq) -> Iterator[Measure]:
     kmq.finish()
     check(visit.server, done.count)
     seconds = done.seconds + time.perf_counter() - began
-    yield Measure(STREAMED, done.count / seconds, "messages/s", door="line")
+    yield Measure(STREAMED, done.count / seconds, "messages/s", listener="line")
 
 
 def check(server: Server, expected: int) -> None:

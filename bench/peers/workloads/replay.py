@@ -25,42 +25,42 @@ def measure(
 ) -> Iterator[Measure]:
     if level is not Level.CACHED:
         return
-    for door in kind.speeches:
-        if door != "raw lines":
+    for listener in kind.speeches:
+        if listener != "raw lines":
             with Server(kind, level) as server:
                 server.prepare()
-                yield from grown(server, door, asking, scale)
+                yield from grown(server, listener, asking, scale)
 
 
-def grown(server: Server, door: str, asking: Client, scale: Scale) -> Iterator[Measure]:
+def grown(server: Server, listener: str, asking: Client, scale: Scale) -> Iterator[Measure]:
     held, largest = 0, scale.log_records[-1]
-    speech = "kafka batched" if door == "kafka" else door
+    speech = "kafka batched" if listener == "kafka" else listener
     for size in scale.log_records:
-        asking.ask(client.fill, server.addresses[door], speech, size - held)
+        asking.ask(client.fill, server.addresses[listener], speech, size - held)
         held = size
         server.settle()
-        taken = asking.ask(*questions(server, door)["first"], PROBES)
-        yield Measure(f"first byte, {size:,} messages", median(taken) * 1000, "ms", LESS, door)
+        taken = asking.ask(*questions(server, listener)["first"], PROBES)
+        yield Measure(f"first byte, {size:,} messages", median(taken) * 1000, "ms", LESS, listener)
         if size == largest:
-            done = asking.ask(*questions(server, door)["whole"], size)
+            done = asking.ask(*questions(server, listener)["whole"], size)
             rate = done.count / done.seconds
-            yield Measure(f"whole replay, {size:,} messages", rate, "messages/s", door=door)
+            yield Measure(f"whole replay, {size:,} messages", rate, "messages/s", listener=listener)
         if size == largest or server.name == OURS:  # Kafka's takes a quarter of a minute
-            yield from recovered(server, door, held)
+            yield from recovered(server, listener, held)
 
 
-def recovered(server: Server, door: str, held: int) -> Iterator[Measure]:
+def recovered(server: Server, listener: str, held: int) -> Iterator[Measure]:
     server.room.kill()
     server.start()
-    yield Measure(f"ready after kill -9, {held:,} messages", server.started_s, "s", LESS, door)
-    if door != "kafka":
+    yield Measure(f"ready after kill -9, {held:,} messages", server.started_s, "s", LESS, listener)
+    if listener != "kafka":
         assert server.stored() == held, f"{server.stored()} of {held} after the kill"
 
 
-def questions(server: Server, door: str) -> dict[str, tuple]:
+def questions(server: Server, listener: str) -> dict[str, tuple]:
     """What the client is asked to do, all but the last argument."""
-    if door == "kafka":
+    if listener == "kafka":
         given = ("{}:{}".format(*server.addresses["kafka"]), TOPIC)
         return {"first": (rdkafka.firsts, *given), "whole": (rdkafka.fetch, *given)}
-    given = (server.addresses, door)
+    given = (server.addresses, listener)
     return {"first": (readers.firsts, *given), "whole": (readers.replay, *given)}

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans
-from cordwood.batch.table import Bytes, Longs, readonly
-from cordwood.batch.warmth import kernels
+from cordwood.batch.header_table import Bytes, Longs, readonly
+from cordwood.batch.kernels.loader import kernels
 
 SPARK_COLUMNS: Final = (
     "key",

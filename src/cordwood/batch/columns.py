@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cordwood.batch.compress import INFLATED_BYTES_MAX, compress, decompress
+from cordwood.batch.compression import INFLATED_BYTES_MAX, compress, decompress
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -28,9 +28,17 @@ from cordwood.batch.header import (
     Buffer,
     seal,
 )
+from cordwood.batch.header_table import (
+    Bytes,
+    HeaderTable,
+    Ints,
+    Longs,
+    WalkEnd,
+    readonly,
+    walk_batches,
+)
+from cordwood.batch.kernels.loader import kernels
 from cordwood.batch.records import RECORD_BYTES_MIN
-from cordwood.batch.table import Batches, Bytes, Ints, Longs, WalkEnd, readonly, walk_batches
-from cordwood.batch.warmth import kernels
 from cordwood.errors import CorruptBatch
 from cordwood.model import NO_PRODUCER, Codec, TimestampType
 
@@ -117,7 +125,7 @@ class HeaderSpans:
 class Columns:
     """Decoded records. Offsets are always there; the rest when it was wanted."""
 
-    batches: Batches  # those the rows come from
+    batches: HeaderTable  # those the rows come from
     batch_rows: Ints  # which of them each row is in
     offsets: Longs
     timestamps_ms: Longs | None = None
@@ -139,7 +147,7 @@ class Columns:
     ) -> Columns:
         """Rows that come from no batch yet, to be encoded."""
         rows = np.zeros(len(offsets), np.int32)
-        return cls(Batches.blank(1), rows, offsets, timestamps_ms, keys, values, headers)
+        return cls(HeaderTable.blank(1), rows, offsets, timestamps_ms, keys, values, headers)
 
     def __len__(self) -> int:
         """How many records."""
@@ -202,7 +210,7 @@ def decode_columns(
     )
 
 
-def _check_spans(batches: Batches) -> None:
+def _check_spans(batches: HeaderTable) -> None:
     """Offsets that 64 bits can count; what a decoder may then add up without a thought."""
     bad = (
         (batches.base_offsets < 0)
@@ -217,11 +225,11 @@ def _check_spans(batches: Batches) -> None:
 
 
 def _select(
-    batches: Batches,
+    batches: HeaderTable,
     start_offset: int,
     end_offset: int,
     aborted: Sequence[Aborted | tuple[int, int, int]],
-) -> Batches:
+) -> HeaderTable:
     is_chosen = (
         (batches.attributes & CONTROL_BIT == 0)
         & (batches.last_offsets >= start_offset)
@@ -247,7 +255,7 @@ class _Bodies(NamedTuple):
     ends: Longs
 
 
-def _bodies(data: Bytes, batches: Batches, size_max: int) -> _Bodies:
+def _bodies(data: Bytes, batches: HeaderTable, size_max: int) -> _Bodies:
     starts = batches.positions + HEADER_BYTES
     ends = batches.positions + batches.sizes
     codecs = batches.attributes & CODEC_BITS
@@ -263,7 +271,7 @@ def _bodies(data: Bytes, batches: Batches, size_max: int) -> _Bodies:
 
 
 def _scan(
-    bodies: _Bodies, batches: Batches, chosen: tuple[int, int, Longs], wanted: frozenset[str]
+    bodies: _Bodies, batches: HeaderTable, chosen: tuple[int, int, Longs], wanted: frozenset[str]
 ) -> Columns:
     kernel = kernels()
     _check_counts(batches, bodies)
@@ -309,7 +317,7 @@ def _room(data: Bytes, rows: int) -> Spans:
     return Spans(data, np.empty(rows, np.int64), np.empty(rows, np.int32))
 
 
-def _check_counts(batches: Batches, bodies: _Bodies) -> None:
+def _check_counts(batches: HeaderTable, bodies: _Bodies) -> None:
     """Before room is made for them: a count may not be more than the bytes could hold."""
     records_max = (bodies.ends - bodies.starts) // RECORD_BYTES_MIN
     bad = (batches.counts < 0) | (batches.counts > records_max)
@@ -317,7 +325,7 @@ def _check_counts(batches: Batches, bodies: _Bodies) -> None:
         raise _corrupt(batches, int(np.argmax(bad)))
 
 
-def _corrupt(batches: Batches, batch: int) -> CorruptBatch:
+def _corrupt(batches: HeaderTable, batch: int) -> CorruptBatch:
     return CorruptBatch(
         f"batch at offset {int(batches.base_offsets[batch])} (position "
         f"{int(batches.positions[batch])}): its records cannot be read"
@@ -356,7 +364,7 @@ def plan_batches(
     leader_epoch: int = 0,
     is_transactional: bool = False,
     delete_horizon_ms: int | None = None,
-) -> Batches:
+) -> HeaderTable:
     """Headers for new batches around the rows: about ``batch_bytes`` each, uncompressed.
 
     Each batch covers from its first row's offset up to its last; ``base_offset`` and
@@ -365,7 +373,7 @@ def plan_batches(
     """
     assert len(columns), "a batch needs a record, or a header of its own"
     cuts = _cuts(columns, batch_bytes)
-    batches = Batches.blank(len(cuts) - 1)
+    batches = HeaderTable.blank(len(cuts) - 1)
     firsts, lasts = columns.offsets[cuts[:-1]].copy(), columns.offsets[cuts[1:] - 1].copy()
     if base_offset is not None:
         firsts[0] = base_offset
@@ -393,7 +401,7 @@ def plan_batches(
     return batches
 
 
-def encode_columns(columns: Columns, batches: Batches | None = None) -> bytearray:
+def encode_columns(columns: Columns, batches: HeaderTable | None = None) -> bytearray:
     """Batches from rows: each of ``batches`` takes the next ``counts`` rows, offsets as they are.
 
     What a header says is kept (a count of 0 makes the empty 61-byte batch) but for its largest
@@ -431,7 +439,7 @@ def encode_columns(columns: Columns, batches: Batches | None = None) -> bytearra
     )
     del out  # a bytearray that is looked at cannot shrink
     del data[size:]
-    written = Batches(table)
+    written = HeaderTable(table)
     return _packed(data, written) if bool((written.attributes & CODEC_BITS).any()) else data
 
 
@@ -463,7 +471,7 @@ def _arguments(spans: Spans) -> tuple[Bytes, Longs, Ints]:
     )
 
 
-def _assert_fit(columns: Columns, batches: Batches) -> None:
+def _assert_fit(columns: Columns, batches: HeaderTable) -> None:
     """Rows and headers agree: our own mistake otherwise, and the kernel does not look again."""
     assert int(batches.counts.sum()) == len(columns), "every row has its batch"
     ends = np.cumsum(batches.counts)
@@ -476,7 +484,7 @@ def _assert_fit(columns: Columns, batches: Batches) -> None:
     assert bool(rises.all()), "offsets rise within a batch"
 
 
-def _packed(data: bytearray, batches: Batches) -> bytearray:
+def _packed(data: bytearray, batches: HeaderTable) -> bytearray:
     """The batches with their records compressed, where their attributes say so."""
     packed = bytearray()
     view = memoryview(data)

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cordwood.batch.header import HEADER_BYTES, SEQUENCE_MODULUS, Buffer
+from cordwood.batch.kernels.loader import kernels, kernels_ready, load_kernels
 from cordwood.batch.records import frame_batch, put_varint
-from cordwood.batch.warmth import is_warm, kernels, warm
 from cordwood.model import NO_PRODUCER
 
 __all__ = [
     "BATCH_BYTES_MAX",
     "REASONS",
-    "BlockFate",
+    "BlockResult",
     "LineBatch",
     "LineBatches",
     "LineProducer",
@@ -41,8 +41,8 @@ __all__ = [
     "encode_frames",
     "encode_lines",
     "encode_lines_plain",
-    "is_warm",
-    "warm",
+    "kernels_ready",
+    "load_kernels",
 ]
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
@@ -95,7 +95,7 @@ class LineBatch(NamedTuple):
     last_n: int | None  # the producer's newest n, unchanged when no line was newer
 
 
-class BlockFate(NamedTuple):
+class BlockResult(NamedTuple):
     """What became of one block among several; as ``LineBatch``."""
 
     end: int  # of its batches in what all became
@@ -109,7 +109,7 @@ class LineBatches(NamedTuple):
     """What several blocks became: their batches one after the other, and what of it is whose."""
 
     data: bytearray
-    blocks: list[BlockFate]
+    blocks: list[BlockResult]
 
     @property
     def is_plain(self) -> bool:
@@ -129,7 +129,7 @@ class LineBatches(NamedTuple):
 
 def count_lines(block: Buffer) -> int:
     """How many newlines there are; of a large block ``bytes.count`` takes forty times as long."""
-    if len(block) < _SMALL_BYTES or not is_warm():
+    if len(block) < _SMALL_BYTES or not kernels_ready():
         return bytes(block).count(b"\n")
     return int(kernels().count_lines(_read_only(block)))
 
@@ -157,16 +157,16 @@ def encode_blocks(
     A batch ends before it would pass ``batch_bytes_max``; a longer single line gets its own. A call
     of the kernel costs as much as fifty lines do in it: that is why it takes many blocks.
     """
-    if is_warm():
+    if kernels_ready():
         return _encode_by_kernel(blocks, now_ms, batch_bytes_max)
     data = bytearray()
-    fates: list[BlockFate] = []
+    fates: list[BlockResult] = []
     for chunk, producer in blocks:
         batch = encode_lines_plain(
             chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max
         )
         data += batch.data
-        fates.append(BlockFate(len(data), *batch[1:]))
+        fates.append(BlockResult(len(data), *batch[1:]))
     return LineBatches(data, fates)
 
 
@@ -218,14 +218,14 @@ def _block_rows(
     return rows
 
 
-def _fates(rows: list[list[int]], rejected: Any) -> list[BlockFate]:
+def _fates(rows: list[list[int]], rejected: Any) -> list[BlockResult]:
     """What the kernel made of each block."""
     fates = []
     first = 0
     for _, _, _, last_n, end, records, refused, duplicates in rows:
         refusals = _refusals(rejected[3 * first : 3 * (first + refused)]) if refused else []
         newest = None if last_n == _NO_N else last_n
-        fates.append(BlockFate(end, records, refusals, duplicates, newest))
+        fates.append(BlockResult(end, records, refusals, duplicates, newest))
         first += refused
     return fates
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from cordwood.batch.compress import INFLATED_BYTES_MAX, compress, decompress
+from cordwood.batch.compression import INFLATED_BYTES_MAX, compress, decompress
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,

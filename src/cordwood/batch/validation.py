@@ -14,10 +14,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from cordwood.batch.compress import inflate
+from cordwood.batch.compression import inflate
 from cordwood.batch.header import CODEC_BITS, HEADER_BYTES, BatchHeader, Buffer
+from cordwood.batch.kernels.loader import kernels, kernels_ready, load_kernels_soon
 from cordwood.batch.records import RECORD_BYTES_MIN
-from cordwood.batch.warmth import is_warm, kernels, warm_soon
 from cordwood.errors import CorruptBatch, InvalidRecord
 from cordwood.model import Codec
 
@@ -51,7 +51,7 @@ _TEXTS: Final = {
 }
 
 
-class Walked(NamedTuple):
+class BodyCheck(NamedTuple):
     """What a walk over the records of one batch found."""
 
     fault: Fault
@@ -63,7 +63,7 @@ class Walked(NamedTuple):
 
 def check_body(
     data: Buffer, position: int, header: BatchHeader, inflated_bytes_max: int
-) -> Walked | None:
+) -> BodyCheck | None:
     """Walk the records of the batch at ``position``, whose header and checksum hold.
 
     Raises ``InvalidRecord`` for what no reader could decode: the checksum holds, so sending it
@@ -88,69 +88,69 @@ def check_body(
     return walked
 
 
-def walk_records(body: Buffer, count: int, base_timestamp_ms: int) -> Walked:
+def walk_records(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
     """By the kernel once it is loaded: its call costs no more than one record plainly."""
-    if is_warm():
+    if kernels_ready():
         return walk_by_kernel(body, count, base_timestamp_ms)
     if count >= WARM_RECORDS:
-        warm_soon()
+        load_kernels_soon()
     return walk_plainly(body, count, base_timestamp_ms)
 
 
-def walk_by_kernel(body: Buffer, count: int, base_timestamp_ms: int) -> Walked:
+def walk_by_kernel(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
     """By the kernel, loaded if it is not; releases the GIL."""
     import numpy as np
 
-    from cordwood.batch.table import readonly
+    from cordwood.batch.header_table import readonly
 
     found = np.empty(4, np.int64)
     bytes_ = readonly(body)
     fault = kernels().check_records(bytes_, 0, len(bytes_), count, base_timestamp_ms, found)
     if fault:
-        return Walked(Fault(fault), int(found[0]))
-    return Walked(Fault.NONE, *found.tolist())
+        return BodyCheck(Fault(fault), int(found[0]))
+    return BodyCheck(Fault.NONE, *found.tolist())
 
 
-def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> Walked:
+def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
     """In plain Python; what the kernel is tested against."""
     data = bytes(body)
     end = len(data)
     if not 1 <= count <= end // RECORD_BYTES_MIN:
-        return Walked(Fault.COUNT, 0)
+        return BodyCheck(Fault.COUNT, 0)
     oldest, newest, keyless = _INT64_END - 1, -_INT64_END, -1
     position = 0
     for record in range(count):
         length, position = _read_number(data, position, end)
         if position < 0 or not RECORD_BYTES_MIN - 1 <= length <= end - position:
-            return Walked(Fault.LENGTH, record)
+            return BodyCheck(Fault.LENGTH, record)
         record_end = position + length
         time_delta, position = _read_number(data, position + 1, record_end, _VARLONG_BYTES)
         if position < 0:
-            return Walked(Fault.FIELDS, record)
+            return BodyCheck(Fault.FIELDS, record)
         delta, position = _read_number(data, position, record_end)
         if position < 0:
-            return Walked(Fault.FIELDS, record)
+            return BodyCheck(Fault.FIELDS, record)
         if delta != record:
-            return Walked(Fault.DELTA, record)
+            return BodyCheck(Fault.DELTA, record)
         length, position = _read_length(data, position, record_end)
         if position < 0:
-            return Walked(Fault.FIELDS, record)
+            return BodyCheck(Fault.FIELDS, record)
         if length < 0:
             keyless = record if keyless < 0 else keyless
         else:
             position += length
         length, position = _read_length(data, position, record_end)
         if position < 0:
-            return Walked(Fault.FIELDS, record)
+            return BodyCheck(Fault.FIELDS, record)
         position = _skip_headers(data, position + max(length, 0), record_end)
         if position < 0:
-            return Walked(Fault.HEADERS, record)
+            return BodyCheck(Fault.HEADERS, record)
         if position != record_end:
-            return Walked(Fault.SHORT, record)
+            return BodyCheck(Fault.SHORT, record)
         time_ms = (base_timestamp_ms + time_delta + _INT64_END) % (2 * _INT64_END) - _INT64_END
         oldest, newest = min(oldest, time_ms), max(newest, time_ms)
     fault = Fault.NONE if position == end else Fault.LEFT_OVER
-    return Walked(fault, record) if fault else Walked(fault, record, oldest, newest, keyless)
+    return BodyCheck(fault, record) if fault else BodyCheck(fault, record, oldest, newest, keyless)
 
 
 def _skip_headers(data: bytes, position: int, end: int) -> int:

@@ -1,7 +1,7 @@
-"""The desks: what a request means, whichever door it came through.
+"""The services: what a request means, whichever listener it came through.
 
 ``broker`` wires them together; ``topics``, ``produce``, ``ingress``, ``readers`` and ``monitor``
-are a desk each; ``feed`` wakes readers that wait for data. Desks run on the event loop and never
-block it: what changes a partition goes to the writer thread, what must be durable in the metadata
-store goes to its thread, and both come back as awaitables. Sockets are unknown here.
+are a service each; ``notifier`` wakes readers that wait for data. Desks run on the event loop and
+never block it: what changes a partition goes to the writer thread, what must be durable in the
+metadata store goes to its thread, and both come back as awaitables. Sockets are unknown here.
 """

@@ -1,4 +1,4 @@
-"""The broker: the log, its writer and the desks, wired together. It knows nothing of sockets."""
+"""The broker: the log, its writer and the services, wired together. It knows nothing of sockets."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from cordwood.broker.appends import StagedAppender
-from cordwood.broker.archive import ArchiveDesk
+from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.background import BackgroundTasks
-from cordwood.broker.commands import CommandDesk
-from cordwood.broker.compaction import CompactionDesk
+from cordwood.broker.commands import CommandService
 from cordwood.broker.directory_watch import DirectoryWatch
 from cordwood.broker.exposition import snapshot
-from cordwood.broker.feed import Feed
-from cordwood.broker.gate import Gate
 from cordwood.broker.health import is_served, readiness
-from cordwood.broker.ingress import IngressDesk
-from cordwood.broker.kafka.desk import KafkaDesk
+from cordwood.broker.ingest.service import IngressService
+from cordwood.broker.jobs.archive import ArchiveService
+from cordwood.broker.jobs.compaction import CompactionService
+from cordwood.broker.jobs.delivery import DeliveryService
+from cordwood.broker.jobs.pipeline_status import PipelineStatus
+from cordwood.broker.jobs.replays import ReplayService
+from cordwood.broker.jobs.routes import RouteService
+from cordwood.broker.jobs.staged_appends import StagedAppender
+from cordwood.broker.kafka.dispatcher import RequestDispatcher
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
-from cordwood.broker.kafka.outgoing import Outgoing
+from cordwood.broker.kafka.unsent_replies import UnsentReplies
 from cordwood.broker.monitor import Monitor
-from cordwood.broker.pipeline import PipelineFacts
-from cordwood.broker.produce import ProduceDesk
-from cordwood.broker.readers import ReaderDesk
-from cordwood.broker.replays import ReplayDesk
-from cordwood.broker.routes import RouteDesk
+from cordwood.broker.produce import ProduceService
+from cordwood.broker.readers import ReaderService
 from cordwood.broker.scrub import Scrubber
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
-from cordwood.log.commit import Commit
-from cordwood.log.files import Files
-from cordwood.log.staging import StagingArea
-from cordwood.log.store import Store
-from cordwood.log.writer import Writer
+from cordwood.log.files.disk import Files
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.staging.area import StagingArea
+from cordwood.log.write.commit import Commit
+from cordwood.log.write.writer import Writer
 
 logger = logging.getLogger("cordwood.broker")
 
 
-class DoorFacts(Protocol):
-    """What the metrics read of a door."""
+class ListenerStats(Protocol):
+    """What the metrics read of a listener."""
 
     accepted: int
     refused: int
@@ -55,21 +55,21 @@ class DoorFacts(Protocol):
         ...
 
     @property
-    def links(self) -> set[Any]:
+    def connections(self) -> set[Any]:
         """Its connections."""
         ...
 
 
 class Broker:
-    """Everything behind the doors."""
+    """Everything behind the listeners."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, store: Store) -> None:
         self.config = config
         self.clock = clock
         self.store = store
-        self.doors: Mapping[str, DoorFacts] = {}
+        self.listeners: Mapping[str, ListenerStats] = {}
         self.addresses: Mapping[str, list[str]] = {}
-        self.pipeline = PipelineFacts()
+        self.pipeline = PipelineStatus()
         self.writer = Writer(
             config.durability,
             enough_records=config.ingress_buffer,
@@ -79,51 +79,53 @@ class Broker:
             soon=self._soon,
             note=store.recovery_points.note,
         )
-        self.feed = Feed()
+        self.notifier = AppendNotifier()
         self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
-        self._gate_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-gate")
-        self.topics = TopicDesk(config, store, self.writer, self._meta_thread)
-        self.produce = ProduceDesk(self.writer, clock, config.message_inflated_bytes_max)
-        self.readers = ReaderDesk(store, clock, self._meta_thread)
-        self.ingress = IngressDesk(config, clock, self.topics, self.produce, self.writer)
+        self._delivery_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-delivery")
+        self.topics = TopicService(config, store, self.writer, self._meta_thread)
+        self.produce = ProduceService(self.writer, clock, config.message_inflated_bytes_max)
+        self.readers = ReaderService(store, clock, self._meta_thread)
+        self.ingress = IngressService(config, clock, self.topics, self.produce, self.writer)
         self.directory = DirectoryWatch(store, self.topics)
-        self.archive = ArchiveDesk(store, self._meta_thread)
+        self.archive = ArchiveService(store, self._meta_thread)
         self.monitor = Monitor(
             config, store, self.topics, clock, self._background, archive=self.archive
         )
         self.scrub = Scrubber(config, store, clock)
-        self.commands = CommandDesk(
+        self.commands = CommandService(
             config=config,
             topics=self.topics,
             produce=self.produce,
             readers=self.readers,
             monitor=self.monitor,
-            feed=self.feed,
+            notifier=self.notifier,
             status=lambda: snapshot(self),
         )
-        self.routes = RouteDesk(store.catalog, self._meta_thread)
-        self.replays = ReplayDesk(store.catalog, self._meta_thread)
+        self.routes = RouteService(store.catalog, self._meta_thread)
+        self.replays = ReplayService(store.catalog, self._meta_thread)
         appender = StagedAppender(
             staging=StagingArea(store.data),
             topics=self.topics,
             produce=self.produce,
             clock=clock,
-            background=self._gate_thread,
+            background=self._delivery_thread,
             dead_letter_topic=config.dead_letter_topic,
             is_synced=config.durability == "fsync",
         )
-        self.gate = Gate(
+        self.deliveries = DeliveryService(
             store=store,
             topics=self.topics,
             appender=appender,
             clock=clock,
             meta_thread=self._meta_thread,
             verifying=self._background,
-            background=self._gate_thread,
+            background=self._delivery_thread,
             retention_ms=config.delivery_retention_ms,
         )
-        self.compaction = CompactionDesk(store, self.topics, self.gate, clock, self._meta_thread)
+        self.compaction = CompactionService(
+            store, self.topics, self.deliveries, clock, self._meta_thread
+        )
         self._coordinators = Coordinators(
             config=config,
             clock=clock,
@@ -133,7 +135,7 @@ class Broker:
             produce=self.produce,
             meta_thread=self._meta_thread,
         )
-        self.outgoing = Outgoing()
+        self.outgoing = UnsentReplies()
         handlers = kafka_handlers(
             self._coordinators,
             config=config,
@@ -141,11 +143,13 @@ class Broker:
             store=store,
             topics=self.topics,
             produce=self.produce,
-            feed=self.feed,
+            notifier=self.notifier,
             addresses=lambda: self.addresses,
             outgoing=self.outgoing,
         )
-        self.kafka = KafkaDesk(self.writer, self.produce, handlers, config.request_elements_max)
+        self.kafka = RequestDispatcher(
+            self.writer, self.produce, handlers, config.request_elements_max
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self.background = BackgroundTasks()
 
@@ -158,14 +162,14 @@ class Broker:
         """Start the writer and what runs beside it."""
         self._loop = asyncio.get_running_loop()
         self.writer.start()
-        await self.gate.recover()
+        await self.deliveries.recover()
         self._coordinators.start()
         self.background.start("directory-watch", self.directory.run())
         self.background.start("partition-opener", self.topics.opener.run())
         self.background.start("monitor", self.monitor.run())
         self.background.start("archive-reclaim", self.monitor.run_archived())
         self.background.start("scrub", self.scrub.run())
-        self.background.start("staging-sweep", self.gate.keep_swept())
+        self.background.start("staging-sweep", self.deliveries.keep_swept())
 
     def _soon(self, act: Callable[[], None]) -> None:
         """On the loop, where every append is submitted: after the sockets that are ready now."""
@@ -179,7 +183,7 @@ class Broker:
 
     def _on_commit(self, commit: Commit) -> None:
         commit.settle()
-        self.feed.wake(commit.published)
+        self.notifier.wake(commit.published)
         self.ingress.on_commit()
         self.kafka.on_commit()
 
@@ -189,16 +193,16 @@ class Broker:
         return is_served(facts), facts
 
     def drain(self) -> None:
-        """Before the doors wait for requests under way: let go of those that wait for others."""
+        """Before listeners wait for requests in progress: end those that wait for others."""
         self._coordinators.drain()
-        self.feed.drain()
+        self.notifier.drain()
 
     async def stop(self) -> None:
         """Write what waits, then close the log."""
         await self._coordinators.stop()
         self.scrub.stop()
         await self.background.stop()
-        await self.gate.stop()
+        await self.deliveries.stop()
         await self.ingress.stop()
         await self.produce.stop()
         loop = asyncio.get_running_loop()
@@ -208,6 +212,6 @@ class Broker:
         await asyncio.sleep(0)  # let the last commit's answers out
         self._meta_thread.shutdown()
         self._background.shutdown()
-        self._gate_thread.shutdown()
+        self._delivery_thread.shutdown()
         self.archive.close()
         self.store.close()

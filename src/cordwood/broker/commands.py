@@ -1,4 +1,4 @@
-"""The desk for line commands: each request to what it means, and the reply's bytes back."""
+"""The service for line commands: each request to what it means, and the reply's bytes back."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cordwood.batch.warmth import warm_soon
-from cordwood.broker.feed import Feed
+from cordwood.batch.kernels.loader import load_kernels_soon
+from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.monitor import Monitor
-from cordwood.broker.produce import ProduceDesk
-from cordwood.broker.readers import ReaderDesk
-from cordwood.broker.subscription import Subscription, read_committed
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.produce import ProduceService
+from cordwood.broker.readers import ReaderService
+from cordwood.broker.subscription import PartitionSubscription, read_committed
+from cordwood.broker.topics import TopicService
 from cordwood.config import BrokerConfig
 from cordwood.errors import RequestError
-from cordwood.log.partition import Partition
+from cordwood.log.write.partition import Partition
 from cordwood.model import Record
-from cordwood.wire.line import commands as c
-from cordwood.wire.line import replies
-from cordwood.wire.line.framing import Framing
+from cordwood.protocol.line import commands as c
+from cordwood.protocol.line import replies
+from cordwood.protocol.line.framing import Framing
 
 DEFAULT_READER = "default"  # GET without a name: one cursor for all who give none
 
 
-class CommandDesk:
+class CommandService:
     """Answers everything but ``SUBSCRIBE``, which is a stream of its own."""
 
     def __init__(
         self,
         *,
         config: BrokerConfig,
-        topics: TopicDesk,
-        produce: ProduceDesk,
-        readers: ReaderDesk,
+        topics: TopicService,
+        produce: ProduceService,
+        readers: ReaderService,
         monitor: Monitor,
-        feed: Feed,
+        notifier: AppendNotifier,
         status: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._config = config
@@ -43,7 +43,7 @@ class CommandDesk:
         self._produce = produce
         self._readers = readers
         self._monitor = monitor
-        self._feed = feed
+        self._notifier = notifier
         self._status = status
         self._getting: dict[tuple[str, str], asyncio.Lock] = {}
         self._answers: dict[type, Callable[[Any, Framing], Awaitable[bytes]]] = {
@@ -69,17 +69,17 @@ class CommandDesk:
         """The reply, without its framing; raises our errors."""
         return await self._answers[type(request)](request, framing)
 
-    async def subscribe(self, request: c.Subscribe, framing: Framing) -> Subscription:
+    async def subscribe(self, request: c.Subscribe, framing: Framing) -> PartitionSubscription:
         """A stream of encoded records that ends when it is told to; raises before it starts."""
         partition = await self._partition(request.topic)
-        warm_soon()
+        load_kernels_soon()
         if request.reader is not None:
             await self._readers.register(request.topic, request.reader)
         offset = self._start_offset(partition, request)
-        return Subscription(partition, offset, framing, self._feed)
+        return PartitionSubscription(partition, offset, framing, self._notifier)
 
     def _start_offset(self, partition: Partition, request: c.Subscribe) -> int:
-        if request.start is c.Where.START:
+        if request.start is c.StartPosition.START:
             return partition.log_start_offset
         if isinstance(request.start, int):
             self._readers.check_present(partition, request.start - 1)
@@ -158,8 +158,8 @@ class CommandDesk:
     async def _reset(self, request: c.Reset, _: Framing) -> bytes:
         partition = await self._partition(request.topic)
         places = {
-            c.Where.START: partition.log_start_offset,
-            c.Where.END: partition.high_watermark,
+            c.StartPosition.START: partition.log_start_offset,
+            c.StartPosition.END: partition.high_watermark,
         }
         offset = request.to - 1 if isinstance(request.to, int) else places[request.to]
         self._readers.check_present(partition, offset)

@@ -12,9 +12,9 @@ import asyncio
 import logging
 from typing import Final
 
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.topics import TopicService
 from cordwood.errors import PartitionOffline
-from cordwood.log.store import Store
+from cordwood.log.lifecycle.store import Store
 
 INTERVAL_S: Final = 1.0
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("cordwood.broker")
 class DirectoryWatch:
     """Looks after one store's directory."""
 
-    def __init__(self, store: Store, topics: TopicDesk) -> None:
+    def __init__(self, store: Store, topics: TopicService) -> None:
         self.problem = ""  # why nothing is written any more
         self._store = store
         self._topics = topics

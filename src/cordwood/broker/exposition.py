@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from cordwood.broker.metrics import METRICS, Sample, samples
-from cordwood.broker.turns import Turn, in_turns
-from cordwood.log.commit import SYNC_BUCKETS, CommitStats
+from cordwood.broker.time_slices import TimeSlice, in_slices
+from cordwood.log.write.commit import SYNC_BUCKETS, CommitStats
 
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
@@ -32,14 +32,14 @@ async def exposition(broker: Broker) -> bytes:
 
 
 async def render(
-    found: Iterable[Sample | None], stats: CommitStats, turn: Turn | None = None
+    found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
     """These samples and the histogram of syncs, family by family."""
     # Not on the loop: the first scrape would hold up everybody for as long as the import takes.
     await asyncio.get_running_loop().run_in_executor(None, import_module, "prometheus_client")
     from prometheus_client.utils import floatToGoString
 
-    turn = turn or Turn()
+    turn = turn or TimeSlice()
     families = await _gathered(found, _with_labels(floatToGoString), turn)
     parts = []
     for name, lines in families.items():
@@ -67,10 +67,10 @@ def _with_labels(number: Callable[[float], str]) -> Callable[[Sample], str]:
 
 
 async def _gathered(
-    found: Iterable[Sample | None], line: Callable[[Sample], str], turn: Turn
+    found: Iterable[Sample | None], line: Callable[[Sample], str], turn: TimeSlice
 ) -> Lines:
     families: Lines = {}
-    async for sample in in_turns(found, turn):
+    async for sample in in_slices(found, turn):
         if sample is not None:
             families.setdefault(sample.name, []).append(line(sample))
     return families
@@ -114,14 +114,14 @@ async def snapshot(broker: Broker) -> bytes:
 
 
 async def render_json(
-    found: Iterable[Sample | None], stats: CommitStats, turn: Turn | None = None
+    found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
     """By metric: a number, or for labelled ones a list of objects with their labels."""
-    turn = turn or Turn()
+    turn = turn or TimeSlice()
     encode = json.JSONEncoder(separators=(",", ":")).encode
     plain: dict[str, str] = {}
     labelled: Lines = {}
-    async for sample in in_turns(found, turn):
+    async for sample in in_slices(found, turn):
         if sample is None:
             continue
         if sample.labels:

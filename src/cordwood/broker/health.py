@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cordwood.log.registry import Condition, DamagedRange, HealthRegistry
+from cordwood.log.health.registry import Condition, DamagedRange, HealthRegistry
 from cordwood.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def readiness(broker: Broker) -> dict[str, Any]:
         "damage_accepted": _named(_joined(registry.accepted())),  # told, and no problem any more
         "maintenance_failed": _named(registry.reasons(*UPKEEP)),
         "compaction_quarantined": quarantined,
-        "deliveries_quarantined": dict(broker.gate.quarantined),  # block their own query only
+        "deliveries_quarantined": dict(broker.deliveries.quarantined),  # block their own query only
         "background_tasks_died": dict(broker.background.died),
         "pipeline_jobs_failed": broker.pipeline.failed_jobs(),
         "pipeline": broker.pipeline.state.value,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
-from cordwood.log.store import Store
-from cordwood.meta.keys import ReaderPartition
+from cordwood.log.lifecycle.store import Store
+from cordwood.metadata.keys import ReaderPartition
 from cordwood.model import TopicPartition
 
 

@@ -14,10 +14,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cordwood.batch.warmth import is_warm
+from cordwood.batch.kernels.loader import kernels_ready
+from cordwood.broker.jobs.pipeline_status import PipelineState
 from cordwood.broker.lag import PartitionLag, by_topic, furthest_behind, group_lags
-from cordwood.broker.pipeline import PipelineState
-from cordwood.log.registry import Condition
+from cordwood.log.health.registry import Condition
 from cordwood.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,15 +63,19 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_ingress_rejected_total": Metric("counter", "Lines sent to the dead letters."),
     "cordwood_ingress_dropped_total": Metric("counter", "Lines dropped by drop_oldest."),
     "cordwood_ingress_blocked_total": Metric("counter", "Times a socket was left unread for room."),
-    "cordwood_connections": Metric("gauge", "Open connections.", ("door",)),
-    "cordwood_connections_accepted_total": Metric("counter", "Connections accepted.", ("door",)),
-    "cordwood_connections_refused_total": Metric("counter", "Refused: door full.", ("door",)),
-    "cordwood_connections_idle_closed_total": Metric("counter", "Closed as idle.", ("door",)),
+    "cordwood_connections": Metric("gauge", "Open connections.", ("listener",)),
+    "cordwood_connections_accepted_total": Metric(
+        "counter", "Connections accepted.", ("listener",)
+    ),
+    "cordwood_connections_refused_total": Metric(
+        "counter", "Refused: listener full.", ("listener",)
+    ),
+    "cordwood_connections_idle_closed_total": Metric("counter", "Closed as idle.", ("listener",)),
     "cordwood_connections_foreign_total": Metric(
         "counter",
         "Peers that spoke another protocol (HTTP or TLS to a line listener), and HTTP requests for "
         "a foreign host or of a foreign page.",
-        ("door", "error"),
+        ("listener", "error"),
     ),
     "cordwood_log_start_offset": Metric("gauge", "First offset still here.", TOPIC),
     "cordwood_high_watermark": Metric("gauge", "Records below it are durable.", TOPIC),
@@ -186,7 +190,7 @@ def _process() -> Iterator[Sample]:
     from cordwood import __version__
 
     yield Sample("cordwood_info", 1, {"version": __version__})
-    yield Sample("cordwood_kernels_loaded", int(is_warm()))
+    yield Sample("cordwood_kernels_loaded", int(kernels_ready()))
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - not a path of ours
         pages = int(file.read().split()[1])
     yield Sample("cordwood_resident_memory_bytes", pages * os.sysconf("SC_PAGE_SIZE"))
@@ -210,13 +214,13 @@ def _ingress(broker: Broker) -> Iterator[Sample]:
 
 
 def _connections(broker: Broker) -> Iterator[Sample]:
-    for name, door in list(broker.doors.items()):
-        labels = {"door": name}
-        yield Sample("cordwood_connections", len(door.links), labels)
-        yield Sample("cordwood_connections_accepted_total", door.accepted, labels)
-        yield Sample("cordwood_connections_refused_total", door.refused, labels)
-        yield Sample("cordwood_connections_idle_closed_total", door.timed_out, labels)
-        for error, count in list(door.foreign.items()):
+    for name, listener in list(broker.listeners.items()):
+        labels = {"listener": name}
+        yield Sample("cordwood_connections", len(listener.connections), labels)
+        yield Sample("cordwood_connections_accepted_total", listener.accepted, labels)
+        yield Sample("cordwood_connections_refused_total", listener.refused, labels)
+        yield Sample("cordwood_connections_idle_closed_total", listener.timed_out, labels)
+        for error, count in list(listener.foreign.items()):
             yield Sample("cordwood_connections_foreign_total", count, {**labels, "error": error})
 
 
@@ -314,10 +318,10 @@ def _readers(broker: Broker) -> Iterator[Sample]:
 
 
 def _deliveries(broker: Broker) -> Iterator[Sample]:
-    stats = broker.gate.stats
+    stats = broker.deliveries.stats
     yield Sample("cordwood_deliveries_total", stats.delivered)
-    yield Sample("cordwood_deliveries_known", broker.gate.known_count)
-    yield Sample("cordwood_deliveries_quarantined", len(broker.gate.quarantined))
+    yield Sample("cordwood_deliveries_known", broker.deliveries.known_count)
+    yield Sample("cordwood_deliveries_quarantined", len(broker.deliveries.quarantined))
     yield Sample("cordwood_delivery_cancelled_records_total", stats.cancelled_records)
     yield Sample("cordwood_delivery_discarded_records_total", stats.discarded_records)
 

@@ -4,7 +4,8 @@ Everything decided here is decided by ``decide``; this looks at the partitions, 
 the writer thread, and says in the log and in counters what went, what was held back, and why.
 
 A segment that goes because a bundle holds its records goes only after the bundle was read once more
-(``ArchiveDesk.confirm``). That takes long, so a round leaves such partitions to ``run_archived``.
+(``ArchiveService.confirm``). That takes long, so a round leaves such partitions to
+``run_archived``.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cordwood.broker.archive import ArchiveDesk
-from cordwood.broker.topics import TopicDesk
-from cordwood.broker.turns import in_turns
+from cordwood.broker.jobs.archive import ArchiveService
+from cordwood.broker.time_slices import in_slices
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
 from cordwood.decide.archive import Span
 from cordwood.decide.retention import Drop, Reason, RetentionPlan, plan_retention
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError
-from cordwood.log.partition import Partition
-from cordwood.log.registry import Condition
-from cordwood.log.store import Store
+from cordwood.log.health.registry import Condition
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
 from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
@@ -53,11 +54,11 @@ class Monitor:
         self,
         config: BrokerConfig,
         store: Store,
-        topics: TopicDesk,
+        topics: TopicService,
         clock: Clock,
         background: Executor,
         *,
-        archive: ArchiveDesk,
+        archive: ArchiveService,
     ) -> None:
         self._config = config
         self._store = store
@@ -95,7 +96,7 @@ class Monitor:
         """
         topics = list(self._store.topics)
         partitions = (each for name in topics for each in self._store.partitions(name))
-        async for partition in in_turns(partitions):
+        async for partition in in_slices(partitions):
             await self._look_at(partition)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._background, self._store.hash_sealed)

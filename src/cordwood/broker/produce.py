@@ -1,4 +1,4 @@
-"""The desk for appends: checks every batch (``checks``), hands it to the writer.
+"""The service for appends: checks every batch (``checks``), hands it to the writer.
 
 What a producer sent is stored as it arrived, once every record in it could be read. The event loop
 checks what takes a moment; the rest goes to a thread, one batch at a time, in order per partition.
@@ -11,24 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from cordwood.batch.compress import INFLATED_BYTES_MAX
+from cordwood.batch.compression import INFLATED_BYTES_MAX
 from cordwood.batch.header import BatchHeader, parse_headers
 from cordwood.batch.records import encode_batch
-from cordwood.broker import checks
-from cordwood.broker.aside import Aside
-from cordwood.broker.checks import Rules, producer_rules
+from cordwood.broker import batch_checks
+from cordwood.broker.batch_checks import BatchRules, producer_rules
+from cordwood.broker.ingest.ordered_executor import OrderedExecutor
 from cordwood.clock import Clock
 from cordwood.errors import CordwoodError
-from cordwood.log.commit import Append
-from cordwood.log.partition import Appended, Outcome, Partition
-from cordwood.log.writer import Writer
+from cordwood.log.write.commit import Append
+from cordwood.log.write.partition import Appended, Outcome, Partition
+from cordwood.log.write.writer import Writer
 from cordwood.model import Header, Record
 
 Admit = Callable[[BatchHeader], None]
 
 
-class ProduceDesk:
-    """Where every append but the ingress door's own lines goes through."""
+class ProduceService:
+    """Where every append but the ingress listener's own lines goes through."""
 
     def __init__(
         self, writer: Writer, clock: Clock, inflated_bytes_max: int = INFLATED_BYTES_MAX
@@ -37,7 +37,7 @@ class ProduceDesk:
         self._writer = writer
         self._clock = clock
         self._inflated_bytes_max = inflated_bytes_max
-        self._checking = Aside("cordwood-check")
+        self._checking = OrderedExecutor("cordwood-check")
         self._behind: Counter[Partition] = Counter()  # appends whose check is under way
         self.on_checked: Callable[[], None] = lambda: None
 
@@ -82,12 +82,12 @@ class ProduceDesk:
         rules = producer_rules(
             partition.tp.topic, partition.config, self._inflated_bytes_max, self._clock.now_ms()
         )
-        if is_for_loop and partition not in self._behind and len(mine) <= checks.LOOP_BYTES:
-            header: BatchHeader | None = checks.check_frame(mine, rules)
+        if is_for_loop and partition not in self._behind and len(mine) <= batch_checks.LOOP_BYTES:
+            header: BatchHeader | None = batch_checks.check_frame(mine, rules)
             assert header is not None
-            if checks.is_for_loop(mine, header):
-                bytes_max = min(checks.LOOP_INFLATED_BYTES, self._inflated_bytes_max)
-                header = checks.check_records(mine, header, rules, bytes_max)
+            if batch_checks.is_for_loop(mine, header):
+                bytes_max = min(batch_checks.LOOP_INFLATED_BYTES, self._inflated_bytes_max)
+                header = batch_checks.check_records(mine, header, rules, bytes_max)
                 if header is not None:
                     admit(header)
                     self._submit(partition, mine, [header], done, is_key_checked=rules.needs_keys)
@@ -98,7 +98,7 @@ class ProduceDesk:
         self,
         partition: Partition,
         data: memoryview,
-        rules: Rules,
+        rules: BatchRules,
         done: Callable[[Outcome], None],
         admit: Admit,
     ) -> None:
@@ -121,7 +121,9 @@ class ProduceDesk:
                 self.on_checked()
 
         self._behind[partition] += 1
-        self._checking.run(lambda: checks.check_whole(data, rules), checked, size_bytes=len(data))
+        self._checking.run(
+            lambda: batch_checks.check_whole(data, rules), checked, size_bytes=len(data)
+        )
 
     def check(
         self, partition: Partition, data: bytes | bytearray | memoryview, batch_bytes_max: int
@@ -131,7 +133,9 @@ class ProduceDesk:
         For a thread that may take its time.
         """
         needs_keys = "compact" in partition.config.cleanup_policy
-        return checks.check_staged(data, partition.tp.topic, batch_bytes_max, needs_keys=needs_keys)
+        return batch_checks.check_staged(
+            data, partition.tp.topic, batch_bytes_max, needs_keys=needs_keys
+        )
 
     def append_record(
         self, partition: Partition, key: bytes | None, value: bytes | None

@@ -1,4 +1,4 @@
-"""The desk for readers: who has read how far, and what became of a record.
+"""The service for readers: who has read how far, and what became of a record.
 
 A cursor commit is confirmed only when it is durable. Commits that arrive while one is being written
 share the next transaction, so a thousand readers cost a few syncs, not a thousand.
@@ -14,15 +14,15 @@ from typing import Any
 from cordwood.clock import Clock
 from cordwood.decide.retention import watermark
 from cordwood.errors import OffsetOutOfRange, UnknownReader
-from cordwood.log.partition import Partition
-from cordwood.log.store import Store
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
 
 Commits = Mapping[ReaderPartition, Cursor]
 
 
-class ReaderDesk:
+class ReaderService:
     """Registered readers and every cursor, whichever protocol moves it."""
 
     def __init__(self, store: Store, clock: Clock, meta_thread: Executor) -> None:

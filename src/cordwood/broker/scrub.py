@@ -25,11 +25,11 @@ from typing import Any, Final, NamedTuple
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
 from cordwood.errors import CordwoodError, RequestError, ShuttingDown
-from cordwood.log.registry import Condition, DamagedRange
-from cordwood.log.scrub import Pace, Verdict, scrub_segment, yield_device
-from cordwood.log.segment import Segment
-from cordwood.log.store import Store
-from cordwood.meta.keys import Scrub, SegmentEntry
+from cordwood.log.health.registry import Condition, DamagedRange
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.read.scrub import Pace, Verdict, scrub_segment, yield_device
+from cordwood.log.read.segment import Segment
+from cordwood.metadata.keys import ScrubResult, SegmentEntry
 from cordwood.model import SegmentState, TopicPartition
 
 LOOK_S: Final = 60.0  # between looks for segments that are due
@@ -39,7 +39,7 @@ ROWS_MAX: Final = 10_000  # damaged segments a run on demand remembers
 logger = logging.getLogger("cordwood.broker")
 
 
-class Target(NamedTuple):
+class ScrubTarget(NamedTuple):
     """One sealed segment, as the index has it."""
 
     tp: TopicPartition
@@ -55,7 +55,7 @@ class ScrubStats:
 
 
 @dataclass(slots=True)
-class Run:
+class ScrubRun:
     """A run on demand, as far as it has come."""
 
     topic: str | None
@@ -86,7 +86,7 @@ class Scrubber:
 
     def __init__(self, config: BrokerConfig, store: Store, clock: Clock) -> None:
         self.stats = ScrubStats()
-        self.last_run: Run | None = None
+        self.last_run: ScrubRun | None = None
         self._rate = config.scrub_bytes_per_second
         self._interval_ms = config.scrub_interval_ms
         self._store = store
@@ -134,7 +134,7 @@ class Scrubber:
 
     # --- on demand --------------------------------------------------------------------------
 
-    async def scrub_now(self, topic: str | None) -> Run:
+    async def scrub_now(self, topic: str | None) -> ScrubRun:
         """Begin to read everything, or one topic; ``last_run`` tells how far it is."""
         if self.last_run is not None and self.last_run.is_running:
             raise RequestError("a scrub is running already; wait for it, or ask how far it is")
@@ -143,12 +143,12 @@ class Scrubber:
         await asyncio.get_running_loop().run_in_executor(None, self._store.hash_sealed)
         targets = [t for t in self._targets() if topic in {None, t.tp.topic}]
         total_bytes = sum(target.entry.size_bytes for target in targets)
-        run = self.last_run = Run(topic, len(targets), total_bytes)
+        run = self.last_run = ScrubRun(topic, len(targets), total_bytes)
         loop = asyncio.get_running_loop()
         self._demanded = loop.run_in_executor(self._demand_thread, self._scrub_all, run, targets)
         return run
 
-    def _scrub_all(self, run: Run, targets: list[Target]) -> None:
+    def _scrub_all(self, run: ScrubRun, targets: list[ScrubTarget]) -> None:
         try:
             for target in targets:
                 self._scrub(target, self._unpaced(run), run)
@@ -160,14 +160,14 @@ class Scrubber:
 
     # --- what is due ------------------------------------------------------------------------
 
-    def _targets(self) -> Iterator[Target]:
+    def _targets(self) -> Iterator[ScrubTarget]:
         for topic in list(self._store.catalog.topics.values()):
             for tp in topic.partition_list():
                 for entry in self._store.catalog.segments(tp).entries():
                     if entry.state is SegmentState.SEALED:
-                        yield Target(tp, entry)
+                        yield ScrubTarget(tp, entry)
 
-    def _due(self) -> list[Target]:
+    def _due(self) -> list[ScrubTarget]:
         """The urgent ones; else some of those that are due, the one not read for longest first."""
         found: dict[tuple[TopicPartition, int], None] = {}
         while self._urgent:
@@ -176,7 +176,7 @@ class Scrubber:
         for tp, base_offset in found:
             entry = self._store.catalog.segments(tp).get(base_offset)
             if entry is not None and entry.state is SegmentState.SEALED:
-                urgent.append(Target(tp, entry))
+                urgent.append(ScrubTarget(tp, entry))
         if urgent or not self._rate:
             return urgent
         due_ms = self._clock.now_ms() - self._interval_ms
@@ -201,7 +201,7 @@ class Scrubber:
 
     # --- on the scrub's thread --------------------------------------------------------------
 
-    def _scrub(self, target: Target, pace: Pace, run: Run | None = None) -> None:
+    def _scrub(self, target: ScrubTarget, pace: Pace, run: ScrubRun | None = None) -> None:
         tp, entry = target
         with self._store.health.guard(tp, Condition.SCRUB_FAILED, lambda: not self._is_there(tp)):
             segment = self._store.partition(tp).sealed_segment(entry.base_offset)
@@ -218,7 +218,9 @@ class Scrubber:
                 raise
             self._judge(target, segment, verdict, run)
 
-    def _judge(self, target: Target, segment: Segment, verdict: Verdict, run: Run | None) -> None:
+    def _judge(
+        self, target: ScrubTarget, segment: Segment, verdict: Verdict, run: ScrubRun | None
+    ) -> None:
         tp, entry = target
         ranges = _ranges(segment, verdict, entry)
         if segment.damage != verdict.damage:
@@ -234,9 +236,11 @@ class Scrubber:
                 if found.segment == entry.base_offset
             ]
 
-    def _note(self, target: Target, ranges: tuple[DamagedRange, ...], file_sha256: str) -> None:
+    def _note(
+        self, target: ScrubTarget, ranges: tuple[DamagedRange, ...], file_sha256: str
+    ) -> None:
         damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
-        scrub = Scrub(self._clock.now_ms(), damage)
+        scrub = ScrubResult(self._clock.now_ms(), damage)
         self._store.note_scrub(target.tp, target.entry, scrub, file_sha256)
 
     def _is_there(self, tp: TopicPartition) -> bool:
@@ -258,7 +262,7 @@ class Scrubber:
 
         return pace
 
-    def _unpaced(self, run: Run) -> Pace:
+    def _unpaced(self, run: ScrubRun) -> Pace:
         def pace(size_bytes: int) -> None:
             run.size_bytes += size_bytes
             self.stats.size_bytes += size_bytes

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from cordwood.batch.kernels.loader import kernels_ready
 from cordwood.batch.records import decode_committed
-from cordwood.batch.warmth import is_warm
-from cordwood.broker.feed import Feed
+from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.config import KIB
-from cordwood.log.partition import Partition
+from cordwood.log.write.partition import Partition
 from cordwood.model import OFFSET_MAX, Record
-from cordwood.wire.line.framing import Framing
-from cordwood.wire.line.records import encode_records
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.records import encode_records
 
 SLICE_BYTES = 256 * KIB  # how much of the log a subscriber has in memory at once
 FRESH_RECORDS = 32  # so few new records are sent on by the loop itself …
@@ -25,14 +25,16 @@ FRESH_BYTES = 16 * KIB  # … and about so many bytes of them
 IDLE_POLL_S = 60.0  # a subscriber's wait is renewed this often, come what may
 
 
-class Subscription:
+class PartitionSubscription:
     """Iterate over it once; ``end`` lets the iteration come to its end."""
 
-    def __init__(self, partition: Partition, offset: int, framing: Framing, feed: Feed) -> None:
+    def __init__(
+        self, partition: Partition, offset: int, framing: Framing, notifier: AppendNotifier
+    ) -> None:
         self._partition = partition
         self._offset = offset
         self._framing = framing
-        self._feed = feed
+        self._notifier = notifier
         self._until = OFFSET_MAX
         self._wait: asyncio.Future[bool] | None = None
 
@@ -48,13 +50,13 @@ class Subscription:
         loop = asyncio.get_running_loop()
         is_fresh = False  # what is there now was written while this subscriber waited
         while self._offset < self._until:
-            self._wait = self._feed.expect([partition.tp])
+            self._wait = self._notifier.expect([partition.tp])
             try:
                 if self._offset >= partition.last_stable_offset:
-                    is_fresh = await self._feed.wait(self._wait, IDLE_POLL_S)
+                    is_fresh = await self._notifier.wait(self._wait, IDLE_POLL_S)
                     continue
             finally:
-                self._feed.forget(self._wait, [partition.tp])
+                self._notifier.forget(self._wait, [partition.tp])
             if is_fresh and partition.last_stable_offset - self._offset <= FRESH_RECORDS:
                 # A few records still in the page cache: two thread switches would cost more.
                 lines, self._offset = _read_fresh(partition, self._offset, self._framing)
@@ -85,10 +87,10 @@ def _read_fresh(partition: Partition, offset: int, framing: Framing) -> tuple[by
 
 def _read_lines(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
     """The same slice as a subscriber reads it: by the kernels once they are there."""
-    if not is_warm():
+    if not kernels_ready():
         records, next_offset = read_committed(partition, offset, SLICE_BYTES)
         return encode_records(records, framing), next_offset
-    from cordwood.batch.text import format_batches
+    from cordwood.batch.subscriber_lines import format_batches
 
     read = partition.read(offset, SLICE_BYTES, end_offset=partition.last_stable_offset)
     void = partition.aborted(offset, read.next_offset)

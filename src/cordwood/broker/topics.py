@@ -1,4 +1,4 @@
-"""The desk for topics: found, created on sight, changed and deleted.
+"""The service for topics: found, created on sight, changed and deleted.
 
 What touches partition directories runs on the writer thread; what only touches metadata, on the
 metadata thread.
@@ -12,14 +12,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from cordwood.broker.opener import PartitionOpener
+from cordwood.broker.partition_opener import PartitionOpener
 from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
-from cordwood.log.partition import Partition
-from cordwood.log.store import Store
-from cordwood.log.topics import LiveTopic, NewTopic
-from cordwood.log.writer import Writer
-from cordwood.meta.keys import LineProducer
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.lifecycle.topics import LiveTopic, NewTopic
+from cordwood.log.write.partition import Partition
+from cordwood.log.write.writer import Writer
+from cordwood.metadata.keys import LineProducer
 from cordwood.model import SegmentState, is_topic_name
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ NODE_ID = 1  # the one broker there is
 CREATED_AT_ONCE = 64  # topics made in one step of the writer
 
 
-class TopicDesk:
+class TopicService:
     """Topics as requests see them."""
 
     def __init__(

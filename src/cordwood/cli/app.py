@@ -55,7 +55,7 @@ class LazyCommands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module_name, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(f"cordwood.cli.{module_name}"), attribute)
+        found = getattr(importlib.import_module(f"cordwood.cli.commands.{module_name}"), attribute)
         if not isinstance(found, typer.Typer):
             single = typer.Typer(rich_markup_mode=None, add_completion=False)
             single.command(cmd_name)(found)

@@ -13,10 +13,10 @@ yields effects, and ``blocking`` and ``aio`` carry them out, each with its own k
 Neither a producer nor a client may be shared between threads or tasks; make one for each.
 """
 
-from cordwood.client.asking import Status, StatusWord, Taken
 from cordwood.client.blocking import Client, Producer, Subscription
-from cordwood.client.outbox import Message
-from cordwood.wire.line import Line
+from cordwood.client.control_flows import Status, StatusWord, Taken
+from cordwood.client.send_buffer import Message
+from cordwood.protocol.line import Line
 
 __all__ = [
     "Client",

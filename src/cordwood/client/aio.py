@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack, cast
 
-from cordwood.client import asking
-from cordwood.client.asking import ClientFlows, Question, Status, SubscriptionFlows, Taken
+from cordwood.client import control_flows
+from cordwood.client.control_flows import ClientFlows, Question, Status, SubscriptionFlows, Taken
 from cordwood.client.effects import Address, Connect, Effect, Flow, Pause, Transfer, parse_address
-from cordwood.client.outbox import Message, Sendable
-from cordwood.client.producing import Limits, ProducerFlows, ProducerOptions
+from cordwood.client.producer_flows import Limits, ProducerFlows, ProducerOptions
+from cordwood.client.send_buffer import Message, Sendable
 from cordwood.errors import CordwoodError
-from cordwood.wire.line import commands as c
-from cordwood.wire.line.records import Line
+from cordwood.protocol.line import commands as c
+from cordwood.protocol.line.records import Line
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
 
-class Wire:
+class AsyncConnection:
     """One connection and the flows that use it."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -174,7 +174,7 @@ class Producer:
         where = parse_address(address)
         self._timeout_s = timeout_s
         self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
-        self._wire = Wire(where, tls)
+        self._wire = AsyncConnection(where, tls)
         self._is_opened = False
 
     @property
@@ -259,15 +259,15 @@ class Client:
         self._tls = tls
         self._timeout_s = timeout_s
         self._flows = ClientFlows(self._address)
-        self._wire = Wire(self._address, tls)
+        self._wire = AsyncConnection(self._address, tls)
 
     async def get_ack(self, topic: str | None = None) -> int:
         """The last durable seq of the topic (the ingress topic unless named); 0 when empty."""
-        return await self._ask(asking.ask_ack(topic))
+        return await self._ask(control_flows.ask_ack(topic))
 
     async def status(self, seq: int, topic: str | None = None) -> Status:
         """What became of a record."""
-        return await self._ask(asking.ask_status(seq, topic))
+        return await self._ask(control_flows.ask_status(seq, topic))
 
     def subscribe(
         self,
@@ -279,59 +279,59 @@ class Client:
         idle_timeout_s: float | None = None,
     ) -> Subscription:
         """Records as they come, on a connection of their own; iterate with ``async for``."""
-        start = asking.plan_start(from_seq=from_seq, from_start=from_start)
+        start = control_flows.plan_start(from_seq=from_seq, from_start=from_start)
         request = c.Subscribe(topic, start, reader)
         flows = SubscriptionFlows(self._address, request, idle_timeout_s)
-        return Subscription(flows, Wire(self._address, self._tls), self._timeout_s)
+        return Subscription(flows, AsyncConnection(self._address, self._tls), self._timeout_s)
 
     async def ack(self, topic: str, reader: str, seq: int) -> None:
         """The reader has processed everything up to and with ``seq``; durable on return."""
-        await self._ask(asking.ask_done(c.Ack(topic, reader, seq)))
+        await self._ask(control_flows.ask_done(c.Ack(topic, reader, seq)))
 
     async def register(self, topic: str, reader: str | None = None) -> None:
         """Make the topic if it is missing and, with a name, register a reader on it."""
-        await self._ask(asking.ask_done(c.Register(topic, reader)))
+        await self._ask(control_flows.ask_done(c.Register(topic, reader)))
 
     async def put(self, topic: str, payload: str | bytes) -> None:
         """Append one record, durable on return. Not repeated when the connection breaks."""
         body = payload.encode() if isinstance(payload, str) else payload
-        await self._ask(asking.ask_done(c.Put(topic, body), is_repeatable=False))
+        await self._ask(control_flows.ask_done(c.Put(topic, body), is_repeatable=False))
 
     async def get(self, topic: str, reader: str | None = None) -> Taken | None:
         """Take the reader's next record, or None when there is none."""
-        return await self._ask(asking.ask_get(topic, reader))
+        return await self._ask(control_flows.ask_get(topic, reader))
 
     async def state(self, topic: str) -> dict[str, object]:
         """The topic's segments."""
-        return await self._ask(asking.ask_json(c.State(topic)))
+        return await self._ask(control_flows.ask_json(c.State(topic)))
 
     async def metrics(self) -> dict[str, object]:
         """The broker's counters."""
-        return await self._ask(asking.ask_json(c.Metrics()))
+        return await self._ask(control_flows.ask_json(c.Metrics()))
 
     async def readers(self, topic: str | None = None) -> dict[str, object]:
         """The registered readers and where they stand."""
-        return await self._ask(asking.ask_json(c.Readers(topic)))
+        return await self._ask(control_flows.ask_json(c.Readers(topic)))
 
-    async def reset(self, topic: str, reader: str, to: int | c.Where) -> None:
+    async def reset(self, topic: str, reader: str, to: int | c.StartPosition) -> None:
         """Move a reader: the next record it gets is ``to``, a seq, ``START`` or ``END``."""
-        await self._ask(asking.ask_done(c.Reset(topic, reader, to)))
+        await self._ask(control_flows.ask_done(c.Reset(topic, reader, to)))
 
     async def remove(self, topic: str, reader: str) -> None:
         """Forget a reader; it no longer holds records back."""
-        await self._ask(asking.ask_done(c.Remove(topic, reader)))
+        await self._ask(control_flows.ask_done(c.Remove(topic, reader)))
 
     async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
         """Change a topic's settings, all or none; names and values are Kafka's."""
-        await self._ask(asking.ask_done(c.Configure(topic, tuple(settings.items()))))
+        await self._ask(control_flows.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     async def cut(self, topic: str) -> int:
         """Seal the active segment now; how many segments that sealed."""
-        return await self._ask(asking.ask_count(c.Cut(topic)))
+        return await self._ask(control_flows.ask_count(c.Cut(topic)))
 
     async def reclaim(self, topic: str | None = None) -> int:
         """Drop what may go now; how many segments went."""
-        return await self._ask(asking.ask_count(c.Reclaim(topic)))
+        return await self._ask(control_flows.ask_count(c.Reclaim(topic)))
 
     async def close(self) -> None:
         """Close the connection; subscriptions have their own."""
@@ -352,7 +352,7 @@ class Client:
 class Subscription:
     """An async iterator of records that owns its connection; ``close`` it or use ``async with``."""
 
-    def __init__(self, flows: SubscriptionFlows, wire: Wire, timeout_s: float) -> None:
+    def __init__(self, flows: SubscriptionFlows, wire: AsyncConnection, timeout_s: float) -> None:
         """Made by ``Client.subscribe``."""
         self._flows = flows
         self._wire = wire

@@ -10,21 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from cordwood.client import asking
-from cordwood.client.asking import ClientFlows, Question, Status, SubscriptionFlows, Taken
+from cordwood.client import control_flows
+from cordwood.client.control_flows import ClientFlows, Question, Status, SubscriptionFlows, Taken
 from cordwood.client.effects import Address, Connect, Effect, Flow, Pause, Transfer, parse_address
-from cordwood.client.outbox import Message, Sendable
-from cordwood.client.producing import Limits, ProducerFlows, ProducerOptions
+from cordwood.client.producer_flows import Limits, ProducerFlows, ProducerOptions
+from cordwood.client.send_buffer import Message, Sendable
 from cordwood.errors import CordwoodError
-from cordwood.wire.line import commands as c
-from cordwood.wire.line.records import Line
+from cordwood.protocol.line import commands as c
+from cordwood.protocol.line.records import Line
 
 T = TypeVar("T")
 
 _RECEIVE_BYTES = 256 * 1024
 
 
-class Wire:
+class BlockingConnection:
     """One socket and the flows that use it."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -136,7 +136,7 @@ def _wait(waited: socket.socket, deadline: float | None, *, is_writing: bool) ->
 
 
 class Producer:
-    """Sends records to the ingress door, each stored exactly once however connections fare.
+    """Sends records to the ingress listener, each stored exactly once however connections fare.
 
     ``name`` identifies the producer across restarts of either side: one that comes back under its
     name continues after the last record the broker holds. Without a name, one is made up. A record
@@ -159,7 +159,7 @@ class Producer:
         where = parse_address(address)
         self._timeout_s = timeout_s
         self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
-        self._wire = Wire(where, tls)
+        self._wire = BlockingConnection(where, tls)
         self._is_opened = False
 
     @property
@@ -236,7 +236,7 @@ class Producer:
 
 
 class Client:
-    """Asks the control door. Errors of the broker are raised as the classes they are."""
+    """Asks the control listener. Errors of the broker are raised as the classes they are."""
 
     def __init__(
         self,
@@ -250,15 +250,15 @@ class Client:
         self._tls = tls
         self._timeout_s = timeout_s
         self._flows = ClientFlows(self._address)
-        self._wire = Wire(self._address, tls)
+        self._wire = BlockingConnection(self._address, tls)
 
     def get_ack(self, topic: str | None = None) -> int:
         """The last durable seq of the topic (the ingress topic unless named); 0 when empty."""
-        return self._ask(asking.ask_ack(topic))
+        return self._ask(control_flows.ask_ack(topic))
 
     def status(self, seq: int, topic: str | None = None) -> Status:
         """What became of a record."""
-        return self._ask(asking.ask_status(seq, topic))
+        return self._ask(control_flows.ask_status(seq, topic))
 
     def subscribe(
         self,
@@ -274,59 +274,59 @@ class Client:
         From a seq, from the start, from where the named reader stands, or else only new ones.
         Iteration ends when nothing came for ``idle_timeout_s``, and without it never.
         """
-        start = asking.plan_start(from_seq=from_seq, from_start=from_start)
+        start = control_flows.plan_start(from_seq=from_seq, from_start=from_start)
         request = c.Subscribe(topic, start, reader)
         flows = SubscriptionFlows(self._address, request, idle_timeout_s)
-        return Subscription(flows, Wire(self._address, self._tls), self._timeout_s)
+        return Subscription(flows, BlockingConnection(self._address, self._tls), self._timeout_s)
 
     def ack(self, topic: str, reader: str, seq: int) -> None:
         """The reader has processed everything up to and with ``seq``; durable on return."""
-        self._ask(asking.ask_done(c.Ack(topic, reader, seq)))
+        self._ask(control_flows.ask_done(c.Ack(topic, reader, seq)))
 
     def register(self, topic: str, reader: str | None = None) -> None:
         """Make the topic if it is missing and, with a name, register a reader on it."""
-        self._ask(asking.ask_done(c.Register(topic, reader)))
+        self._ask(control_flows.ask_done(c.Register(topic, reader)))
 
     def put(self, topic: str, payload: str | bytes) -> None:
         """Append one record, durable on return. Not repeated when the connection breaks."""
         body = payload.encode() if isinstance(payload, str) else payload
-        self._ask(asking.ask_done(c.Put(topic, body), is_repeatable=False))
+        self._ask(control_flows.ask_done(c.Put(topic, body), is_repeatable=False))
 
     def get(self, topic: str, reader: str | None = None) -> Taken | None:
         """Take the reader's next record, or None when there is none."""
-        return self._ask(asking.ask_get(topic, reader))
+        return self._ask(control_flows.ask_get(topic, reader))
 
     def state(self, topic: str) -> dict[str, object]:
         """The topic's segments."""
-        return self._ask(asking.ask_json(c.State(topic)))
+        return self._ask(control_flows.ask_json(c.State(topic)))
 
     def metrics(self) -> dict[str, object]:
         """The broker's counters."""
-        return self._ask(asking.ask_json(c.Metrics()))
+        return self._ask(control_flows.ask_json(c.Metrics()))
 
     def readers(self, topic: str | None = None) -> dict[str, object]:
         """The registered readers and where they stand."""
-        return self._ask(asking.ask_json(c.Readers(topic)))
+        return self._ask(control_flows.ask_json(c.Readers(topic)))
 
-    def reset(self, topic: str, reader: str, to: int | c.Where) -> None:
+    def reset(self, topic: str, reader: str, to: int | c.StartPosition) -> None:
         """Move a reader: the next record it gets is ``to``, a seq, ``START`` or ``END``."""
-        self._ask(asking.ask_done(c.Reset(topic, reader, to)))
+        self._ask(control_flows.ask_done(c.Reset(topic, reader, to)))
 
     def remove(self, topic: str, reader: str) -> None:
         """Forget a reader; it no longer holds records back."""
-        self._ask(asking.ask_done(c.Remove(topic, reader)))
+        self._ask(control_flows.ask_done(c.Remove(topic, reader)))
 
     def configure(self, topic: str, settings: Mapping[str, str]) -> None:
         """Change a topic's settings, all or none; names and values are Kafka's."""
-        self._ask(asking.ask_done(c.Configure(topic, tuple(settings.items()))))
+        self._ask(control_flows.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     def cut(self, topic: str) -> int:
         """Seal the active segment now; how many segments that sealed."""
-        return self._ask(asking.ask_count(c.Cut(topic)))
+        return self._ask(control_flows.ask_count(c.Cut(topic)))
 
     def reclaim(self, topic: str | None = None) -> int:
         """Drop what may go now; how many segments went."""
-        return self._ask(asking.ask_count(c.Reclaim(topic)))
+        return self._ask(control_flows.ask_count(c.Reclaim(topic)))
 
     def close(self) -> None:
         """Close the connection; subscriptions have their own."""
@@ -347,7 +347,9 @@ class Client:
 class Subscription:
     """An iterator of records that owns its connection; ``close`` it or use ``with``."""
 
-    def __init__(self, flows: SubscriptionFlows, wire: Wire, timeout_s: float) -> None:
+    def __init__(
+        self, flows: SubscriptionFlows, wire: BlockingConnection, timeout_s: float
+    ) -> None:
         """Made by ``Client.subscribe``."""
         self._flows = flows
         self._wire = wire

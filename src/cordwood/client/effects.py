@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a door is."""
+    """Where a listener is."""
 
     host: str
     port: int

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from cordwood.client.effects import parse_address
 from cordwood.errors import CordwoodError, RequestError, UnavailableError
-from cordwood.wire.line.replies import parse_error
+from cordwood.protocol.line.replies import parse_error
 
 CONTENT_TYPES = {"POST": "application/json", "PUT": "application/octet-stream"}
 ANSWER_S = 60.0  # for one answer; a delivery is appended and synced before it comes
@@ -69,7 +69,8 @@ def exchange(
         text = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(
-            f"no broker answers HTTP at {where} ({error!r}); is it running, with its http door on?"
+            f"no broker answers HTTP at {where} ({error!r}); is it running, with its http "
+            "listener on?"
         ) from None
     try:
         answer = json.loads(text) if text else {}

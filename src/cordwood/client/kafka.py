@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, cast
 
 from cordwood.client.effects import parse_address
-from cordwood.client.kafka_wire import KafkaConnection, Reply
+from cordwood.client.kafka_connection import ClientConnection, Reply
+from cordwood.codes import Code
 from cordwood.config import MIB
-from cordwood.decide.codes import Code
 from cordwood.errors import (
     CordwoodError,
     ProtocolError,
@@ -23,7 +23,7 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.messages.commits import (
+from cordwood.protocol.kafka.messages.commits import (
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -31,7 +31,7 @@ from cordwood.wire.kafka.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from cordwood.wire.kafka.messages.configs import (
+from cordwood.protocol.kafka.messages.configs import (
     ConfigChange,
     ConfigChanges,
     DescribeConfigsRequest,
@@ -41,14 +41,14 @@ from cordwood.wire.kafka.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from cordwood.wire.kafka.messages.fetch import (
+from cordwood.protocol.kafka.messages.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
 )
-from cordwood.wire.kafka.messages.groups import (
+from cordwood.protocol.kafka.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribedGroup,
@@ -58,25 +58,25 @@ from cordwood.wire.kafka.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from cordwood.wire.kafka.messages.metadata import (
+from cordwood.protocol.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
 )
-from cordwood.wire.kafka.messages.offsets import (
+from cordwood.protocol.kafka.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from cordwood.wire.kafka.messages.produce import (
+from cordwood.protocol.kafka.messages.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceTopic,
 )
-from cordwood.wire.kafka.messages.topics import (
+from cordwood.protocol.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopic,
@@ -111,7 +111,7 @@ class KafkaClient:
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
         self._address = parse_address(bootstrap)
-        self._connection = KafkaConnection(
+        self._connection = ClientConnection(
             self._address, client_id="cordwood", timeout_s=timeout_s, versions=_VERSIONS
         )
 
@@ -162,15 +162,17 @@ class KafkaClient:
         return self._configs(_BROKER, "1")
 
     def addresses(self) -> dict[str, str]:
-        """Where the broker's other doors are, as it tells.
+        """Where the broker's other listeners are, as it tells.
 
         One bound to every address is reached as this client was: by the same name.
         """
         shown = {config.name: config.value or "" for config in self.broker_config()}
-        doors = ("http", "control", "ingress")
-        is_on = {door: shown.get(door) not in {None, "", "off"} for door in doors}
-        found = {door: shown[door].split(",")[0] for door in doors if is_on[door]}
-        return {door: self._reachable(address) for door, address in found.items()}
+        listeners = ("http", "control", "ingress")
+        is_on = {listener: shown.get(listener) not in {None, "", "off"} for listener in listeners}
+        found = {
+            listener: shown[listener].split(",")[0] for listener in listeners if is_on[listener]
+        }
+        return {listener: self._reachable(address) for listener, address in found.items()}
 
     def _reachable(self, address: str) -> str:
         host, port = parse_address(address)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from cordwood.errors import ConfigError, UnavailableError
-from cordwood.log.modes import like, make_shared_directory, open_shared, open_with
+from cordwood.log.files.modes import like, make_shared_directory, open_shared, open_with
 
 _COPY_BYTES: Final = 1 << 20
 _REASON_CHARS: Final = 300
@@ -30,7 +30,7 @@ _LEFT_S: Final = 24 * 3600.0  # without a lock, what is older than this was left
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "file")
 
 
-class Depot(Protocol):
+class Storage(Protocol):
     """Named files, wherever they are."""
 
     place: str
@@ -72,17 +72,17 @@ class Depot(Protocol):
         ...
 
 
-def open_depot(place: str) -> Depot:
+def open_storage(place: str) -> Storage:
     """By directory or URL; small enough to be opened again by every task."""
     scheme, is_url, _ = place.partition("://")
     if not is_url:
-        return DirectoryDepot(place)
+        return DirectoryStorage(place)
     if scheme not in SCHEMES:
         raise ConfigError(f"{place} is no object store; URLs begin with {', '.join(SCHEMES)}")
-    return ObjectDepot(place)
+    return ObjectStorage(place)
 
 
-class DirectoryDepot:
+class DirectoryStorage:
     """Files under a directory."""
 
     def __init__(self, place: str) -> None:
@@ -168,7 +168,7 @@ class DirectoryDepot:
             yield
 
 
-class ObjectDepot:
+class ObjectStorage:
     """Objects under a URL, through ``obstore``."""
 
     def __init__(self, place: str) -> None:

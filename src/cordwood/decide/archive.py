@@ -35,7 +35,7 @@ class Sealed(NamedTuple):
     end_offset: int
 
 
-class Run(NamedTuple):
+class BatchSpan(NamedTuple):
     """One batch as its header tells it; ``records`` is 0 for a transaction's marker."""
 
     base_offset: int
@@ -75,7 +75,7 @@ def plan_due(
 
 
 def plan_bundles(
-    runs: Iterable[Run],
+    runs: Iterable[BatchSpan],
     due: Span,
     *,
     records_max: int = KEEP_ALL,
@@ -108,14 +108,14 @@ def plan_bundles(
     return [Span(start, end) for start, end in itertools.pairwise(edges)]
 
 
-def _inside(run: Run, due: Span) -> int:
+def _inside(run: BatchSpan, due: Span) -> int:
     """How many of a run's records are due; a thinned run counts whole."""
     if not run.is_dense:
         return run.records
     return max(0, min(run.end_offset, due.end) - max(run.base_offset, due.start))
 
 
-def planned_records(runs: Iterable[Run], span: Span) -> tuple[int, int]:
+def planned_records(runs: Iterable[BatchSpan], span: Span) -> tuple[int, int]:
     """How many records a bundle of ``span`` will hold, at least and at most.
 
     They differ only where the span begins or ends inside a thinned run.
@@ -136,7 +136,7 @@ def bundle_name(partition: int, span: Span) -> str:
     return f"{partition}/{span.start + 1:020d}-{span.end:020d}.tar.gz"
 
 
-def shelf_name(topic: str, topic_id: str) -> str:
+def topic_archive_name(topic: str, topic_id: str) -> str:
     """Where a topic's archive lies; a topic created again under the name has one of its own."""
     return f"{topic}.{topic_id[:8]}"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class RangeAudit(NamedTuple):
     """A walk over the batches of one range of a partition, in order."""
 
     start: int  # first offset covered; -1 when there was no batch
@@ -49,7 +49,7 @@ def audit_partition(
     topic: str,
     partition: int,
     bounds: tuple[int, int],
-    pieces: Sequence[Piece],
+    pieces: Sequence[RangeAudit],
     *,
     compacted: bool,
     renumbered: int = 0,
@@ -82,7 +82,7 @@ def audit_partition(
     )
 
 
-class Window(NamedTuple):
+class AuditWindow(NamedTuple):
     """The router's books for records of one stretch of time."""
 
     window: str
@@ -101,6 +101,6 @@ class Window(NamedTuple):
         return not (self.missing or self.duplicated or self.strangers)
 
 
-def is_whole(partitions: Iterable[PartitionAudit], books: Iterable[Window]) -> bool:
+def is_whole(partitions: Iterable[PartitionAudit], books: Iterable[AuditWindow]) -> bool:
     """Whether an audit found nothing wrong."""
     return all(each.is_sound for each in partitions) and all(each.is_balanced for each in books)

@@ -428,7 +428,7 @@ def is_kept(
     return is_newest and not (is_tombstone and is_past)
 
 
-class Fate(StrEnum):
+class BatchAction(StrEnum):
     """What becomes of a batch."""
 
     DROP = "drop"
@@ -437,7 +437,9 @@ class Fate(StrEnum):
     HORIZON = "horizon"  # kept, and given a delete horizon
 
 
-def plan_batch(*, kept: int, is_needed: bool, has_horizon: bool, wants_horizon: bool) -> Fate:
+def plan_batch(
+    *, kept: int, is_needed: bool, has_horizon: bool, wants_horizon: bool
+) -> BatchAction:
     """What becomes of a batch of which ``kept`` records stay.
 
     ``is_needed``: its header holds the last sequence or epoch of an active producer, or the last
@@ -445,8 +447,8 @@ def plan_batch(*, kept: int, is_needed: bool, has_horizon: bool, wants_horizon: 
     whose transaction has no batch left.
     """
     if kept == 0:
-        return Fate.EMPTY if is_needed else Fate.DROP
-    return Fate.HORIZON if wants_horizon and not has_horizon else Fate.KEEP
+        return BatchAction.EMPTY if is_needed else BatchAction.DROP
+    return BatchAction.HORIZON if wants_horizon and not has_horizon else BatchAction.KEEP
 
 
 # --- the state as JSON ----------------------------------------------------------------------

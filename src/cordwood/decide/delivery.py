@@ -108,7 +108,7 @@ def _parse_part(fields: Sequence[Any]) -> Part:
 # --- what is due --------------------------------------------------------------------------------
 
 
-class Due(StrEnum):
+class DeliveryDue(StrEnum):
     """What becomes of a batch that a query comes with."""
 
     ACCEPT = "accept"  # append it, or what ``DeliveryPlan.topics`` names of it
@@ -119,7 +119,7 @@ class Due(StrEnum):
 class DeliveryPlan(NamedTuple):
     """The verdict, and the topics whose parts are appended."""
 
-    due: Due
+    due: DeliveryDue
     topics: frozenset[str] = frozenset()
 
 
@@ -136,17 +136,21 @@ def plan_delivery(
     ``ids`` are the ids of these topics and of those delivered to before, now; None for no topic. A
     batch that ``moves_cursors`` has consumed what it was made from: it never comes twice.
     """
-    everything = DeliveryPlan(Due.ACCEPT, frozenset(targets))
+    everything = DeliveryPlan(DeliveryDue.ACCEPT, frozenset(targets))
     if last is None or batch > last.batch:
         return everything
     renewed = frozenset(name for name in targets if not last.unchanged(name, ids[name]))
     if moves_cursors:
-        return DeliveryPlan(Due.REPEAT if batch == last.batch else Due.STALE)
+        return DeliveryPlan(DeliveryDue.REPEAT if batch == last.batch else DeliveryDue.STALE)
     if batch == last.batch:
-        return DeliveryPlan(Due.ACCEPT, renewed) if renewed else DeliveryPlan(Due.REPEAT)
+        return (
+            DeliveryPlan(DeliveryDue.ACCEPT, renewed)
+            if renewed
+            else DeliveryPlan(DeliveryDue.REPEAT)
+        )
     if last.topics and not any(last.unchanged(name, ids[name]) for name in last.topics):
         return everything  # a new beginning: nothing the query delivered is there any more
-    return DeliveryPlan(Due.STALE)
+    return DeliveryPlan(DeliveryDue.STALE)
 
 
 def numbers_left(record: DeliveryRecord, topics: Mapping[str, str]) -> dict[str, int]:

@@ -40,7 +40,7 @@ class Reason(StrEnum):
     HARD_CAP = "hard_cap"  # retention.hard.bytes: data loss, if anybody still wanted it
 
 
-class Keeper(StrEnum):
+class Holder(StrEnum):
     """What keeps a segment that is otherwise due."""
 
     READERS = "readers"  # registered readers that have not passed it
@@ -61,7 +61,7 @@ class Hold(NamedTuple):
 
     segment: SegmentInfo
     reason: Reason
-    keeper: Keeper
+    keeper: Holder
     readers: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ class RouteProgress(NamedTuple):
     pending: int  # records routed to it that it has not passed
 
 
-class _Facts(NamedTuple):
+class _Inputs(NamedTuple):
     """What every question about one partition's segments is answered from."""
 
     readers: Mapping[str, int]
@@ -113,7 +113,7 @@ def plan_retention(
     ``archived_end`` is the offset up to which bundles have been verified, for topics that are
     archived before they are reclaimed.
     """
-    facts = _Facts(readers, log_start, config, now_ms, archived_end)
+    facts = _Inputs(readers, log_start, config, now_ms, archived_end)
     drops: list[Drop] = []
     total_bytes = active.size_bytes + sum(segment.size_bytes for segment in sealed)
     for segment in sealed:
@@ -146,7 +146,7 @@ def watermark(readers: Mapping[str, int], log_start: int) -> int:
     return min(readers.values(), default=log_start)
 
 
-def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Drop | None:
+def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Drop | None:
     """What to do with the oldest segment left, of ``total_bytes`` with it."""
     if segment.end_offset <= facts.log_start:
         return Drop(segment, Reason.LOG_START)
@@ -160,7 +160,7 @@ def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Drop
     return None
 
 
-def _due(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Reason | None:
+def _due(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Reason | None:
     """Why the policy wants the segment gone, before asking who still needs it."""
     config = facts.config
     if "delete" in config.cleanup_policy:
@@ -175,22 +175,22 @@ def _due(segment: SegmentInfo, total_bytes: int, facts: _Facts) -> Reason | None
     return Reason.CONSUMED if "consume" in config.cleanup_policy else None
 
 
-def _keepers(segment: SegmentInfo, facts: _Facts) -> list[tuple[Keeper, tuple[str, ...]]]:
+def _keepers(segment: SegmentInfo, facts: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
     """Everything that keeps a due segment, with the readers concerned."""
-    keepers: list[tuple[Keeper, tuple[str, ...]]] = []
+    keepers: list[tuple[Holder, tuple[str, ...]]] = []
     if "consume" in facts.config.cleanup_policy:
         behind = _behind(segment, facts)
         if behind:
-            keepers.append((Keeper.READERS, behind))
+            keepers.append((Holder.READERS, behind))
         elif not facts.readers:
-            keepers.append((Keeper.NO_READER, ()))
+            keepers.append((Holder.NO_READER, ()))
     if segment.end_offset > facts.archived_end:
-        keepers.append((Keeper.ARCHIVE, ()))
+        keepers.append((Holder.ARCHIVE, ()))
     return keepers
 
 
 def _plan_holds(
-    segments: Sequence[SegmentInfo], total_bytes: int, facts: _Facts
+    segments: Sequence[SegmentInfo], total_bytes: int, facts: _Inputs
 ) -> tuple[Hold, ...]:
     """The run that would go now if nobody needed it; the last segment is the active one."""
     holds: list[Hold] = []
@@ -203,7 +203,7 @@ def _plan_holds(
     return tuple(holds)
 
 
-def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Facts) -> bool:
+def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Inputs) -> bool:
     """Whether sealing the active segment would let all of it go at once."""
     if active.size_bytes > 0 and active.end_offset <= facts.log_start:
         return True
@@ -218,7 +218,7 @@ def _may_roll(active: SegmentInfo, due: Reason) -> bool:
     return active.size_bytes > 0 and due is not Reason.CONSUMED
 
 
-def _behind(segment: SegmentInfo, facts: _Facts) -> tuple[str, ...]:
+def _behind(segment: SegmentInfo, facts: _Inputs) -> tuple[str, ...]:
     """Registered readers that have not passed the segment, in name order."""
     return tuple(
         sorted(name for name, next_ in facts.readers.items() if next_ < segment.end_offset)

@@ -75,22 +75,22 @@ def plan_roll(
     return None
 
 
-class Room(NamedTuple):
+class SegmentCapacity(NamedTuple):
     """What fits into a segment."""
 
     size_bytes: int
     records: int
 
 
-def plan_room(active: Active, config: TopicConfig) -> Room:
+def plan_capacity(active: Active, config: TopicConfig) -> SegmentCapacity:
     """What fits before ``plan_roll`` has a reason other than age; nothing is said of an empty one.
 
     For who has many small appends at hand, and asks once.
     """
     if active.size_bytes == 0:
-        return Room(0, 0)
+        return SegmentCapacity(0, 0)
     offsets = OFFSETS_PER_SEGMENT_MAX - (active.end_offset - active.base_offset)
-    return Room(
+    return SegmentCapacity(
         config.segment_bytes - active.size_bytes,
         min(config.segment_entries - active.records, offsets),
     )

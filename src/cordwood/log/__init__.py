@@ -16,11 +16,11 @@ reads theirs. Start reading at ``partition``; the rest, from the disk upwards:
 ``epochs``       leadership terms
 ``sidecars``     the files beside a ``.log``, written whole
 ``exchange``     staged files become segments
-``graveyard``    files without a live name, kept a while for their readers
+``pending deletes``    files without a live name, kept a while for their readers
 ``tail``         the growing end: bytes go in here and nowhere else
 ``recovery``     opening a directory: what each thing found in it leads to (a table)
 ``partition``    append, sync, publish, roll, drop, truncate, replace
-``marks``        the high watermark for those who read the files from another process
+``published_offsets``        the high watermark for those who read the files from another process
 ``swap``         staged segments → live, resumable at each rename (``manifest`` is its text)
 ``store``        topics → partitions: open, create, delete, lock
 ``commit``       appends of many, written and synced together

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cordwood.client.kafka import LATEST, KafkaClient
-from cordwood.gauge import Load, batches, librdkafka
+from cordwood.lab.loadtest import Load, batches, librdkafka
 from cordwood.model import Codec, TopicPartition
 from cordwood.testing import Broker
 

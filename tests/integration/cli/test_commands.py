@@ -180,12 +180,12 @@ def test_check_tells_monitoring_by_exit_code(cordwood):
     assert cordwood("check", broker_address="127.0.0.1:1").returncode == 6
 
 
-def test_a_door_that_is_off_is_said_to_be_off(cordwood):
-    """What asks the HTTP door names the flag that opens it, and does not call at ``off``."""
+def test_a_listener_that_is_off_is_said_to_be_off(cordwood):
+    """What asks the HTTP listener names the flag that opens it, and does not call at ``off``."""
     with Broker(http="off") as broker:
         asked = cordwood("check", broker_address=broker.kafka)
     assert asked.returncode == 6
-    assert "has no http door; serve with --http" in asked.stderr
+    assert "has no http listener; serve with --http" in asked.stderr
 
 
 def test_a_missing_topic_is_answered_with_the_next_step(cordwood):

@@ -12,7 +12,7 @@ import typer
 
 from cordwood.cli import main
 from cordwood.cli.app import app
-from cordwood.cli.output import DEFAULT_BROKER
+from cordwood.cli.output.tables import DEFAULT_BROKER
 from cordwood.client.kafka import KafkaClient
 from cordwood.testing import Broker
 

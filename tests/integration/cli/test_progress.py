@@ -2,8 +2,8 @@
 
 import subprocess
 
-from cordwood.cli.progress import Bar
-from cordwood.cli.segment import _verified
+from cordwood.cli.commands.segment import _verified
+from cordwood.cli.output.progress import ProgressBar
 from cordwood.testing import Broker
 from support.terminal import Terminal
 
@@ -58,7 +58,7 @@ def test_verify_counts_every_byte_also_those_behind_damage(tmp_path):
         (log,) = (broker.data / "t-0").glob("*.log")
         damaged = tmp_path / log.name
         damaged.write_bytes(log.read_bytes() + b"what is this?" * 10)
-    bar = Bar("verifying", None, "bytes")
+    bar = ProgressBar("verifying", None, "bytes")
     row = _verified(damaged, bar)
     assert bar.done == row["bytes"] > row["valid_bytes"]
     assert row["end"] == "corrupt"

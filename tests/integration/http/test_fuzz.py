@@ -90,7 +90,7 @@ def reader(running: Served) -> Callable[[], None]:
 def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> bytes:
     """One hostile connection, to its end."""
     wire = Wire(running.http)
-    with contextlib.suppress(OSError):  # it may be shown the door in mid-sentence
+    with contextlib.suppress(OSError):  # it may be shown the listener in mid-sentence
         bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
         for start, end in itertools.pairwise(bounds):
             wire.send(data[start:end])

@@ -1,6 +1,6 @@
 """What is no request, or too large a one: an answer that says so, and the end of the connection.
 
-The fuzzer next door draws such bytes by chance and asks only that no answer is a 500; here each
+The fuzzer next listener draws such bytes by chance and asks only that no answer is a 500; here each
 shape is sent on purpose and its status and error are what they must be.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cordwood.net import http as listener
-from cordwood.net.http import BODY_BYTES_MAX, HEADERS_BYTES_MAX
+from cordwood.server import http_listener as listener
+from cordwood.server.http_listener import BODY_BYTES_MAX, HEADERS_BYTES_MAX
 from cordwood.testing import Broker
 from support.lines import Wire, is_blocked, until
 
@@ -165,7 +165,7 @@ def test_headers_as_large_as_may_be_are_taken(broker):
 
 def test_what_is_sent_ahead_of_an_answer_is_not_read_without_end(broker, monkeypatch):
     """A peer that goes on sending while its request is being answered fills its own socket."""
-    gate, asked = broker.service.broker.gate, threading.Event()
+    deliveries, asked = broker.service.broker.deliveries, threading.Event()
     released = asyncio.Event()
 
     async def slow(_query: str) -> int:
@@ -176,7 +176,7 @@ def test_what_is_sent_ahead_of_an_answer_is_not_read_without_end(broker, monkeyp
     async def release() -> None:
         released.set()
 
-    monkeypatch.setattr(gate, "last_batch", slow)
+    monkeypatch.setattr(deliveries, "last_batch", slow)
     ahead = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
     wire = Wire(broker.http)
     wire.send(b"GET /api/deliveries?query=q HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -194,4 +194,4 @@ def test_a_peer_that_sends_no_more_is_not_waited_for(broker, monkeypatch, data):
     monkeypatch.setattr(listener, "LINGER_S", 3600)
     with Wire(broker.http) as wire:
         assert wire.send(data).end().rest().startswith(b"HTTP/1.1 400 ")
-        until(lambda: not broker.service.server.doors["http"].links, "its place is free")
+        until(lambda: not broker.service.server.listeners["http"].links, "its place is free")

@@ -19,18 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.batch.compress import compress
+from cordwood.batch.compression import compress
 from cordwood.batch.header import HEADER_BYTES, seal
 from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.client.kafka import KafkaClient
 from cordwood.model import Codec, Record, TopicPartition
-from cordwood.wire.kafka.frames import encode_request
-from cordwood.wire.kafka.messages import commits as c
-from cordwood.wire.kafka.messages import fetch as f
-from cordwood.wire.kafka.messages import groups as g
-from cordwood.wire.kafka.messages import metadata as m
-from cordwood.wire.kafka.messages import offsets as o
-from cordwood.wire.kafka.messages import produce as p
+from cordwood.protocol.kafka.frames import encode_request
+from cordwood.protocol.kafka.messages import commits as c
+from cordwood.protocol.kafka.messages import fetch as f
+from cordwood.protocol.kafka.messages import groups as g
+from cordwood.protocol.kafka.messages import metadata as m
+from cordwood.protocol.kafka.messages import offsets as o
+from cordwood.protocol.kafka.messages import produce as p
 from support.kafka_clients import create_topic
 from support.lines import Served
 from support.neighbours import assert_leaves_nothing, assert_not_stalled
@@ -127,7 +127,7 @@ def connect(address: str) -> socket.socket:
 
 
 def say(address: str, data: bytes) -> None:
-    """Say it, stop, and wait for the end: a reply, or the door."""
+    """Say it, stop, and wait for the end: a reply, or the listener."""
     with connect(address) as wire, contextlib.suppress(ConnectionError):
         wire.sendall(data)
         wire.shutdown(socket.SHUT_WR)

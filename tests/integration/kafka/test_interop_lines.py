@@ -30,10 +30,10 @@ def fresh():
 
 def push(address: str, lines: bytes) -> None:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port))) as door:
-        door.sendall(lines)
-        door.shutdown(socket.SHUT_WR)
-        assert door.recv(1) == b""
+    with socket.create_connection((host, int(port))) as listener:
+        listener.sendall(lines)
+        listener.shutdown(socket.SHUT_WR)
+        assert listener.recv(1) == b""
 
 
 def test_ingress_lines_are_records_for_every_client(fresh):

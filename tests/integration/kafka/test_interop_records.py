@@ -94,7 +94,7 @@ def test_kcat_reads_nulls_empties_and_headers(broker, topic):
 @by_library
 @pytest.mark.parametrize("size", [1, 100, 16_383, 16_384, 100_000, 1_000_000])
 def test_records_of_any_size_come_back_whole(broker, topic, client, size):
-    """From one byte to a megabyte, around the sizes at which the door changes buffers."""
+    """From one byte to a megabyte, around the sizes at which the listener changes buffers."""
     values = [bytes([number]) * size for number in range(3)]
     client.send(broker.kafka, topic, [Sent(value) for value in values])
     reader = LIBRARIES[(LIBRARIES.index(client) + 1) % len(LIBRARIES)]

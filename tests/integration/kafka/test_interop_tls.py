@@ -1,4 +1,4 @@
-"""TLS on the Kafka door: who is let in, who is turned away, and that others do not notice."""
+"""TLS on the Kafka listener: who is let in, who is turned away, and that others do not notice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import kafka.errors
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from cordwood.net.certs import write_lab_certificates
+from cordwood.server.certs import write_lab_certificates
 from cordwood.testing import Broker
 from support.kafka_clients import PATIENCE_S, Confluent, Sent, kcat
 

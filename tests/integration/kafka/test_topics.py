@@ -205,7 +205,7 @@ def test_a_setting_takes_effect_at_once(broker, operator, topic):
     assert send().name() == "MSG_SIZE_TOO_LARGE"
 
 
-def test_the_other_doors_are_found_through_this_one(broker, operator):
+def test_the_other_listeners_are_found_through_this_one(broker, operator):
     """The broker's settings show where they really listen."""
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")
     (described,) = operator.describe_configs([resource]).values()

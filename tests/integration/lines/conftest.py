@@ -1,4 +1,4 @@
-"""A broker in this process for tests of the line doors; its log must hold no traceback."""
+"""A broker in this process for tests of the line listeners; its log must hold no traceback."""
 
 from __future__ import annotations
 

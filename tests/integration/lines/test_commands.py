@@ -1,4 +1,4 @@
-"""Every command of the control door, in both framings, and every way to get one wrong."""
+"""Every command of the control listener, in both framings, and every way to get one wrong."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from cordwood.client import Client
+from cordwood.protocol.line import COMMANDS
 from cordwood.testing import Broker
-from cordwood.wire.line import COMMANDS
 from support.lines import Wire, ask, numbered
 
 # what is said, how the reply begins; in order, on one connection

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.log.files import Files
+from cordwood.log.files.disk import Files
 from cordwood.testing import Broker
 from support.lines import Served, Wire, ask, high_watermark, http_get, numbered, read_topic, until
 

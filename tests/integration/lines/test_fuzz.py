@@ -1,4 +1,4 @@
-"""Arbitrary bytes at live line doors: no traceback, no hang, no leak, no wrong reply next door.
+"""Arbitrary bytes at live line listeners: no traceback, no hang, no leak, no wrong reply.
 
 One broker serves all examples of a run, as it would in life. After every example the neighbours
 speak, two more speak all the time, and their p99 is printed. At the end the connections are counted
@@ -20,7 +20,7 @@ from support.lines import Served, Wire, ask, numbered, until
 from support.neighbours import Neighbour, assert_leaves_nothing
 
 CORPUS = sorted((Path(__file__).parents[2] / "corpus" / "lines").glob("*.bin"))
-DOORS = ("ingress", "control")
+LISTENERS = ("ingress", "control")
 
 WORDS = [
     *(b"HELLO", b"GET_ACK", b"GET_STATUS", b"SUBSCRIBE", b"ACK", b"REGISTER", b"PUT", b"GET"),
@@ -65,10 +65,10 @@ class Room:
         self.n = 0
         assert self.control.ask(b"PUT quiet one") == b"OK"
 
-    def say(self, door: str, data: bytes, cuts: list[int], *, is_rude: bool) -> None:
+    def say(self, listener: str, data: bytes, cuts: list[int], *, is_rude: bool) -> None:
         """One hostile connection; the neighbours speak while it is open and after it."""
-        wire = Wire(self.served.addresses[door])
-        with contextlib.suppress(OSError):  # it may be shown the door in mid-sentence
+        wire = Wire(self.served.addresses[listener])
+        with contextlib.suppress(OSError):  # it may be shown the listener in mid-sentence
             bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
             for start, end in itertools.pairwise(bounds):
                 wire.send(data[start:end])
@@ -128,32 +128,32 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         assert served.stop() == 0
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_corpus_harms_nobody(room: Room, path: Path, door: str):
+def test_corpus_harms_nobody(room: Room, path: Path, listener: str):
     """Whole, byte by byte, and cut off by a reset."""
     data = path.read_bytes()
-    room.say(door, data, [], is_rude=False)
-    room.say(door, data, list(range(min(len(data), 40))), is_rude=False)
-    room.say(door, data, [], is_rude=True)
+    room.say(listener, data, [], is_rude=False)
+    room.say(listener, data, list(range(min(len(data), 40))), is_rude=False)
+    room.say(listener, data, [], is_rude=True)
 
 
 @given(
     data=conversations,
     cuts=st.lists(st.integers(0, 400), max_size=3),
     is_rude=st.booleans(),
-    door=st.sampled_from(DOORS),
+    listener=st.sampled_from(LISTENERS),
 )
 @settings(max_examples=150)
-def test_any_bytes_at_a_line_door_harm_nobody(
-    room: Room, data: bytes, cuts: list[int], is_rude: bool, door: str
+def test_any_bytes_at_a_line_listener_harm_nobody(
+    room: Room, data: bytes, cuts: list[int], is_rude: bool, listener: str
 ):
     """Whatever is said and however it is cut, the neighbours get their own replies, in time."""
-    room.say(door, data, cuts, is_rude=is_rude)
+    room.say(listener, data, cuts, is_rude=is_rude)
 
 
 @pytest.mark.parametrize(
-    ("door", "data"),
+    ("listener", "data"),
     [
         ("ingress", b"\xff\xff\xff\xff"),
         ("ingress", b"HELLO\n"),
@@ -161,9 +161,9 @@ def test_any_bytes_at_a_line_door_harm_nobody(
         ("control", b"NO SUCH COMMAND\n"),
     ],
 )
-def test_malformed_input_leaves_nothing_in_memory(room: Room, door: str, data: bytes):
+def test_malformed_input_leaves_nothing_in_memory(room: Room, listener: str, data: bytes):
     """Neither the connection nor what it said."""
-    address = room.served.addresses[door]
+    address = room.served.addresses[listener]
 
     def step() -> None:
         with Wire(address) as wire, contextlib.suppress(OSError):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cordwood.batch.lines import LineBatch, encode_lines, warm
-from cordwood.broker import ingress
-from cordwood.broker.aside import Aside
+from cordwood.batch.lines import LineBatch, encode_lines, load_kernels
+from cordwood.broker.ingest import service
+from cordwood.broker.ingest.ordered_executor import OrderedExecutor
 from cordwood.testing import Broker
 from support.lines import Wire, high_watermark, is_blocked, numbered, read_topic, until
 
@@ -24,8 +24,8 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.goes_on = threading.Event()
         self.error: Exception | None = None
-        monkeypatch.setattr(ingress, "ASIDE_BYTES", 1)
-        monkeypatch.setattr(ingress, "encode_lines", self._encode)
+        monkeypatch.setattr(service, "ASIDE_BYTES", 1)
+        monkeypatch.setattr(service, "encode_lines", self._encode)
 
     def _encode(self, *arguments: Any, **options: Any) -> LineBatch:
         self.goes_on.wait()
@@ -36,13 +36,13 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    warm()
+    load_kernels()
     made = Bench(monkeypatch)
     yield made
     made.goes_on.set()
 
 
-def asides(broker: Broker) -> int:
+def ordered_executors(broker: Broker) -> int:
     return len(broker.service.broker.ingress._aside._futures)
 
 
@@ -51,8 +51,8 @@ def test_what_follows_a_large_block_comes_after_it(bench: Bench, monkeypatch: py
     with Broker(kafka="off", durability="os") as broker, Wire(broker.ingress) as wire:
         wire.hello("steady")
         wire.send(numbered(1, 101))
-        until(lambda: asides(broker), "it is beside the loop")
-        monkeypatch.setattr(ingress, "ASIDE_BYTES", MIB)
+        until(lambda: ordered_executors(broker), "it is beside the loop")
+        monkeypatch.setattr(service, "ASIDE_BYTES", MIB)
         aside = broker.service.broker.ingress._aside
         expected = aside.lines
         for block in [(101, 111), (50, 106), (60, 112)]:  # most of them more than once
@@ -69,7 +69,7 @@ def test_dead_letters_of_a_large_block_come_before_those_that_followed(bench: Be
     with Broker(kafka="off", durability="os", line_bytes_max=100) as broker:
         with Wire(broker.ingress) as wire:
             wire.send(b"test.k|17|1|good\nthe first bad one\n")
-            until(lambda: asides(broker), "it is beside the loop")
+            until(lambda: ordered_executors(broker), "it is beside the loop")
             wire.send(b"x" * 200 + b"\n").send(b"test.k|17|2|good\nhalf a li").end()
             bench.goes_on.set()
             assert wire.rest() == b""
@@ -87,15 +87,15 @@ def test_a_socket_is_not_read_far_beyond_what_can_be_encoded(bench: Bench, overf
     """Not even of those whose lines may be dropped: what is read is kept until it is encoded."""
     settings = {"durability": "os", "ingress_overflow": overflow, "ingress_buffer": 10**9}
     with Broker(kafka="off", **settings) as broker, Wire(broker.ingress) as wire:
-        desk = broker.service.broker.ingress
+        service = broker.service.broker.ingress
         line = b"test.k|17|1|" + b"x" * 987 + b"\n"
         assert is_blocked(wire, line * 1000, 60)
-        assert desk._aside.bytes < ingress.ASIDE_BYTES_MAX + 2 * MIB
+        assert service._aside.bytes < service.ASIDE_BYTES_MAX + 2 * MIB
         bench.goes_on.set()
         wire.socket.setblocking(True)
         wire.send(b"\n" * 2000).end()  # a line of it may have been cut
         assert wire.rest() == b""
-        assert desk._aside.bytes == desk._aside.lines == 0
+        assert service._aside.bytes == service._aside.lines == 0
         assert high_watermark(broker.control) >= 3000
 
 
@@ -107,7 +107,7 @@ def test_a_block_that_cannot_be_encoded_ends_its_connection_and_no_other(bench: 
             other.hello("other")
             bench.error = MemoryError("no room for it")
             wire.send(numbered(1, 101))
-            until(lambda: asides(broker), "it is beside the loop")
+            until(lambda: ordered_executors(broker), "it is beside the loop")
             bench.goes_on.set()
             assert wire.rest() == b""
             bench.error = None
@@ -122,16 +122,16 @@ def test_a_stop_waits_for_what_is_being_encoded(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Lines taken from a socket that has closed have no other copy."""
-    stop = Aside.stop
+    stop = OrderedExecutor.stop
 
-    async def let_go_and_stop(aside: Aside) -> None:
+    async def let_go_and_stop(aside: OrderedExecutor) -> None:
         bench.goes_on.set()
         await stop(aside)
 
-    monkeypatch.setattr(Aside, "stop", let_go_and_stop)
+    monkeypatch.setattr(OrderedExecutor, "stop", let_go_and_stop)
     with Broker(tmp_path / "data", kafka="off", shutdown_timeout_ms=1) as broker:
         with Wire(broker.ingress) as wire:
             wire.send(numbered(1, 101))
-            until(lambda: asides(broker), "it is beside the loop")
+            until(lambda: ordered_executors(broker), "it is beside the loop")
             broker.restart()
         assert high_watermark(broker.control) == 100

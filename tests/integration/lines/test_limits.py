@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from cordwood.clock import ManualClock
-from cordwood.scenario.pressure import StallingFiles
+from cordwood.lab.scenarios.pressure import StallingFiles
 from cordwood.testing import Broker
 from support.limits import require_open_files
 from support.lines import (
@@ -27,11 +27,14 @@ from support.lines import (
 
 async def sweep(broker: Broker) -> None:
     """Look for idle connections now."""
-    broker.service.server.doors["ingress"].sweep()
+    broker.service.server.listeners["ingress"].sweep()
 
 
-def doors(broker: Broker) -> dict[str, int]:
-    return {name: len(door.links) for name, door in broker.service.server.doors.items()}
+def listeners(broker: Broker) -> dict[str, int]:
+    return {
+        name: len(listener.connections)
+        for name, listener in broker.service.server.listeners.items()
+    }
 
 
 def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
@@ -53,20 +56,20 @@ def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
         )
 
 
-def test_door_that_is_full_refuses_and_its_connections_go_on():
-    """connections.max is per door; a place is free again when somebody leaves."""
+def test_listener_that_is_full_refuses_and_its_connections_go_on():
+    """connections.max is per listener; a place is free again when somebody leaves."""
     with Broker(kafka="off", durability="os", connections_max=3) as broker:
         with wires(broker.control, 3) as held:
             for wire in held:
                 assert wire.ask(b"GET_ACK none").startswith(b"ERR")
             with Wire(broker.control) as refused:
                 assert refused.is_closed()
-            with Wire(broker.ingress) as other_door:
-                assert other_door.hello("a")[0] == b"OK"
+            with Wire(broker.ingress) as other_listener:
+                assert other_listener.hello("a")[0] == b"OK"
             assert held[0].ask(b"REGISTER t") == b"OK"
-        until(lambda: doors(broker)["control"] == 0, "places are given back")
+        until(lambda: listeners(broker)["control"] == 0, "places are given back")
         assert ask(broker.control, "GET_ACK").startswith(b"ACK")
-        assert broker.service.server.doors["control"].refused == 1
+        assert broker.service.server.listeners["control"].refused == 1
 
 
 def test_idle_connection_is_closed_and_a_listener_is_not():
@@ -82,33 +85,36 @@ def test_idle_connection_is_closed_and_a_listener_is_not():
             assert idle.is_closed()
             ask(broker.control, "PUT append late")
             assert listener.line().endswith(b"|late")
-        assert broker.service.server.doors["control"].timed_out == 1
+        assert broker.service.server.listeners["control"].timed_out == 1
 
 
 def _listens(broker: Broker) -> bool:
-    return any(link.is_listener for link in broker.service.server.doors["control"].links)
+    return any(link.is_listener for link in broker.service.server.listeners["control"].connections)
 
 
-@pytest.mark.parametrize("door", ["ingress", "control", "http"])
-def test_slow_loris_is_idle_however_it_drips(door: str):
+@pytest.mark.parametrize("listener", ["ingress", "control", "http"])
+def test_slow_loris_is_idle_however_it_drips(listener: str):
     """Bytes that complete nothing are not activity; neighbours never notice it."""
     clock = ManualClock()
     with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
-        with Wire(broker.address(door)) as loris:
-            until(lambda: doors(broker)[door] == 1, "it is connected")
+        with Wire(broker.address(listener)) as loris:
+            until(lambda: listeners(broker)[listener] == 1, "it is connected")
             for byte in b"GET_ACK and so on, never a newline":
                 loris.send(bytes([byte]))
                 clock.advance(3_000)
-            until(lambda: doors(broker)[door] == 0, "the drip is cut off")
+            until(lambda: listeners(broker)[listener] == 0, "the drip is cut off")
         assert ask(broker.control, "GET_ACK nothing").startswith(b"ERR UNKNOWN_TOPIC")
 
 
 def test_connections_ask_whether_their_peer_is_still_there(broker: Broker):
     """A half-open connection is found out by TCP's own probes, as nobody may ever write to it."""
     with Wire(broker.ingress), Wire(broker.control):
-        until(lambda: doors(broker)["ingress"] == doors(broker)["control"] == 1, "both are there")
+        until(
+            lambda: listeners(broker)["ingress"] == listeners(broker)["control"] == 1,
+            "both are there",
+        )
         for name in ("ingress", "control"):
-            (link,) = broker.service.server.doors[name].links
+            (link,) = broker.service.server.listeners[name].connections
             raw = link.transport.get_extra_info("socket")
             assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
@@ -152,8 +158,8 @@ def test_full_buffer_blocks_a_named_producer_whatever_the_policy():
         wire.hello("careful")
         with files.stalled():
             assert is_blocked(wire, numbered(1, 2000, "x" * 500), 400)
-            desk = broker.service.broker.ingress
-            assert desk.stats.dropped == 0
+            service = broker.service.broker.ingress
+            assert service.stats.dropped == 0
             assert broker.service.broker.writer.waiting_bytes < 32 * 2**20
         assert wire.line().startswith(b"ACK ")
 
@@ -174,7 +180,7 @@ def test_line_that_comes_before_its_session_is_open_waits_in_the_socket():
     with Broker(kafka="off", files=files) as broker:
         with files.stalled(), Wire(broker.ingress) as wire:
             assert is_blocked(wire, b"test.k|17|1|" + b"x" * 1_000_000 + b"\n", 200)
-        until(lambda: not doors(broker)["ingress"], "it is gone")
+        until(lambda: not listeners(broker)["ingress"], "it is gone")
 
 
 def test_sender_held_by_a_full_buffer_is_not_idle():
@@ -187,11 +193,13 @@ def test_sender_held_by_a_full_buffer_is_not_idle():
             with files.stalled():
                 first.send(numbered(1, 101))
                 second.send(numbered(1, 101))
-                desk = broker.service.broker.ingress
-                until(lambda: desk.stats.records == 200 and desk.stats.blocked, "they are held")
+                service = broker.service.broker.ingress
+                until(
+                    lambda: service.stats.records == 200 and service.stats.blocked, "they are held"
+                )
                 clock.advance(10_000)
                 broker.run(lambda: sweep(broker))
-                assert doors(broker)["ingress"] == 2
+                assert listeners(broker)["ingress"] == 2
             second.acked(100)
         assert high_watermark(broker.control) == 200
 
@@ -226,7 +234,7 @@ def test_a_crowd_beyond_the_open_files_is_refused_in_one_line_and_the_log_goes_o
                 assert crowd[-1].is_closed()
                 for number in range(5):
                     assert early.ask(b"PUT topic-%d payload" % number).startswith(b"OK")
-                said = served.log().count("connection.refused door=control")
+                said = served.log().count("connection.refused listener=control")
                 assert (said, "raise `ulimit -n`" in served.log()) == (1, True)
             until(lambda: served.connections("control", early) == 1, "the crowd is gone")
         with Wire(served.control) as late:
@@ -238,4 +246,4 @@ def test_refusals_are_logged_without_a_traceback(broker: Broker, caplog):
     caplog.set_level(logging.INFO)
     with Wire(broker.ingress) as wire:
         wire.send(b"HELLO bad/name\n").rest()
-    assert any("connection.refused door=ingress" in r.getMessage() for r in caplog.records)
+    assert any("connection.refused listener=ingress" in r.getMessage() for r in caplog.records)

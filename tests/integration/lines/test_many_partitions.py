@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
-from cordwood.log.store import EAGER_MAX
+from cordwood.log.lifecycle.store import EAGER_MAX
 from cordwood.model import TopicPartition
 from support.lines import Served, Wire, ask, http_get, until
 from support.stores import append, open_store

@@ -1,4 +1,4 @@
-"""What the HTTP door tells: metrics a scraper parses, health, readiness."""
+"""What the HTTP listener tells: metrics a scraper parses, health, readiness."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
+from cordwood.broker.jobs.pipeline_status import PipelineState
 from cordwood.broker.metrics import METRICS
-from cordwood.broker.pipeline import PipelineState
 from cordwood.cli.app import app
 from cordwood.client.http import HttpClient
 from cordwood.testing import Broker
@@ -134,7 +134,7 @@ def test_one_http_connection_answers_many_requests(broker: Broker):
         connection.request("GET", "/healthz")
         assert b"alive" in connection.getresponse().read()
     connection.close()
-    assert broker.service.server.doors["http"].accepted == 1
+    assert broker.service.server.listeners["http"].accepted == 1
 
 
 def test_pipelined_http_requests_are_answered_in_order(broker: Broker):
@@ -252,7 +252,7 @@ def test_a_quarantined_delivery_is_in_the_metrics_and_in_check():
     """Its query waits; everybody else is served."""
     with Broker(durability="os") as broker:
         assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 0}
-        broker.service.broker.gate.quarantined["q"] = "a-0 is offline"
+        broker.service.broker.deliveries.quarantined["q"] = "a-0 is offline"
         assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 1}
         assert http_get(broker.http, "/readyz")[0] == 200
         told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])

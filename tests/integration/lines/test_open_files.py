@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.client.kafka import KafkaClient
-from cordwood.wire.kafka.messages.topics import (
+from cordwood.protocol.kafka.messages.topics import (
     CreateTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.log.files import Files, OpenFile
+from cordwood.log.files.disk import Files, OpenFile
 from cordwood.testing import Broker
 from support.lines import Served, Wire, ask, numbered, read_topic, until, wires
 
@@ -66,7 +66,7 @@ def test_wrong_flag_stops_with_a_sentence_that_helps(
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path):
-    """The door, the address and the flag to change it."""
+    """The listener, the address and the flag to change it."""
     with Served(tmp_path / "one") as served:
         said = serve(
             "--data", str(tmp_path / "two"), "--kafka=off", "--control=off", "--http=off",
@@ -76,7 +76,7 @@ def test_port_that_is_taken_is_named(tmp_path: Path):
     assert f"cannot listen on {served.ingress} for ingress" in said.stderr
 
 
-def test_ready_line_comes_within_seconds_and_names_the_doors(tmp_path: Path):
+def test_ready_line_comes_within_seconds_and_names_the_listeners(tmp_path: Path):
     """One machine-readable line on stdout, examples on stderr."""
     with Served(tmp_path / "data") as served:
         assert set(served.addresses) == {"ingress", "control", "http"}

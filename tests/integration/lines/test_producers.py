@@ -1,4 +1,4 @@
-"""The ingress door: acknowledgements, duplicates, takeovers, dead letters."""
+"""The ingress listener: acknowledgements, duplicates, takeovers, dead letters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from cordwood.batch.lines import REASONS
 from cordwood.batch.records import decode_batches
 from cordwood.errors import PartitionOffline
-from cordwood.log.files import OpenFile
+from cordwood.lab.scenarios.pressure import StallingFiles
+from cordwood.log.files.disk import OpenFile
 from cordwood.model import Record
-from cordwood.scenario.pressure import StallingFiles
 from cordwood.testing import Broker
 from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
 
@@ -69,7 +69,7 @@ def test_resent_lines_are_dropped_also_after_a_restart(tmp_path):
         assert [line.n for line in read_topic(broker.control)] == list(range(1, 151))
 
 
-def test_frames_at_the_ingress_door_are_acknowledged_in_frames(broker: Broker):
+def test_frames_at_the_ingress_listener_are_acknowledged_in_frames(broker: Broker):
     """A payload with newlines and NUL is one record."""
     payload = b"a\nb\0c|d\r\n"
     with Wire(broker.ingress) as wire:
@@ -228,7 +228,7 @@ def test_names_are_free_again_after_their_connections():
     """Producers that left before their lines were durable leave nothing behind in memory."""
     files = StallingFiles()
     with Broker(kafka="off", files=files) as broker:
-        desk = broker.service.broker.ingress
+        service = broker.service.broker.ingress
         wires = [Wire(broker.ingress) for _ in range(20)]
         for number, wire in enumerate(wires):
             wire.hello(f"brief-{number}")
@@ -236,15 +236,15 @@ def test_names_are_free_again_after_their_connections():
             for wire in wires:
                 wire.send(numbered(1, 2))
             until(
-                lambda: sum(session.under_way for session in desk._named.values()) == 20,
+                lambda: sum(session.under_way for session in service._named.values()) == 20,
                 "the lines are under way",
             )
             for wire in wires:
                 wire.reset()
-            door = broker.service.server.doors["ingress"]
-            until(lambda: not door.links, "their connections are gone")
-            assert len(desk._named) == 20
-        until(lambda: not desk._named, "names are given back")
+            listener = broker.service.server.listeners["ingress"]
+            until(lambda: not listener.connections, "their connections are gone")
+            assert len(service._named) == 20
+        until(lambda: not service._named, "names are given back")
         assert ask(broker.control, "GET_ACK") == b"ACK 20"
 
 
@@ -253,15 +253,15 @@ def gathered(
     broker: Broker, files: StallingFiles, wires: list[Wire], blocks: list[bytes]
 ) -> Iterator[None]:
     """What these send waits together for somebody's sync; it is stored when the block ends."""
-    desk = broker.service.broker.ingress
+    service = broker.service.broker.ingress
     with Wire(broker.ingress) as first:
         last_n = int(first.hello("first")[-1])
         with files.stalled():
             first.send(numbered(last_n + 1, last_n + 2, key="first"))
-            until(lambda: desk._named["first"].under_way, "its line is being synced")
+            until(lambda: service._named["first"].under_way, "its line is being synced")
             for wire, block in zip(wires, blocks, strict=True):
                 wire.send(block)
-            until(lambda: len(desk._gathered) == len(wires), "the others' lines wait")
+            until(lambda: len(service._gathered) == len(wires), "the others' lines wait")
             yield
 
 

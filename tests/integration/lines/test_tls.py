@@ -1,4 +1,4 @@
-"""TLS on every door: who may come in, who may not, and what the others hear."""
+"""TLS on every listener: who may come in, who may not, and what the others hear."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.net.certs import write_lab_certificates
+from cordwood.server.certs import write_lab_certificates
 from cordwood.testing import Broker
 from support.lines import Wire, http_get, numbered, parse, read_topic, until
 
-DOORS = ("ingress", "control", "http")
+LISTENERS = ("ingress", "control", "http")
 ASK = {
     "ingress": (b"HELLO tls\n", b"OK tls 0 0"),
     "control": (b"GET_ACK nowhere\n", b"ERR UNKNOWN_TOPIC"),
@@ -33,7 +33,7 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tls_broker(certs: Path, **settings: object) -> Broker:
-    listeners = {f"{door}_tls": "127.0.0.1:0" for door in DOORS}
+    listeners = {f"{listener}_tls": "127.0.0.1:0" for listener in LISTENERS}
     return Broker(
         kafka="off",
         durability="os",
@@ -64,66 +64,68 @@ def client(certs: Path, who: str | None) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Path, door: str):
-    """Mutual TLS on every door."""
-    said, reply = ASK[door]
-    with Wire(mutual.address(f"{door}_tls"), tls=client(certs, "ours")) as wire:
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Path, listener: str):
+    """Mutual TLS on every listener."""
+    said, reply = ASK[listener]
+    with Wire(mutual.address(f"{listener}_tls"), tls=client(certs, "ours")) as wire:
         assert wire.send(said).line().startswith(reply)
 
 
 @pytest.mark.parametrize("who", [None, "foreign"])
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_client_without_our_certificate_is_refused(
-    mutual: Broker, certs: Path, door: str, who: str | None
+    mutual: Broker, certs: Path, listener: str, who: str | None
 ):
-    """None, or one of another CA: the handshake fails, and no byte reaches the door."""
+    """None, or one of another CA: the handshake fails, and no byte reaches the listener."""
     said = b""
     with (
         contextlib.suppress(ssl.SSLError, ConnectionError),
-        Wire(mutual.address(f"{door}_tls"), tls=client(certs, who)) as wire,
+        Wire(mutual.address(f"{listener}_tls"), tls=client(certs, who)) as wire,
     ):
         # In TLS 1.3 the refusal comes after the client's side of the handshake is done.
-        said = wire.send(ASK[door][0]).line()
+        said = wire.send(ASK[listener][0]).line()
     assert said == b""
-    assert mutual.service.server.doors[door].accepted == 0
+    assert mutual.service.server.listeners[listener].accepted == 0
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, door: str):
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, listener: str):
     """Our certificates are good enough for a client that checks."""
     context = ssl.create_default_context(cafile=str(certs / "foreign/ca.pem"))
     with pytest.raises(ssl.SSLCertVerificationError):
-        Wire(mutual.address(f"{door}_tls"), tls=context)
+        Wire(mutual.address(f"{listener}_tls"), tls=context)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, door: str):
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, listener: str):
     """The handshake gets words a person can read in a capture, and an end; no hang."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        Wire(mutual.address(door), tls=client(certs, "ours"))
-    with Wire(mutual.address(door)) as wire:
+        Wire(mutual.address(listener), tls=client(certs, "ours"))
+    with Wire(mutual.address(listener)) as wire:
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
         said = wire.send(hello).end().rest()
-    assert b"ERR UNEXPECTED_TLS" in said or door == "http"
-    until(lambda: not mutual.service.server.doors[door].links, "the place is free again")
+    assert b"ERR UNEXPECTED_TLS" in said or listener == "http"
+    until(
+        lambda: not mutual.service.server.listeners[listener].connections, "the place is free again"
+    )
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_plain_text_to_a_tls_port_is_closed(mutual: Broker, door: str):
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_plain_text_to_a_tls_port_is_closed(mutual: Broker, listener: str):
     """No reply could be understood; the connection ends at once and takes no place."""
-    with Wire(mutual.address(f"{door}_tls")) as wire:
-        wire.send(ASK[door][0] + b"padding so that a record is complete\n" * 10)
+    with Wire(mutual.address(f"{listener}_tls")) as wire:
+        wire.send(ASK[listener][0] + b"padding so that a record is complete\n" * 10)
         while not wire.is_closed():
             pass
-    assert mutual.service.server.doors[door].accepted == 0
+    assert mutual.service.server.listeners[listener].accepted == 0
 
 
 def test_handshake_that_never_comes_is_timed_out(certs: Path):
     """handshake.timeout.ms frees what a silent peer holds."""
     with tls_broker(certs, handshake_timeout_ms=200) as broker:
-        for door in DOORS:
-            with socket.create_connection(parse(broker.address(f"{door}_tls")), 30) as silent:
+        for listener in LISTENERS:
+            with socket.create_connection(parse(broker.address(f"{listener}_tls")), 30) as silent:
                 silent.settimeout(30)
                 with contextlib.suppress(ConnectionResetError):  # as good an end
                     assert silent.recv(1) == b""
@@ -153,7 +155,7 @@ def test_stop_says_farewell_over_tls(certs: Path):
         assert wire.rest() == b""
 
 
-def test_plain_and_tls_listeners_share_a_door(mutual: Broker, certs: Path):
+def test_plain_and_tls_listeners_share_a_listener(mutual: Broker, certs: Path):
     """Both count in one place, and see one log."""
     with (
         Wire(mutual.address("ingress_tls"), tls=client(certs, "ours")) as secret,
@@ -163,6 +165,6 @@ def test_plain_and_tls_listeners_share_a_door(mutual: Broker, certs: Path):
         secret.send(numbered(1, 4)).acked(3)
         plain.hello("b")
         plain.send(numbered(1, 4)).acked(3)
-        assert len(mutual.service.server.doors["ingress"].links) == 2
+        assert len(mutual.service.server.listeners["ingress"].connections) == 2
     assert len(read_topic(mutual.control)) == 6
     assert http_get(mutual.http, "/healthz")[0] == 200

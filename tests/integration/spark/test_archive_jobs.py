@@ -12,16 +12,16 @@ import pytest
 from cordwood.batch.records import encode_batch, encode_marker
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
 from cordwood.config import KEEP_ALL
 from cordwood.decide.archive import Problem
 from cordwood.errors import CorruptionError, TopicExists
 from cordwood.model import Codec, Header, Record, TopicPartition
-from cordwood.pipeline import archive as job
-from cordwood.pipeline.archive import Request, create_archive
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.restore import restore_archive
-from cordwood.pipeline.shelf import Shelf, list_shelves
+from cordwood.pipeline.archive import job
+from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+from cordwood.pipeline.archive.restore import restore_archive
+from cordwood.pipeline.archive.topic_archive import TopicArchive, list_topic_archives
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -29,15 +29,15 @@ pytestmark = pytest.mark.spark
 START_MS = 1_700_000_000_000
 
 
-class Yard:
+class CompactionHarness:
     """A broker, its API, and an archive beside it."""
 
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
         self.spark = spark
-        self.where = Where(broker.kafka)
+        self.where = BrokerAddress(broker.kafka)
         self.api = BrokerApi(self.where)
-        self.depot = open_depot(str(broker.data / "archive"))
+        self.storage = open_storage(str(broker.data / "archive"))
 
     def produce(self, topic, *batches, partitions=1, config=None):
         with KafkaClient(self.broker.kafka) as client:
@@ -52,15 +52,15 @@ class Yard:
 
     def archive(self, topic, **said):
         return create_archive(
-            self.spark, self.api, self.where, self.depot, Request(topic=topic, **said)
+            self.spark, self.api, self.where, self.storage, ArchiveRequest(topic=topic, **said)
         )
 
-    def shelf(self, topic) -> Shelf:
-        return list_shelves(self.depot, topic)[-1]
+    def topic_archive(self, topic) -> TopicArchive:
+        return list_topic_archives(self.storage, topic)[-1]
 
     def restore(self, topic, to, at_ms=None):
         return restore_archive(
-            self.spark, self.api, self.where, self.shelf(topic), to=to, at_ms=at_ms
+            self.spark, self.api, self.where, self.topic_archive(topic), to=to, at_ms=at_ms
         )
 
     def records(self, topic, partition=0):
@@ -78,11 +78,11 @@ class Yard:
 
 
 @pytest.fixture
-def yard(spark):
+def harness(spark):
     with Broker(durability="os", monitor_interval_ms=3_600_000) as broker:
-        yard = Yard(broker, spark)
-        yield yard
-        yard.api.close()
+        harness = CompactionHarness(broker, spark)
+        yield harness
+        harness.api.close()
 
 
 def a_batch(first, count, **options):
@@ -105,26 +105,28 @@ def content(records):
     return [(r.timestamp_ms, r.key, r.value, r.headers) for r in records]
 
 
-def test_records_and_cursors_come_back_as_they_were(yard):
+def test_records_and_cursors_come_back_as_they_were(harness):
     """Keys, nulls, headers, timestamps, compressed batches, two partitions, cursors in between."""
-    yard.produce(
+    harness.produce(
         "t",
         *[(p, a_batch(100 * i, 40, codec=codec)) for p in (0, 1) for i, codec in enumerate(Codec)],
         partitions=2,
     )
-    with KafkaClient(yard.broker.kafka) as client:
+    with KafkaClient(harness.broker.kafka) as client:
         client.commit("g", {TopicPartition("t", 0): 123, TopicPartition("t", 1): 7})
-    yard.cut("t")
-    entries = yard.archive("t", bundle_records=64, parquet=True)
+    harness.cut("t")
+    entries = harness.archive("t", bundle_records=64, parquet=True)
     assert [e.records for e in entries if e.partition == 0] == [64, 64, 64, 8]
-    assert yard.shelf("t").verify()[1] == []
-    assert yard.archive("t", bundle_records=64) == []
+    assert harness.topic_archive("t").verify()[1] == []
+    assert harness.archive("t", bundle_records=64) == []
 
-    restored = yard.restore("t", "back")
+    restored = harness.restore("t", "back")
     assert restored.records == 400
     for partition in (0, 1):
-        assert content(yard.records("back", partition)) == content(yard.records("t", partition))
-    with KafkaClient(yard.broker.kafka) as client:
+        assert content(harness.records("back", partition)) == content(
+            harness.records("t", partition)
+        )
+    with KafkaClient(harness.broker.kafka) as client:
         moved = {
             each.partition.partition: each.offset
             for each in client.committed("g")
@@ -132,39 +134,39 @@ def test_records_and_cursors_come_back_as_they_were(yard):
         }
     assert moved == {0: 123, 1: 7}
 
-    assert yard.restore("t", "back").records == 400
-    assert len(yard.records("back")) == 200, "run twice, nothing is twice"
+    assert harness.restore("t", "back").records == 400
+    assert len(harness.records("back")) == 200, "run twice, nothing is twice"
     with pytest.raises(TopicExists, match="--to"):
-        yard.restore("t", "t")
-    until = yard.restore("t", "past", at_ms=START_MS + 110)
+        harness.restore("t", "t")
+    until = harness.restore("t", "past", at_ms=START_MS + 110)
     assert until.records == 2 * (40 + 11)
-    assert max(r.timestamp_ms for r in yard.records("past")) == START_MS + 110
+    assert max(r.timestamp_ms for r in harness.records("past")) == START_MS + 110
 
 
-def test_an_object_store_is_as_good_as_a_directory(yard, tmp_path):
+def test_an_object_store_is_as_good_as_a_directory(harness, tmp_path):
     """Written by tasks, read back, verified, restored, all through the library of stores."""
     pytest.importorskip("obstore")
-    yard.depot = open_depot(f"file://{tmp_path}/bucket")
-    yard.produce("t", (0, a_batch(0, 100)))
-    yard.cut("t")
-    entries = yard.archive("t", bundle_records=40, parquet=True)
+    harness.storage = open_storage(f"file://{tmp_path}/bucket")
+    harness.produce("t", (0, a_batch(0, 100)))
+    harness.cut("t")
+    entries = harness.archive("t", bundle_records=40, parquet=True)
     assert [e.records for e in entries] == [40, 40, 20]
-    assert yard.shelf("t").verify()[1] == []
-    assert yard.restore("t", "back").records == 100
-    assert content(yard.records("back")) == content(yard.records("t"))
-    yard.depot.remove(f"{yard.shelf('t').home}/{entries[1].bundle}")
-    assert [f.problem for f in yard.shelf("t").verify()[1]] == [Problem.MISSING]
+    assert harness.topic_archive("t").verify()[1] == []
+    assert harness.restore("t", "back").records == 100
+    assert content(harness.records("back")) == content(harness.records("t"))
+    harness.storage.remove(f"{harness.topic_archive('t').home}/{entries[1].bundle}")
+    assert [f.problem for f in harness.topic_archive("t").verify()[1]] == [Problem.MISSING]
 
 
-def test_what_a_transaction_gave_up_does_not_come_back(yard):
+def test_what_a_transaction_gave_up_does_not_come_back(harness):
     """Nor do markers; records of a committed one and of nobody's do."""
 
     def txn(first, count, commit):
         options = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
         return a_batch(first, count, base_sequence=first, **options), commit
 
-    yard.produce("t", (0, a_batch(0, 3)))
-    inside = yard.broker.service.broker
+    harness.produce("t", (0, a_batch(0, 3)))
+    inside = harness.broker.service.broker
     partition = inside.store.topic("t").partition(0)
     from cordwood.batch.header import parse_headers
 
@@ -190,20 +192,20 @@ def test_what_a_transaction_gave_up_does_not_come_back(yard):
     async def on_writer():
         return await inside.topics.on_writer(write)
 
-    yard.broker.run(on_writer)
-    yard.cut("t")
-    yard.archive("t", bundle_records=6)
-    restored = yard.restore("t", "back")
-    kept = content(yard.records("back"))
+    harness.broker.run(on_writer)
+    harness.cut("t")
+    harness.archive("t", bundle_records=6)
+    restored = harness.restore("t", "back")
+    kept = content(harness.records("back"))
     assert restored.records == len(kept) == 3 + 4 + 4
     assert [key for _, key, _, _ in kept][3:7] == [b"k0", b"k1", b"k2", None]
 
 
 @pytest.mark.parametrize("step", ["manifest", "place", "tell"])
-def test_a_run_that_dies_is_finished_by_the_next(yard, step, monkeypatch):
+def test_a_run_that_dies_is_finished_by_the_next(harness, step, monkeypatch):
     """Never a bundle in its place without an entry, never a record archived twice."""
-    yard.produce("t", (0, a_batch(0, 50)))
-    yard.cut("t")
+    harness.produce("t", (0, a_batch(0, 50)))
+    harness.cut("t")
 
     class Died(Exception):
         pass
@@ -212,51 +214,53 @@ def test_a_run_that_dies_is_finished_by_the_next(yard, step, monkeypatch):
         raise Died
 
     target, name = {
-        "manifest": (Shelf, "write_manifest"),
-        "place": (Shelf, "place"),
+        "manifest": (TopicArchive, "write_manifest"),
+        "place": (TopicArchive, "place"),
         "tell": (BrokerApi, "record_bundle"),
     }[step]
     with monkeypatch.context() as broken:
         broken.setattr(target, name, die)
         with pytest.raises(Died):
-            yard.archive("t", bundle_records=20)
-    home = f"t.{yard.api.archive('t')['id'][:8]}"
-    shelf = Shelf(yard.depot, home)
-    entries, findings = shelf.verify()
+            harness.archive("t", bundle_records=20)
+    home = f"t.{harness.api.archive('t')['id'][:8]}"
+    topic_archive = TopicArchive(harness.storage, home)
+    entries, findings = topic_archive.verify()
     assert findings == []
-    placed = [n for n in yard.depot.names(home) if n.endswith(".tar.gz") and "incoming" not in n]
+    placed = [
+        n for n in harness.storage.names(home) if n.endswith(".tar.gz") and "incoming" not in n
+    ]
     assert {n.removeprefix(f"{home}/") for n in placed} <= {entry.bundle for entry in entries}
 
-    finished = yard.archive("t", bundle_records=20)
+    finished = harness.archive("t", bundle_records=20)
     assert [(e.first_seq, e.last_seq) for e in finished] == [(1, 20), (21, 40), (41, 50)]
-    assert shelf.verify()[1] == []
-    assert yard.api.archive("t")["partitions"][0]["archived_end"] == 50
-    assert yard.archive("t") == []
+    assert topic_archive.verify()[1] == []
+    assert harness.api.archive("t")["partitions"][0]["archived_end"] == 50
+    assert harness.archive("t") == []
 
 
-def test_archiving_goes_on_where_it_stopped_and_the_chain_with_it(yard):
+def test_archiving_goes_on_where_it_stopped_and_the_chain_with_it(harness):
     """Through a sequence first, the rest later; a manifest that lost its end is not continued."""
-    yard.produce("t", (0, a_batch(0, 30)))
-    yard.cut("t")
-    first = yard.archive("t", through_seq=12)
-    second = yard.archive("t")
+    harness.produce("t", (0, a_batch(0, 30)))
+    harness.cut("t")
+    first = harness.archive("t", through_seq=12)
+    second = harness.archive("t")
     assert [(e.first_seq, e.last_seq) for e in [*first, *second]] == [(1, 12), (13, 30)]
     assert second[0].previous == first[0].link
-    shelf = yard.shelf("t")
-    shelf.write_manifest(first)
-    yard.produce("t", (0, a_batch(30, 5)))
-    yard.cut("t")
+    topic_archive = harness.topic_archive("t")
+    topic_archive.write_manifest(first)
+    harness.produce("t", (0, a_batch(30, 5)))
+    harness.cut("t")
     with pytest.raises(CorruptionError, match="the broker knows it as archived"):
-        yard.archive("t")
+        harness.archive("t")
 
 
-def test_a_bundle_is_read_by_tar_and_json_alone(yard):
+def test_a_bundle_is_read_by_tar_and_json_alone(harness):
     """The manifest's sum is the file's; its members are a segment, its lines and a note."""
-    yard.produce("t", (0, a_batch(0, 10)))
-    yard.cut("t")
-    (entry,) = yard.archive("t", parquet=True)
-    shelf = yard.shelf("t")
-    with shelf.open(entry.bundle, entry.sha256) as bundle:
+    harness.produce("t", (0, a_batch(0, 10)))
+    harness.cut("t")
+    (entry,) = harness.archive("t", parquet=True)
+    topic_archive = harness.topic_archive("t")
+    with topic_archive.open(entry.bundle, entry.sha256) as bundle:
         data = bundle.read()
     assert hashlib.sha256(data).hexdigest() == entry.sha256
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -268,64 +272,66 @@ def test_a_bundle_is_read_by_tar_and_json_alone(yard):
     assert [line.split(b"|")[0] for line in lines] == [b"%d" % seq for seq in range(1, 11)]
     import pyarrow.parquet as pq
 
-    with shelf.open(entry.bundle.replace(".tar.gz", ".parquet"), entry.parquet_sha256) as file:
+    with topic_archive.open(
+        entry.bundle.replace(".tar.gz", ".parquet"), entry.parquet_sha256
+    ) as file:
         table = pq.read_table(io.BytesIO(file.read()))
     assert table.column("offset").to_pylist() == list(range(10))
 
 
-def test_reclaim_waits_for_the_archive(yard):
+def test_reclaim_waits_for_the_archive(harness):
     """With archive.required a consumed segment stays until its bundle was read back."""
-    yard.produce(
+    harness.produce(
         "t",
         (0, a_batch(0, 10)),
         config={"cleanup.policy": "consume", "archive.required": "true"},
     )
-    with Client(yard.broker.control) as client:
+    with Client(harness.broker.control) as client:
         client.register("t", "r")
         client.ack("t", "r", 10)
         client.cut("t")
         assert client.reclaim("t") == 0
-        (entry,) = yard.archive("t")
+        (entry,) = harness.archive("t")
         assert client.reclaim("t") == 1
         status = client.status(3, "t")
     assert status.word == "ARCHIVED"
     assert status.bundle.endswith(entry.bundle)
 
 
-def test_a_restore_into_a_topic_that_was_deleted_meanwhile_delivers_again(yard):
+def test_a_restore_into_a_topic_that_was_deleted_meanwhile_delivers_again(harness):
     """A topic is its id: what was restored before went with the one that was deleted."""
-    yard.produce("t", (0, a_batch(0, 30)))
-    yard.cut("t")
-    yard.archive("t")
-    assert yard.restore("t", "back").records == 30
-    assert len(yard.records("back")) == 30
-    with KafkaClient(yard.broker.kafka) as client:
+    harness.produce("t", (0, a_batch(0, 30)))
+    harness.cut("t")
+    harness.archive("t")
+    assert harness.restore("t", "back").records == 30
+    assert len(harness.records("back")) == 30
+    with KafkaClient(harness.broker.kafka) as client:
         client.delete_topic("back")
-    assert yard.restore("t", "back").records == 30
-    assert len(yard.records("back")) == 30
-    assert yard.restore("t", "back").records == 30  # again into the same: nothing is repeated
-    assert len(yard.records("back")) == 30
+    assert harness.restore("t", "back").records == 30
+    assert len(harness.records("back")) == 30
+    assert harness.restore("t", "back").records == 30  # again into the same: nothing is repeated
+    assert len(harness.records("back")) == 30
 
 
-def test_a_flipped_byte_stops_a_restore(yard):
+def test_a_flipped_byte_stops_a_restore(harness):
     """Nothing comes back from an archive that does not hold."""
-    yard.produce("t", (0, a_batch(0, 10)))
-    yard.cut("t")
-    (entry,) = yard.archive("t")
-    shelf = yard.shelf("t")
-    with shelf.open(entry.bundle, entry.sha256) as bundle:
+    harness.produce("t", (0, a_batch(0, 10)))
+    harness.cut("t")
+    (entry,) = harness.archive("t")
+    topic_archive = harness.topic_archive("t")
+    with topic_archive.open(entry.bundle, entry.sha256) as bundle:
         data = bytearray(bundle.read())
     data[len(data) // 2] ^= 4
-    yard.depot.put(f"{shelf.home}/{entry.bundle}", io.BytesIO(bytes(data)))
-    assert [f.problem for f in shelf.verify()[1]] == [Problem.CHANGED]
+    harness.storage.put(f"{topic_archive.home}/{entry.bundle}", io.BytesIO(bytes(data)))
+    assert [f.problem for f in topic_archive.verify()[1]] == [Problem.CHANGED]
     with pytest.raises(CorruptionError, match="changed"):
-        yard.restore("t", "back")
+        harness.restore("t", "back")
 
 
-def test_the_default_bundle_is_by_bytes(yard, monkeypatch):
+def test_the_default_bundle_is_by_bytes(harness, monkeypatch):
     """Without a limit named, bundles stay of a size that can be handled."""
     monkeypatch.setattr(job, "BUNDLE_BYTES", 2000)
-    yard.produce("t", *[(0, a_batch(10 * i, 10)) for i in range(10)])
-    yard.cut("t")
-    assert Request(topic="t").bundle_bytes == KEEP_ALL
-    assert len(yard.archive("t")) > 1
+    harness.produce("t", *[(0, a_batch(10 * i, 10)) for i in range(10)])
+    harness.cut("t")
+    assert ArchiveRequest(topic="t").bundle_bytes == KEEP_ALL
+    assert len(harness.archive("t")) > 1

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from cordwood.lab.scenarios.cluster import open_cluster
 from cordwood.model import TopicPartition
-from cordwood.scenario.cluster import open_cluster
 from support.datadir import HandMade, records
 
 ENDS_S = 900
@@ -29,7 +29,7 @@ while os.getppid() == parent and time.monotonic() < started + {ENDS_S}: pass
 """
 STREAM = """
 import sys, tempfile
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.runtime.tasks import run_tasks
 from cordwood.spark import session, topic, topic_stream
 
 java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a short life: half of the CPU time

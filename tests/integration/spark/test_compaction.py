@@ -9,56 +9,60 @@ import pytest
 
 from cordwood.errors import CorruptionError
 from cordwood.model import TopicPartition
-from cordwood.pipeline.compact import on_spark
-from cordwood.pipeline.tasks import run_tasks
-from support.compaction import TP, Chance, Yard, expect_cleaned, latest, oracle_for
+from cordwood.pipeline.compact.job import on_spark
+from cordwood.pipeline.runtime.tasks import run_tasks
+from support.compaction import TP, Chance, CompactionHarness, expect_cleaned, latest, oracle_for
 
 pytestmark = pytest.mark.spark
 
 
 def test_spark_leaves_what_the_oracle_leaves(spark, tmp_path):
     """Tombstones, transactions, keyless records, codecs; small budgets, so many tasks."""
-    with Yard(tmp_path / "data", {"segment.bytes": "900"}) as yard:
-        chance = Chance(yard, seed=20261115, keyless=True)
+    with CompactionHarness(tmp_path / "data", {"segment.bytes": "900"}) as harness:
+        chance = Chance(harness, seed=20261115, keyless=True)
         for steps in (60, 10):
             chance.run(steps)
-            yard.cut()
-            before, oracle = yard.batches(), oracle_for(yard)
-            yard.compact_well(run=on_spark(spark), task_bytes=1 << 13)
-            expect_cleaned(yard, before, oracle)
+            harness.cut()
+            before, oracle = harness.batches(), oracle_for(harness)
+            harness.compact_well(run=on_spark(spark), task_bytes=1 << 13)
+            expect_cleaned(harness, before, oracle)
 
 
 def test_several_partitions_are_compacted_and_a_damaged_one_does_not_stop_them(spark, tmp_path):
     """An executor's error comes back as itself: the file and the remedy are in it."""
-    with Yard(tmp_path / "data", partitions=3) as yard:
+    with CompactionHarness(tmp_path / "data", partitions=3) as harness:
         for number in range(3):
-            partition = yard.store.topic("t").partition(number)
+            partition = harness.store.topic("t").partition(number)
             for turn in range(3):
-                yard.append(*[(b"k%d" % i, b"%d" % turn) for i in range(20)], partition=partition)
-            yard.cut(partition)
-        path = yard.partition.directory / f"{0:020d}.log"
+                harness.append(
+                    *[(b"k%d" % i, b"%d" % turn) for i in range(20)], partition=partition
+                )
+            harness.cut(partition)
+        path = harness.partition.directory / f"{0:020d}.log"
         data = bytearray(path.read_bytes())
         data[-3] ^= 1
         path.write_bytes(data)
-        outcomes = {outcome.tp: outcome for outcome in yard.compact(run=on_spark(spark))}
+        outcomes = {outcome.tp: outcome for outcome in harness.compact(run=on_spark(spark))}
         assert "restore this segment from a copy" in outcomes[TP].error
         for number in (1, 2):
             tp = TopicPartition("t", number)
             assert outcomes[tp].error == ""
-            batches = yard.batches(yard.store.partition(tp))
+            batches = harness.batches(harness.store.partition(tp))
             assert latest(batches) == {b"k%d" % i: b"2" for i in range(20)}
 
 
 def test_a_log_larger_than_a_tasks_memory_is_compacted(spark, tmp_path):
     """Four thousand entries, room for a hundred and twenty-eight at a time."""
-    with Yard(tmp_path / "data", {"segment.bytes": "60000"}) as yard:
+    with CompactionHarness(tmp_path / "data", {"segment.bytes": "60000"}) as harness:
         for turn in range(4):
             for start in range(0, 1000, 100):
-                yard.append(*[(b"key-%04d" % i, b"%d" % turn) for i in range(start, start + 100)])
-            yard.cut()
-        outcome = yard.compact_well(run=on_spark(spark), task_bytes=8 << 10)
+                harness.append(
+                    *[(b"key-%04d" % i, b"%d" % turn) for i in range(start, start + 100)]
+                )
+            harness.cut()
+        outcome = harness.compact_well(run=on_spark(spark), task_bytes=8 << 10)
         assert (outcome.records_before, outcome.records_after) == (4000, 1000)
-        assert latest(yard.batches()) == {b"key-%04d" % i: b"3" for i in range(1000)}
+        assert latest(harness.batches()) == {b"key-%04d" % i: b"3" for i in range(1000)}
 
 
 def test_an_error_of_ours_keeps_its_class_through_spark(spark):

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 import pytest
 
 from cordwood.client import Producer
+from cordwood.lab.scenarios.cluster import open_connect_server
+from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
+from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 from cordwood.pipeline.worker_site import search_path
-from cordwood.scenario.cluster import open_connect_server
-from cordwood.scenario.pipeline import START_S, Driver, routed
-from cordwood.scenario.stage import Stage, read_all, wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -23,7 +23,7 @@ pytestmark = [
 
 CLIENT = """
 import json, sys
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.runtime.tasks import run_tasks
 from cordwood.spark import session, topic, topic_stream
 
 remote, broker, data, checkpoint = sys.argv[1:]
@@ -57,7 +57,10 @@ def started_as_documented(monkeypatch):
 
 def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):
     """The same helpers, the same rows; jobs' tasks too."""
-    with Stage("connect", out=io.StringIO()) as stage, open_connect_server(tmp_path) as remote:
+    with (
+        ScenarioRun("connect", out=io.StringIO()) as stage,
+        open_connect_server(tmp_path) as remote,
+    ):
         broker = stage.serve()
         where = [broker.addresses["kafka"], stage.directory / "data", tmp_path / "checkpoint"]
         client = subprocess.run(
@@ -76,7 +79,10 @@ def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):
 
 def test_the_router_runs_through_a_connect_server(tmp_path):
     """``cordwood pipeline run --remote``: delivered from the server, once, in order."""
-    with Stage("connect", out=io.StringIO()) as stage, open_connect_server(tmp_path) as remote:
+    with (
+        ScenarioRun("connect", out=io.StringIO()) as stage,
+        open_connect_server(tmp_path) as remote,
+    ):
         broker = stage.serve()
         driver = Driver(stage, broker.addresses["kafka"], remote=remote)
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.runtime.tasks import run_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -7,11 +7,11 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.decide.archive import Span
 from cordwood.model import TopicPartition
-from cordwood.pipeline.audit import Look as Walk
-from cordwood.pipeline.audit import walk_summary
-from cordwood.pipeline.header_runs import cut_bundles, looked
-from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import parse_options
+from cordwood.pipeline.archive.header_runs import cut_bundles, looked
+from cordwood.pipeline.audit.job import AuditTask as Walk
+from cordwood.pipeline.audit.job import walk_summary
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import parse_options
 from support.datadir import HandMade, records
 
 pytestmark = pytest.mark.spark

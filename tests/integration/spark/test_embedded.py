@@ -10,10 +10,10 @@ import pytest
 
 from cordwood.client import Producer
 from cordwood.client.http import HttpClient
-from cordwood.scenario.cluster import WORKER
-from cordwood.scenario.pipeline import START_S, routed
-from cordwood.scenario.processes import command, descendants, is_alive
-from cordwood.scenario.stage import Child, wait_until
+from cordwood.lab.scenarios.cluster import WORKER
+from cordwood.lab.scenarios.pipeline import START_S, routed
+from cordwood.lab.scenarios.processes import command, descendants, is_alive
+from cordwood.lab.scenarios.stage import Child, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,13 +9,13 @@ import pytest
 
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
 from cordwood.errors import UnavailableError
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.archive import Request, create_archive
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.shelf import list_shelves
-from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+from cordwood.pipeline.archive.topic_archive import list_topic_archives
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.table.job import TableRequest, build_table
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -54,8 +54,8 @@ def a_value(number):
 
 
 @pytest.fixture
-def desk(broker):
-    where = Where(broker.kafka)
+def service(broker):
+    where = BrokerAddress(broker.kafka)
     api = BrokerApi(where)
     yield api, where
     api.close()
@@ -65,24 +65,26 @@ def files(place):
     return {path.name for path in place.rglob("*") if path.is_file()} - {"ballast"}
 
 
-def test_an_archive_that_does_not_fit_leaves_no_bundle(spark, desk, disk):
+def test_an_archive_that_does_not_fit_leaves_no_bundle(spark, service, disk):
     """Not even those that did fit: they would hold what little room there is."""
-    desk[0].cut("t")
-    depot = open_depot(str(disk / "archive"))
-    request = Request(topic="t", bundle_records=200)
+    service[0].cut("t")
+    storage = open_storage(str(disk / "archive"))
+    request = ArchiveRequest(topic="t", bundle_records=200)
     with pytest.raises(UnavailableError, match=r"tar\.gz\.\S+\.part: No space left on device"):
-        create_archive(spark, *desk, depot, request)
+        create_archive(spark, *service, storage, request)
     assert files(disk) == {"manifest.jsonl.lock"}
     (disk / "ballast").unlink()
-    assert sum(entry.records for entry in create_archive(spark, *desk, depot, request)) == COUNT
-    assert list_shelves(depot, "t")[0].verify()[1] == []
+    assert (
+        sum(entry.records for entry in create_archive(spark, *service, storage, request)) == COUNT
+    )
+    assert list_topic_archives(storage, "t")[0].verify()[1] == []
 
 
-def test_a_table_that_does_not_fit_leaves_the_one_before(spark, desk, disk):
+def test_a_table_that_does_not_fit_leaves_the_one_before(spark, service, disk):
     """The system's words for it, and none of the files that did fit."""
     request = TableRequest(topic="t", out=disk / "table")
     with pytest.raises(UnavailableError, match=r"part: No space left on device; mend"):
-        build_table(spark, *desk, request)
+        build_table(spark, *service, request)
     assert files(disk) == {"_table.lock"}
     (disk / "ballast").unlink()
-    assert build_table(spark, *desk, request).rows == COUNT
+    assert build_table(spark, *service, request).rows == COUNT

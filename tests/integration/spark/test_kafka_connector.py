@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink, from its jar, at our door; our source is the second opinion.
+"""Spark's own Kafka source and sink, from its jar, at our listener, compared with our source.
 
 Needs the connector's jars: ``scripts/kafka_jars.sh DIR`` fetches them, and ``CORDWOOD_KAFKA_JARS``
 says where they are. Without them these tests are skipped, loudly.

@@ -6,10 +6,10 @@ from functools import partial, update_wrapper
 
 import pytest
 
-from cordwood.pipeline import compact
-from cordwood.pipeline.labels import labelled
-from cordwood.pipeline.session import parallelism
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.compact import job
+from cordwood.pipeline.runtime.job_labels import labelled
+from cordwood.pipeline.runtime.session import parallelism
+from cordwood.pipeline.runtime.tasks import run_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -48,14 +48,14 @@ def test_whoever_labelled_their_thread_keeps_their_group(spark):
 
 def test_a_compaction_s_jobs_name_their_partition(spark, tmp_path, monkeypatch):
     """A pass over many partitions is told apart by what its jobs say."""
-    monkeypatch.setattr(compact, "parse_told", lambda order: "told")
-    monkeypatch.setattr(compact, "check_identity", lambda path, told: None)
+    monkeypatch.setattr(job, "parse_told", lambda order: "told")
+    monkeypatch.setattr(job, "check_identity", lambda path, told: None)
     order = {"data": str(tmp_path), "topic": "my_orders", "partition": 3}
     named = []
-    compact.where_proved(lambda function, items: named.append(function), order)(double, [1])
+    job.where_proved(lambda function, items: named.append(function), order)(double, [1])
     plain = update_wrapper(partial(double), double)
     plain.__dict__.update(vars(named[0]))
-    assert compact.on_spark(spark)(plain, [1]) == [2]
+    assert job.on_spark(spark)(plain, [1]) == [2]
     assert newest_job(spark) == ("cordwood", "compact my_orders-3: double, 1 task")
 
 

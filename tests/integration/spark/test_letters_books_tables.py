@@ -11,17 +11,17 @@ import pytest
 
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import decode_batches, encode_batch
-from cordwood.cli.grid import Mode, print_rows
+from cordwood.cli.output.row_printer import PrintMode, print_rows
 from cordwood.client.kafka import KafkaClient
 from cordwood.decide import deadletters, provenance
 from cordwood.errors import ConfigError, InvalidOption
 from cordwood.model import Header, Record, TopicPartition
-from cordwood.pipeline import tasks
-from cordwood.pipeline.audit import audit_topics, balance_books
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.replay import Replay, preview, read_options, run_replay
-from cordwood.pipeline.sql import Topics, stream_rows
-from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.pipeline.audit.job import audit_topics, balance_books
+from cordwood.pipeline.replay.job import Replay, preview, read_options, run_replay
+from cordwood.pipeline.runtime import tasks
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.sql.views import TopicViews, stream_rows
+from cordwood.pipeline.table.job import TableRequest, build_table
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
         self.spark = spark
-        self.where = Where(broker.kafka)
+        self.where = BrokerAddress(broker.kafka)
         self.api = BrokerApi(self.where)
 
     def put(self, topic, records, partition=0, partitions=1, **config):
@@ -72,8 +72,8 @@ class Bench:
         rows = self.spark.read.parquet(str(out / "current")).collect()
         return built, {bytes(row["key"]): bytes(row["value"]) for row in rows}
 
-    def sql(self, text, mode=Mode.NDJSON):
-        frame = Topics(self.spark, self.api, self.where).query(text)
+    def sql(self, text, mode=PrintMode.NDJSON):
+        frame = TopicViews(self.spark, self.api, self.where).query(text)
         out = io.StringIO()
         print_rows(frame.columns, stream_rows(frame), mode, out)
         return out.getvalue()
@@ -151,8 +151,8 @@ def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
 
 def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench, monkeypatch):
     """Letters of a partition stand in the target as they stood there, keyless ones too."""
-    monkeypatch.setattr("cordwood.pipeline.replay.TASK_RECORDS_MIN", 5)
-    monkeypatch.setattr("cordwood.pipeline.replay.parallelism", lambda _: 6)
+    monkeypatch.setattr("cordwood.pipeline.replay.job.TASK_RECORDS_MIN", 5)
+    monkeypatch.setattr("cordwood.pipeline.replay.job.parallelism", lambda _: 6)
     for partition in (0, 1):
         rows = [
             (None if number % 3 else b"k", b"%d-%02d" % (partition, number), ())

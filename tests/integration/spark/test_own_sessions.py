@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from cordwood.lab.scenarios.cluster import JAVA, open_connect_server
 from cordwood.model import TopicPartition
-from cordwood.pipeline.java import java_home
-from cordwood.scenario.cluster import JAVA, open_connect_server
+from cordwood.pipeline.runtime.java import java_home
 from support.datadir import HandMade, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cordwood.pipeline.priority import NICE
-from cordwood.pipeline.tasks import run_tasks
+from cordwood.pipeline.runtime.priority import NICE
+from cordwood.pipeline.runtime.tasks import run_tasks
 
 pytestmark = [
     pytest.mark.spark,

@@ -8,10 +8,10 @@ import pytest
 from cordwood.batch.records import decode_batch
 from cordwood.client import Client, Producer
 from cordwood.errors import StaleDelivery
+from cordwood.lab.scenarios.stage import wait_until
 from cordwood.model import Header, TopicPartition
-from cordwood.pipeline.broker import BrokerApi, Cursor, Where
-from cordwood.pipeline.route import READER, Route, plan_route
-from cordwood.scenario.stage import wait_until
+from cordwood.pipeline.route.query import READER, RouteQuery, plan_route
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Cursor
 from cordwood.testing import Broker
 from support.stores import headers_of
 
@@ -27,9 +27,9 @@ def broker(tmp_path):
 
 
 def open_route(spark, broker, **limits):
-    where = Where(broker.kafka)
+    where = BrokerAddress(broker.kafka)
     api = BrokerApi(where)
-    return Route(spark, plan_route(api, where, **limits), api)
+    return RouteQuery(spark, plan_route(api, where, **limits), api)
 
 
 def send(broker, *messages):
@@ -39,7 +39,7 @@ def send(broker, *messages):
 
 def wait_routed(broker, running, count):
     """Until the cursor is there; a query that failed is shown."""
-    with closing(BrokerApi(Where(broker.kafka))) as api:
+    with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
 
         def is_there():
             assert running.failure() is None
@@ -77,7 +77,7 @@ def test_routes_bindings_dead_letters_and_restarts(spark, broker):
     try:
         wait_routed(broker, running, 4)
         assert (values(broker, "jobs"), values(broker, "test")) == (["1", "3"], ["2"])
-        with closing(BrokerApi(Where(broker.kafka))) as api:
+        with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
             api.set_binding("prefix", "jobs", "work")
             api.set_binding("exact", "test.b", "special")
         send(broker, ("jobs.a", "5"), ("test.b", "6"), ("test.c", "7"))
@@ -119,7 +119,7 @@ def test_of_two_drivers_one_is_refused(spark, broker):
     running = open_route(spark, broker)
     try:
         wait_routed(broker, running, 1)
-        with closing(BrokerApi(Where(broker.kafka))) as api:
+        with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
             zombie = Cursor(READER, "append", 0, 0, 1)
             with pytest.raises(StaleDelivery):
                 api.deliver("route.append", 99, "zombie", [], [zombie])

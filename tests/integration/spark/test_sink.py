@@ -9,7 +9,7 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from cordwood.client.http import HttpClient
-from cordwood.pipeline.broker import BrokerApi
+from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.spark import topic, topic_stream
 from cordwood.testing import Broker
 
@@ -195,15 +195,15 @@ def test_a_checkpoint_restored_from_long_ago_is_refused(spark, broker, tmp_path)
 
 
 def test_what_cannot_be_reached_is_uploaded(spark, broker, monkeypatch):
-    """The same records, through the HTTP door."""
-    from cordwood.pipeline.staging import Yard
+    """The same records, through the HTTP listener."""
+    from cordwood.pipeline.runtime.staging import StagingTarget
 
     status = BrokerApi.status
     monkeypatch.setattr(BrokerApi, "status", lambda self: {**status(self), "data": "/not/here"})
     from pyspark.sql.types import StructType
 
-    from cordwood.pipeline.sink import TopicWriter
-    from cordwood.pipeline.sink_options import parse_sink_options
+    from cordwood.pipeline.sink.options import parse_sink_options
+    from cordwood.pipeline.sink.sink import TopicWriter
 
     frame = spark.range(0, 20, 1, 1).selectExpr("string(id) key", "concat('v', id) value")
     options = parse_sink_options(
@@ -211,7 +211,7 @@ def test_what_cannot_be_reached_is_uploaded(spark, broker, monkeypatch):
     )
     writer = TopicWriter(options, StructType(frame.schema.fields), overwrite=False)
     with closing(BrokerApi(options.where)) as api:
-        assert not Yard.of(api, options.where).is_reachable()
+        assert not StagingTarget.of(api, options.where).is_reachable()
     staged_there = writer.write(iter(frame.toArrow().to_batches()))
     writer.commit([staged_there])
     assert rows(spark, broker, "far", "key") == [(b"%d" % i,) for i in range(20)]

@@ -19,9 +19,9 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
 from cordwood.config import MIB
+from cordwood.lab.scenarios.cluster import JAVA, open_cluster
+from cordwood.lab.scenarios.stage import ScenarioRun
 from cordwood.model import Record, TopicPartition
-from cordwood.scenario.cluster import JAVA, open_cluster
-from cordwood.scenario.stage import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,9 +33,9 @@ DRIVER = """
 import json, sys, urllib.request
 from pyspark.sql import SparkSession
 from cordwood.cli.app import app
-from cordwood.pipeline.broker import Where
-from cordwood.pipeline.run import Context, open_route
-from cordwood.pipeline.session import open_session, parallelism
+from cordwood.pipeline.runtime.broker_api import Where
+from cordwood.pipeline.runtime.runner import Context, open_route
+from cordwood.pipeline.runtime.session import open_session, parallelism
 
 broker, master, conf, commands = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
 spark = open_session(master=master, conf=conf)
@@ -116,7 +116,7 @@ def ui(tmp_path_factory):
         ["sql", "SELECT max(offset) FROM append"],
         ["table", "append", "--out", work / "table"],
     ]  # fmt: skip
-    with Stage("ui", out=io.StringIO()) as stage:
+    with ScenarioRun("ui", out=io.StringIO()) as stage:
         broker = stage.serve().addresses["kafka"]
         fill(broker, "append", RECORDS_PER_TASK * CORES, value=bytes(MIB - 1024), batch=1)
         fill(broker, "dead_letter", LETTERS, value=b"letter", batch=5_000)

@@ -9,14 +9,14 @@ import json
 import pytest
 
 from cordwood.batch.records import encode_batch
-from cordwood.cli.grid import Mode, print_rows
+from cordwood.cli.output.row_printer import PrintMode, print_rows
 from cordwood.client.kafka import KafkaClient
 from cordwood.errors import InvalidOption, UnknownTopic
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline import sql
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.sql import Topics, stream_rows
-from cordwood.pipeline.statement import read_statement
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.sql import views
+from cordwood.pipeline.sql.statement import read_statement
+from cordwood.pipeline.sql.views import TopicViews, stream_rows
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -50,12 +50,12 @@ def put(broker, topic, numbers, partition=0, partitions=1):
 
 @pytest.fixture
 def topics(spark, broker):
-    api = BrokerApi(Where(broker.kafka))
-    yield Topics(spark, api, Where(broker.kafka))
+    api = BrokerApi(BrokerAddress(broker.kafka))
+    yield TopicViews(spark, api, BrokerAddress(broker.kafka))
     api.close()
 
 
-def said(topics, text, mode=Mode.NDJSON):
+def said(topics, text, mode=PrintMode.NDJSON):
     frame = topics.query(text)
     out = io.StringIO()
     print_rows(frame.columns, stream_rows(frame), mode, out)
@@ -294,7 +294,7 @@ def test_a_refused_statement_is_one_sentence_without_spark_s_codes(topics, text,
 
 def test_rows_come_by_the_page_not_by_the_split(topics, monkeypatch):
     """Spark hands over a task's rows when all of them are there, so tasks are short."""
-    monkeypatch.setattr(sql, "PAGE_BYTES", 4 << 10)
+    monkeypatch.setattr(views, "PAGE_BYTES", 4 << 10)
     frame = topics.query("select * from t where offset >= 0")
     assert frame.rdd.getNumPartitions() > 10
     assert len(rows_of(frame)) == 2 * BATCHES * RECORDS
@@ -303,7 +303,7 @@ def test_rows_come_by_the_page_not_by_the_split(topics, monkeypatch):
 
 def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark, monkeypatch):
     """A limit does not start a task for every split of the topic."""
-    monkeypatch.setattr(sql, "FEW_ROWS", 5)
+    monkeypatch.setattr(views, "FEW_ROWS", 5)
     tracker = spark.sparkContext.statusTracker()
     counts = {}
     for rows in (5, 6):
@@ -324,12 +324,12 @@ def test_topics_are_views_and_results_come_in_every_form(topics):
     total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
     assert json.loads(said(topics, total)) == {"n": 3.0}
     few = "select offset, key from `orders.eu` where offset < 2 order by offset"
-    assert said(topics, few, Mode.MARKDOWN) == (
+    assert said(topics, few, PrintMode.MARKDOWN) == (
         "| offset | key |\n| --- | --- |\n| 0 | k0 |\n| 1 | k1 |\n"
     )
-    assert said(topics, few, Mode.CSV) == "offset,key\n0,k0\n1,k1\n"
-    assert [row["key"] for row in json.loads(said(topics, few, Mode.JSON))] == ["k0", "k1"]
-    assert said(topics, few, Mode.TABLE).splitlines()[1:] == [
+    assert said(topics, few, PrintMode.CSV) == "offset,key\n0,k0\n1,k1\n"
+    assert [row["key"] for row in json.loads(said(topics, few, PrintMode.JSON))] == ["k0", "k1"]
+    assert said(topics, few, PrintMode.TABLE).splitlines()[1:] == [
         "------  ---",
         "0       k0",
         "1       k1",
@@ -338,7 +338,7 @@ def test_topics_are_views_and_results_come_in_every_form(topics):
 
 def test_results_keep_their_shape_on_the_way_through_pages(topics):
     """Columns of one name, maps, structs, nulls, times, and a type that Arrow has not."""
-    assert said(topics, "select 1 a, 2 a, null b", Mode.CSV) == "a,a,b\n1,2,\n"
+    assert said(topics, "select 1 a, 2 a, null b", PrintMode.CSV) == "a,a,b\n1,2,\n"
     shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
     assert json.loads(said(topics, shaped)) == {
         "m": {"k": 1},

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from cordwood.lab.scenarios.cluster import open_cluster
 from cordwood.model import TopicPartition
-from cordwood.scenario.cluster import open_cluster
 from support.datadir import HandMade, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from cordwood.client import Producer
-from cordwood.scenario.cluster import open_cluster
-from cordwood.scenario.stage import Stage
+from cordwood.lab.scenarios.cluster import open_cluster
+from cordwood.lab.scenarios.stage import ScenarioRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def read_parquet(directory):
 
 def test_archive_and_table_run_on_a_standalone_cluster(tmp_path):
     """Bundles that verify, and the newest value of every key, made by the cluster's executor."""
-    with Stage("jobs", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
+    with ScenarioRun("jobs", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
         broker = stage.serve()
         local = ("spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
         quiet = [word for each in (*local, "spark.ui.enabled=false") for word in ("--conf", each)]

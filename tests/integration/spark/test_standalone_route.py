@@ -5,16 +5,16 @@ import io
 import pytest
 
 from cordwood.client import Client, Producer
-from cordwood.scenario.cluster import open_cluster
-from cordwood.scenario.pipeline import START_S, Driver, routed
-from cordwood.scenario.stage import Stage, read_all, wait_until
+from cordwood.lab.scenarios.cluster import open_cluster
+from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
+from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_the_router_runs_on_a_standalone_cluster_as_it_does_embedded(tmp_path):
     """``cordwood pipeline run --master``: the same records in the same routes."""
-    with Stage("standalone", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
+    with ScenarioRun("standalone", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
         broker = stage.serve()
         driver = Driver(stage, broker.addresses["kafka"], master=cluster.url)
         try:

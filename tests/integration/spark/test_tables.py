@@ -10,14 +10,14 @@ import pytest
 
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
 from cordwood.errors import CorruptionError, StaleManifest, UnavailableError
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline import priority
-from cordwood.pipeline import table as job
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.table import TableRequest, build_table
-from cordwood.pipeline.table_storage import read_pointer
+from cordwood.pipeline.runtime import priority
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.table import job
+from cordwood.pipeline.table.job import TableRequest, build_table
+from cordwood.pipeline.table.storage import read_pointer
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ class Topic:
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
         self.spark = spark
-        self.where = Where(broker.kafka)
+        self.where = BrokerAddress(broker.kafka)
         self.api = BrokerApi(self.where)
 
     def create(self):
@@ -103,9 +103,9 @@ def test_a_table_lies_in_an_object_store_as_in_a_directory(topic, tmp_path):
         built = topic.table(url)
         assert (built.rows, built.is_incremental) == (number + 1, number > 1)
         assert built.place == f"{url}/versions/{number:06d}"
-    assert read_pointer(open_depot(url)) == "versions/000003"
+    assert read_pointer(open_storage(url)) == "versions/000003"
     assert rows_at(tmp_path / "bucket/users/versions/000003")["last"] == b"3"
-    versions = {name.split("/")[1] for name in open_depot(url).names("versions")}
+    versions = {name.split("/")[1] for name in open_storage(url).names("versions")}
     assert versions == {"000002", "000003"}
     assert topic.table(url).read == 0
 
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_as_its_task_reported_stops_the_switch(
     harmed = Harmed(str(tmp_path / "out"), loss)
     request = TableRequest(topic="users", out=tmp_path / "out")
     with pytest.raises((UnavailableError, CorruptionError), match=r"shared|sha256|rows"):
-        build_table(topic.spark, topic.api, topic.where, request, depot=harmed)
+        build_table(topic.spark, topic.api, topic.where, request, storage=harmed)
     assert sorted(str(path) for path in (tmp_path / "out").rglob("*")) == before
     assert (tmp_path / "out" / "current" / "_cordwood.json").read_text() == state
     assert topic.api.positions("users", request.reader) == {0: 1}
@@ -186,7 +186,7 @@ def test_a_topic_created_again_while_it_is_read_is_not_taken_for_the_old(
     assert rows_at(tmp_path / "out" / "current") == {"z": b"new"}
 
 
-class Harmed(type(open_depot("/"))):
+class Harmed(type(open_storage("/"))):
     """A directory in which the driver does not find what tasks wrote, as they wrote it."""
 
     def __init__(self, place, loss):

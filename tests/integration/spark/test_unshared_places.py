@@ -18,10 +18,10 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
+from cordwood.lab.scenarios.cluster import open_cluster
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.shelf import list_shelves
-from cordwood.scenario.cluster import open_cluster
+from cordwood.pipeline.archive.topic_archive import list_topic_archives
 from cordwood.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -35,11 +35,11 @@ import json, sys
 from pathlib import Path
 from cordwood.client.storage import open_depot
 from cordwood.errors import CordwoodError
-from cordwood.pipeline.archive import Request, create_archive
-from cordwood.pipeline.broker import BrokerApi, Where
-from cordwood.pipeline.restore import restore_archive
-from cordwood.pipeline.shelf import list_shelves
-from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.pipeline.archive.job import Request, create_archive
+from cordwood.pipeline.runtime.broker_api import BrokerApi, Where
+from cordwood.pipeline.archive.restore import restore_archive
+from cordwood.pipeline.archive.topic_archive import list_shelves
+from cordwood.pipeline.table.job import TableRequest, build_table
 from cordwood.spark import session
 import shutil
 
@@ -64,9 +64,9 @@ def attempt(name, work):
         said[name] = f"{type(error).__name__}: {error}"
 
 def archive(place):
-    depot = open_depot(str(root / place / "archive"))
+    storage = open_depot(str(root / place / "archive"))
     request = Request(topic="t", bundle_records=50)
-    return sum(entry.records for entry in create_archive(spark, api, where, depot, request))
+    return sum(entry.records for entry in create_archive(spark, api, where, storage, request))
 
 def table(place):
     return build_table(
@@ -74,8 +74,8 @@ def table(place):
     ).rows
 
 def restore(place):
-    (shelf,) = list_shelves(open_depot(str(root / place / "archive")), "t")
-    return restore_archive(spark, api, where, shelf, to=f"from-{place}", at_ms=None).records
+    (topic archive,) = list_shelves(open_depot(str(root / place / "archive")), "t")
+    return restore_archive(spark, api, where, topic archive, to=f"from-{place}", at_ms=None).records
 
 for place in ("none", "mixed", "shared"):
     attempt(f"table {place}", lambda: table(place))
@@ -161,8 +161,8 @@ def test_a_place_that_all_share_gets_every_row(said, root):
     assert said["archive shared"] == RECORDS
     assert said["table shared"] == KEYS
     assert pq.read_table(root / "shared" / "table" / "current").num_rows == KEYS
-    (shelf,) = list_shelves(open_depot(str(root / "shared" / "archive")), "t")
-    entries, findings = shelf.verify()
+    (topic_archive,) = list_topic_archives(open_storage(str(root / "shared" / "archive")), "t")
+    entries, findings = topic_archive.verify()
     assert (sum(entry.records for entry in entries), findings) == (RECORDS, [])
 
 

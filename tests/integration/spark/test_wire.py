@@ -5,10 +5,10 @@ import pytest
 
 from cordwood.errors import OffsetOutOfRange, UnavailableError, UnknownTopic
 from cordwood.model import TopicPartition
-from cordwood.pipeline.directory import DataDirectory
-from cordwood.pipeline.kafka import KafkaLog
-from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import parse_options
+from cordwood.pipeline.source.data_directory import DataDirectory
+from cordwood.pipeline.source.kafka_log import KafkaLog
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import parse_options
 from cordwood.testing import Broker
 
 pytest.importorskip("pyspark")
@@ -57,7 +57,7 @@ def rows(broker, **said):
     """Every row, read as an executor reads."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
-    from cordwood.pipeline.source import CordwoodSource
+    from cordwood.pipeline.source.source import CordwoodSource
     from support.schemas import full_schema
 
     source = CordwoodSource(CaseInsensitiveDict({"subscribe": "t", **said}))
@@ -145,7 +145,7 @@ def test_a_commit_moves_the_groups_cursor(broker, wire):
 
 def test_files_are_preferred_and_the_wire_is_the_way_out(broker, tmp_path):
     """Both named: files where they can be reached, else the broker."""
-    from cordwood.pipeline.logs import reach_log
+    from cordwood.pipeline.source.log_access import reach_log
 
     assert isinstance(reach_log(options(broker, path=str(broker.data))), DataDirectory)
     assert isinstance(reach_log(options(broker, path=str(tmp_path))), KafkaLog)

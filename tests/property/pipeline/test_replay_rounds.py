@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.pipeline.replay import Slice, plan_rounds
+from cordwood.pipeline.replay.job import ReplaySlice, plan_rounds
 
 
 @st.composite
@@ -15,7 +15,7 @@ def partitions(draw):
     sizes = draw(st.lists(st.integers(1, 200), max_size=6))
     starts = [draw(st.integers(0, 1000)) for _ in sizes]
     return [
-        Slice(number, start, start + size, draw(st.integers(0, start)))
+        ReplaySlice(number, start, start + size, draw(st.integers(0, start)))
         for number, (size, start) in enumerate(zip(sizes, starts, strict=True))
     ]
 

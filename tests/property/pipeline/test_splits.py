@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.model import TopicPartition
-from cordwood.pipeline.offsets import Range, plan_limit
-from cordwood.pipeline.splits import Piece, plan_splits
+from cordwood.pipeline.source.offsets import Range, plan_limit
+from cordwood.pipeline.source.splits import SplitPiece, plan_splits
 
 TP = TopicPartition("t", 0)
 
@@ -16,7 +16,7 @@ def pieces(draw):
     start = draw(st.integers(0, 1000))
     cut = []
     for length, size_bytes in sizes:
-        cut.append(Piece(start, start + length, size_bytes))
+        cut.append(SplitPiece(start, start + length, size_bytes))
         start += length
     return cut
 

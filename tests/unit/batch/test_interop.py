@@ -117,7 +117,7 @@ def test_they_read_compacted_batches(library):
 
 @pytest.mark.parametrize("library", [aiokafka_records, kafka_python_records])
 def test_they_read_lines(library):
-    """What came in through the line door is an ordinary batch."""
+    """What came in through the line listener is an ordinary batch."""
     lines = encode_lines_plain(
         b"test.probe|1699|1|one\ntest.probe|1700|2|a|b\n", 55, producer=LineProducer(4, 0, None)
     )

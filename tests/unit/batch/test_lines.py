@@ -14,7 +14,7 @@ from cordwood.batch.lines import (
     encode_frames,
     encode_lines,
     encode_lines_plain,
-    warm,
+    load_kernels,
 )
 from cordwood.batch.records import decode_batches
 from cordwood.model import Header, Record
@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 @pytest.fixture(params=["kernel", "plain"])
 def encode(request):
     """Both ways, by turns."""
-    warm()
+    load_kernels()
     return encode_lines if request.param == "kernel" else encode_lines_plain
 
 
@@ -223,7 +223,7 @@ def test_newlines_of_any_block_are_counted(size: int):
 
 def test_fields_of_every_length_are_copied_whole_wherever_they_end():
     """The kernel looks and copies 32 bytes at a time, but never past the end of the block."""
-    warm()
+    load_kernels()
     for length in range(140):
         text = bytes(range(128, 256)) * 2
         key, payload = text[: 1 + length % 249], text[:length]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.batch.validation import Fault, Walked, walk_by_kernel, walk_plainly
-from cordwood.batch.warmth import warm
+from cordwood.batch.kernels.loader import load_kernels
+from cordwood.batch.validation import BodyCheck, Fault, walk_by_kernel, walk_plainly
 
 # length, attributes, timestamp delta, offset delta, key and value (null), no headers
 FIRST, SECOND, THIRD = "0c 00 00 00 01 01 00", "0c 00 00 02 01 01 00", "0c 00 00 04 01 01 00"
@@ -23,7 +23,7 @@ WALKS = pytest.mark.parametrize(
 @pytest.fixture(scope="module", autouse=True)
 def warmed():
     """The kernels, once."""
-    warm()
+    load_kernels()
 
 
 # A first record that is wrong in itself, whatever comes behind it.
@@ -63,7 +63,7 @@ FAULTY = {
 def test_a_record_wrong_by_one_is_found_alone_and_before_others(walk, name):
     """The same fault at the same record, whether the body ends there or goes on."""
     fault, record = FAULTY[name]
-    found = Walked(fault, 0)
+    found = BodyCheck(fault, 0)
     assert walk(bytes.fromhex(record), 1, 0) == found
     assert walk(bytes.fromhex(record + SECOND + THIRD), 3, 0) == found
 
@@ -72,21 +72,21 @@ def test_a_record_wrong_by_one_is_found_alone_and_before_others(walk, name):
 @pytest.mark.parametrize(
     ("found", "count", "body"),
     [
-        (Walked(Fault.COUNT, 0), 1, ""),
-        (Walked(Fault.COUNT, 0), 0, ""),
-        (Walked(Fault.COUNT, 0), 0, FIRST),
-        (Walked(Fault.COUNT, 0), -1, FIRST),
-        (Walked(Fault.COUNT, 0), 2, FIRST + "0c 00 00 02 01 01"),
-        (Walked(Fault.COUNT, 0), 2**31 - 1, FIRST),
-        (Walked(Fault.LENGTH, 0), 1, "0e 00 00 00 01 01 00"),
-        (Walked(Fault.LENGTH, 1), 2, FIRST + "0e 00 00 02 01 01 00"),
-        (Walked(Fault.LENGTH, 1), 2, "1c 00 00 00 01 10 61 61 61 61 61 61 61 61 00"),
-        (Walked(Fault.SHORT, 0), 2, "0e 00 00 00 01 01 00" + SECOND),
-        (Walked(Fault.DELTA, 1), 2, FIRST + FIRST),
-        (Walked(Fault.DELTA, 1), 2, FIRST + THIRD),
-        (Walked(Fault.LEFT_OVER, 0), 1, FIRST + "00"),
-        (Walked(Fault.LEFT_OVER, 0), 1, FIRST + SECOND),
-        (Walked(Fault.LEFT_OVER, 1), 2, FIRST + SECOND + "00 00 00 00 00 00 00 00"),
+        (BodyCheck(Fault.COUNT, 0), 1, ""),
+        (BodyCheck(Fault.COUNT, 0), 0, ""),
+        (BodyCheck(Fault.COUNT, 0), 0, FIRST),
+        (BodyCheck(Fault.COUNT, 0), -1, FIRST),
+        (BodyCheck(Fault.COUNT, 0), 2, FIRST + "0c 00 00 02 01 01"),
+        (BodyCheck(Fault.COUNT, 0), 2**31 - 1, FIRST),
+        (BodyCheck(Fault.LENGTH, 0), 1, "0e 00 00 00 01 01 00"),
+        (BodyCheck(Fault.LENGTH, 1), 2, FIRST + "0e 00 00 02 01 01 00"),
+        (BodyCheck(Fault.LENGTH, 1), 2, "1c 00 00 00 01 10 61 61 61 61 61 61 61 61 00"),
+        (BodyCheck(Fault.SHORT, 0), 2, "0e 00 00 00 01 01 00" + SECOND),
+        (BodyCheck(Fault.DELTA, 1), 2, FIRST + FIRST),
+        (BodyCheck(Fault.DELTA, 1), 2, FIRST + THIRD),
+        (BodyCheck(Fault.LEFT_OVER, 0), 1, FIRST + "00"),
+        (BodyCheck(Fault.LEFT_OVER, 0), 1, FIRST + SECOND),
+        (BodyCheck(Fault.LEFT_OVER, 1), 2, FIRST + SECOND + "00 00 00 00 00 00 00 00"),
     ],
 )
 def test_a_body_wrong_by_one_is_found(walk, found, count, body):
@@ -98,15 +98,19 @@ def test_a_body_wrong_by_one_is_found(walk, found, count, body):
 @pytest.mark.parametrize(
     ("found", "count", "body"),
     [
-        (Walked(Fault.NONE, 0, 5, 5, 0), 1, FIRST),
-        (Walked(Fault.NONE, 2, 5, 5, 0), 3, FIRST + SECOND + THIRD),
-        (Walked(Fault.NONE, 0, 5, 5, 0), 1, "8c 80 80 80 00 00 00 00 01 01 00"),  # five bytes
-        (Walked(Fault.NONE, 0, 5, 5, -1), 1, "0c 00 00 00 00 01 00"),  # an empty key is a key
-        (Walked(Fault.NONE, 0, 5, 5, 0), 1, "10 00 00 00 01 01 02 00 01"),  # a null header value
-        (Walked(Fault.NONE, 1, 4, 6, 1), 2, "0c 00 01 00 00 01 00 0c 00 02 02 01 01 00"),
-        (Walked(Fault.NONE, 1, 4, 6, 1), 2, "0c 00 02 00 00 01 00 0c 00 01 02 01 01 00"),
-        (Walked(Fault.NONE, 1, 5, 5, 0), 2, "0c 00 00 00 01 01 00 0c 00 00 02 01 01 00"),
-        (Walked(Fault.NONE, 0, 5 - 2**63, 5 - 2**63, 0), 1, "1e 00" + "ff" * 9 + "01 00 01 01 00"),
+        (BodyCheck(Fault.NONE, 0, 5, 5, 0), 1, FIRST),
+        (BodyCheck(Fault.NONE, 2, 5, 5, 0), 3, FIRST + SECOND + THIRD),
+        (BodyCheck(Fault.NONE, 0, 5, 5, 0), 1, "8c 80 80 80 00 00 00 00 01 01 00"),  # five bytes
+        (BodyCheck(Fault.NONE, 0, 5, 5, -1), 1, "0c 00 00 00 00 01 00"),  # an empty key is a key
+        (BodyCheck(Fault.NONE, 0, 5, 5, 0), 1, "10 00 00 00 01 01 02 00 01"),  # a null header value
+        (BodyCheck(Fault.NONE, 1, 4, 6, 1), 2, "0c 00 01 00 00 01 00 0c 00 02 02 01 01 00"),
+        (BodyCheck(Fault.NONE, 1, 4, 6, 1), 2, "0c 00 02 00 00 01 00 0c 00 01 02 01 01 00"),
+        (BodyCheck(Fault.NONE, 1, 5, 5, 0), 2, "0c 00 00 00 01 01 00 0c 00 00 02 01 01 00"),
+        (
+            BodyCheck(Fault.NONE, 0, 5 - 2**63, 5 - 2**63, 0),
+            1,
+            "1e 00" + "ff" * 9 + "01 00 01 01 00",
+        ),
     ],
 )  # fmt: skip
 def test_a_body_at_a_bound_is_taken(walk, found, count, body):

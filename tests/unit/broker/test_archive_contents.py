@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from cordwood.batch.records import decode_batches, encode_batch
-from cordwood.broker import archive as desk
+from cordwood.broker.jobs import archive as service
 from cordwood.cli import main
 from cordwood.client import Client
 from cordwood.client.http import HttpClient
 from cordwood.errors import CorruptionError
-from cordwood.meta.bundles import parse_bundle
-from cordwood.scenario.stage import wait_until
+from cordwood.lab.scenarios.stage import wait_until
+from cordwood.metadata.bundle_index import parse_bundle
 from cordwood.testing import Broker
 from support.archives import HandMade
 
@@ -190,14 +190,14 @@ def test_the_monitor_reads_bundles_again_before_it_deletes(broker, archive, veri
 def test_a_round_does_not_wait_for_a_slow_archive(broker, verified, monkeypatch):
     """Retention of every other partition goes on while a bundle is read."""
     began, go_on = threading.Event(), threading.Event()
-    confirm = desk.confirm_bundles
+    confirm = service.confirm_bundles
 
     def slow(*arguments):
         began.set()
         assert go_on.wait(60)
         return confirm(*arguments)
 
-    monkeypatch.setattr(desk, "confirm_bundles", slow)
+    monkeypatch.setattr(service, "confirm_bundles", slow)
     monitor = broker.service.broker.monitor
     broker.run(monitor.look)  # returns
     assert began.wait(60)
@@ -227,9 +227,9 @@ def test_an_object_store_is_read_again_as_a_directory_is(broker, tmp_path):
     (bundle,) = archive.add(WHOLE)
     assert tell(broker, bundle)["verified_end"] == RECORDS
     good = (tmp_path / "bucket" / bundle["name"]).read_bytes()
-    archive.shelf.depot.put(bundle["name"], io.BytesIO(b"other"))
+    archive.topic_archive.storage.put(bundle["name"], io.BytesIO(b"other"))
     assert (reclaim(broker), known(broker)["verified_end"]) == (0, 0)
-    archive.shelf.depot.put(bundle["name"], io.BytesIO(good))
+    archive.topic_archive.storage.put(bundle["name"], io.BytesIO(good))
     tell(broker, bundle)
     assert reclaim(broker) == 1
 

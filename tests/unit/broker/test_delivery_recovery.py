@@ -20,8 +20,8 @@ from cordwood.errors import (
     StaleDelivery,
     UnsafePath,
 )
-from cordwood.meta.keys import past_delivery_key
-from cordwood.meta.sqlite import SqliteStore
+from cordwood.metadata.keys import past_delivery_key
+from cordwood.metadata.sqlite import SqliteStore
 from cordwood.testing import Broker
 from support.deliveries import (
     READER,
@@ -53,13 +53,13 @@ def accepted(broker, tmp_path, monkeypatch):
     """What is left when the broker dies right after it accepted a delivery to ``a`` and ``b``."""
     ensure(broker, "a", "b")
     stage(broker, "job", x="1 2", y="3", z="4")
-    gate = broker.service.broker.gate
+    deliveries = broker.service.broker.deliveries
 
     async def die(*_):
         raise Crash
 
     with monkeypatch.context() as dead:
-        dead.setattr(gate, "_finish", die)
+        dead.setattr(deliveries, "_finish", die)
         with pytest.raises(Crash):
             deliver(broker, a_delivery())
     shutil.copytree(broker.data, tmp_path / "left")
@@ -88,8 +88,12 @@ def test_a_topic_deleted_after_a_delivery_was_accepted_does_not_stop_the_start(a
     with Broker(accepted, durability="os") as again:
         assert (words(again, "a"), words(again, "b"), cursor(again)) == ([], ["3"], 10)
         assert "a" not in again.service.broker.store.topics
-        gate = again.service.broker.gate
-        assert (gate.stats.cancelled_records, gate.quarantined, staged(again)) == (3, {}, [])
+        deliveries = again.service.broker.deliveries
+        assert (deliveries.stats.cancelled_records, deliveries.quarantined, staged(again)) == (
+            3,
+            {},
+            [],
+        )
         assert health(again)["ready"]
 
 
@@ -98,7 +102,7 @@ def test_a_topic_that_was_created_again_does_not_get_the_records_of_the_old_one(
     change_topics(accepted, delete=["a"], create=["a"])
     with Broker(accepted, durability="os") as again:
         assert (words(again, "a"), words(again, "b")) == ([], ["3"])
-        assert again.service.broker.gate.stats.cancelled_records == 3
+        assert again.service.broker.deliveries.stats.cancelled_records == 3
 
 
 def test_a_cursor_stays_where_it_is_on_a_source_that_was_created_again(accepted):
@@ -113,7 +117,7 @@ def test_a_topic_deleted_while_a_delivery_is_appended_cancels_its_part(broker, m
     """The broker goes on, and the driver is told that all is done."""
     ensure(broker, "a", "b")
     stage(broker, "job", x="1 2", y="3", z="4")
-    appender = broker.service.broker.gate._appender
+    appender = broker.service.broker.deliveries._appender
     submit = appender._produce.submit
 
     async def late(partition, *arguments, **options):
@@ -124,7 +128,7 @@ def test_a_topic_deleted_while_a_delivery_is_appended_cancels_its_part(broker, m
     monkeypatch.setattr(appender._produce, "submit", late)
     assert deliver(broker, a_delivery())
     assert (words(broker, "a"), words(broker, "b"), cursor(broker)) == ([], ["3"], 10)
-    assert broker.service.broker.gate.stats.cancelled_records == 3
+    assert broker.service.broker.deliveries.stats.cancelled_records == 3
 
 
 def test_missing_files_quarantine_one_query_and_no_other(accepted):
@@ -143,7 +147,7 @@ def test_missing_files_quarantine_one_query_and_no_other(accepted):
         status, answer = ask(again, "DELETE", "/api/deliveries", query="q")
         assert (status, answer["discarded"]) == (200, {"a-0": 3})
         assert health(again)["deliveries_quarantined"] == {}
-        assert again.service.broker.gate.stats.discarded_records == 3
+        assert again.service.broker.deliveries.stats.discarded_records == 3
         stage(again, "next", x="8", y="9", z="10")
         assert deliver(again, a_delivery(1, job="next"))
         assert (words(again, "a"), words(again, "b")) == (["5", "7", "8", "10"], ["3", "6", "9"])
@@ -168,14 +172,14 @@ def test_files_that_changed_after_they_were_accepted_are_not_appended(accepted):
         assert "changed after it was staged" in health(again)["deliveries_quarantined"]["q"]
         assert words(again, "a") == []
         (accepted / "staging" / "job" / "x").write_bytes(good)
-        again.run(again.service.broker.gate.retry_quarantined)
+        again.run(again.service.broker.deliveries.retry_quarantined)
         assert (words(again, "a"), words(again, "b")) == (["1", "2", "4"], ["3"])
         assert health(again)["deliveries_quarantined"] == {}
 
 
 def test_a_mistake_in_one_retry_holds_up_no_other_query(broker, monkeypatch):
     """The sweep that retries goes on for everybody, and the mistake is named."""
-    gate, tried = broker.service.broker.gate, []
+    deliveries, tried = broker.service.broker.deliveries, []
 
     async def fail(query, _):
         tried.append(query)
@@ -184,10 +188,10 @@ def test_a_mistake_in_one_retry_holds_up_no_other_query(broker, monkeypatch):
     def get(query):
         return DeliveryRecord(batch=0, is_done=False)
 
-    monkeypatch.setattr(gate, "_finish", fail)
-    monkeypatch.setattr(gate._registry, "get", get)
-    gate.quarantined |= {"p": "x", "q": "y"}
-    broker.run(gate.retry_quarantined)
+    monkeypatch.setattr(deliveries, "_finish", fail)
+    monkeypatch.setattr(deliveries._registry, "get", get)
+    deliveries.quarantined |= {"p": "x", "q": "y"}
+    broker.run(deliveries.retry_quarantined)
     assert tried == ["p", "q"]
     assert health(broker)["deliveries_quarantined"] == dict.fromkeys("pq", "our own mistake")
 
@@ -321,11 +325,13 @@ def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
         assert not deliver(broker, batch_of(query, is_once=True))
     assert len(known(broker)) == 20
     clock.advance(3_600_001)
-    broker.run(broker.service.broker.gate.sweep)
+    broker.run(broker.service.broker.deliveries.sweep)
     assert known(broker) == set()
-    gate = broker.service.broker.gate
-    assert gate.known_count == 0
-    assert (gate._needed(), gate._turns) == (set(), {}), "nothing is left in memory either"
+    deliveries = broker.service.broker.deliveries
+    assert deliveries.known_count == 0
+    assert (deliveries._needed(), deliveries._turns) == (set(), {}), (
+        "nothing is left in memory either"
+    )
     with pytest.raises(Exception, match="was not staged"):
         deliver(broker, batch_of("write-0", is_once=True))
     assert len(words(broker, "b")) == 20
@@ -338,7 +344,7 @@ def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(t
         stage(broker, f"s.{batch}", x="1", y=str(batch), z="3")
         assert deliver(broker, batch_of("s", batch))
     clock.advance(30 * DAY_MS + 1)
-    broker.run(broker.service.broker.gate.sweep)
+    broker.run(broker.service.broker.deliveries.sweep)
     assert known(broker) == set()
     broker.restart()
     assert ask(broker, "GET", "/api/deliveries", query="s")[1]["deliveries"]["s"]["batch"] == 1
@@ -366,7 +372,7 @@ def test_a_query_that_came_back_is_remembered_once(timed):
     stage(broker, "s.0", x="1", y="0", z="3")
     assert deliver(broker, batch_of("s", 0))
     clock.advance(30 * DAY_MS + 1)
-    broker.run(broker.service.broker.gate.sweep)
+    broker.run(broker.service.broker.deliveries.sweep)
     assert past_of(broker, "s") != []
     stage(broker, "s.1", x="1", y="1", z="3")
     assert deliver(broker, batch_of("s", 1))
@@ -379,8 +385,8 @@ def test_a_query_of_the_past_can_be_forgotten_for_good(timed):
     stage(broker, "s.7", x="1", y="7", z="3")
     assert deliver(broker, batch_of("s", 7))
     clock.advance(30 * DAY_MS + 1)
-    broker.run(broker.service.broker.gate.sweep)
-    broker.run(lambda: broker.service.broker.gate.give_up("s"))
+    broker.run(broker.service.broker.deliveries.sweep)
+    broker.run(lambda: broker.service.broker.deliveries.give_up("s"))
     assert past_of(broker, "s") == []
     stage(broker, "s.0", x="1", y="0", z="3")
     assert deliver(broker, batch_of("s", 0))
@@ -390,19 +396,19 @@ def test_a_query_of_the_past_can_be_forgotten_for_good(timed):
 def test_a_query_whose_next_batch_is_being_delivered_is_not_forgotten(timed):
     """However long ago its last one was, and whichever comes first to the metadata."""
     broker, clock = timed
-    gate = broker.service.broker.gate
+    deliveries = broker.service.broker.deliveries
     stage(broker, "s.0", x="1", y="0", z="3")
     assert deliver(broker, batch_of("s", 0))
     clock.advance(30 * DAY_MS + 1)
 
     async def forget_during_its_turn():
-        async with gate._turn("s"):
-            return await gate.forget_idle()
+        async with deliveries._turn("s"):
+            return await deliveries.forget_idle()
 
     assert broker.run(forget_during_its_turn) == []
     stage(broker, "s.1", x="1", y="1", z="3")
     assert deliver(broker, batch_of("s", 1))
-    gate._forget_still_idle(["s"])  # planned before that batch was written down
+    deliveries._forget_still_idle(["s"])  # planned before that batch was written down
     assert known(broker) == {"s"}
 
 
@@ -412,5 +418,5 @@ def test_what_is_under_way_or_recent_is_kept(timed):
     stage(broker, "s.0", x="1", y="2", z="3")
     assert deliver(broker, batch_of("s"))
     clock.advance(29 * DAY_MS)
-    broker.run(broker.service.broker.gate.sweep)
+    broker.run(broker.service.broker.deliveries.sweep)
     assert known(broker) == {"s"}

@@ -9,10 +9,10 @@ import pytest
 
 from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.health import UNREADY, is_served, partition_state
+from cordwood.broker.jobs.pipeline_status import PipelineState, PipelineStatus
 from cordwood.broker.lag import TopicLag, by_topic, furthest_behind, group_lags
-from cordwood.broker.pipeline import PipelineFacts, PipelineState
-from cordwood.log.registry import Condition, DamagedRange
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.log.health.registry import Condition, DamagedRange
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
 from support.stores import TP, append_sealed, open_store
 
@@ -21,7 +21,7 @@ from support.stores import TP, append_sealed, open_store
 
 def test_failures_of_a_job_are_counted_over_every_life_of_the_pipeline():
     """The child counts from 0 each time it is started; the counter must not go back."""
-    facts = PipelineFacts(state=PipelineState.UP)
+    facts = PipelineStatus(state=PipelineState.UP)
     for failed in (0, 1, 3):
         facts.take_report({"route": {"open": True, "failed": failed}})
     facts.jobs = {}  # it died
@@ -31,7 +31,7 @@ def test_failures_of_a_job_are_counted_over_every_life_of_the_pipeline():
 
 def test_a_job_that_does_not_run_is_named_with_its_last_error():
     """One that failed and runs again is well; a child that died is named itself."""
-    facts = PipelineFacts(state=PipelineState.UP)
+    facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report(
         {
             "route": {"open": False, "failed": 1, "error": "KeyError: x"},
@@ -46,7 +46,7 @@ def test_a_job_that_does_not_run_is_named_with_its_last_error():
 @pytest.mark.parametrize("state", [each for each in PipelineState if each is not PipelineState.UP])
 def test_no_job_is_up_while_the_pipeline_is_not(state):
     """Its child died, or is not ready: what the jobs did before is no news of them."""
-    facts = PipelineFacts(state=PipelineState.UP)
+    facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report({"route": {"open": True}, "compact": {"open": False, "error": "x"}})
     assert (facts.is_job_up("route"), facts.is_job_up("compact")) == (True, False)
     facts.state = state
@@ -56,7 +56,7 @@ def test_no_job_is_up_while_the_pipeline_is_not(state):
 @pytest.mark.parametrize("job", [None, [], "x", {}, {"failed": "many"}, {"failed": None}])
 def test_a_report_that_lies_does_no_harm(job):
     """Whatever the child prints as JSON."""
-    facts = PipelineFacts(state=PipelineState.UP)
+    facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report({"route": job})
     assert (facts.failed_jobs(), facts.job_failures["route"]) == ({}, 0)
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cordwood.broker.archive import ArchiveDesk
+from cordwood.broker.jobs.archive import ArchiveService
 from cordwood.broker.monitor import Monitor
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
@@ -16,7 +16,7 @@ from support.stores import append, open_store
 
 
 class CountingTopics:
-    """The topic desk as the monitor knows it; counts what it asks of the writer."""
+    """The topic service as the monitor knows it; counts what it asks of the writer."""
 
     def __init__(self, store):
         self.store = store
@@ -35,7 +35,12 @@ def round_of(tmp_path):
     topics = CountingTopics(store)
     with ThreadPoolExecutor(1) as background:
         monitor = Monitor(
-            BrokerConfig(), store, topics, clock, background, archive=ArchiveDesk(store, background)
+            BrokerConfig(),
+            store,
+            topics,
+            clock,
+            background,
+            archive=ArchiveService(store, background),
         )
 
         def look():
@@ -84,7 +89,7 @@ def test_an_unopened_partition_is_left_to_be_opened_first(round_of, tmp_path):
         topics = CountingTopics(again)
         monitor = Monitor(
             BrokerConfig(), again, topics, ManualClock(), background,
-            archive=ArchiveDesk(again, background),
+            archive=ArchiveService(again, background),
         )  # fmt: skip
         asyncio.run(monitor.look())
     assert (topics.asked, len(again.unopened())) == (0, 3)

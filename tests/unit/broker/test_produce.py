@@ -7,35 +7,35 @@ import struct
 import pytest
 
 from cordwood.batch import validation
-from cordwood.batch.compress import compress
+from cordwood.batch.compression import compress
 from cordwood.batch.header import HEADER_BYTES, parse_header, seal
+from cordwood.batch.kernels.loader import load_kernels
 from cordwood.batch.records import decode_batches, encode_batch
-from cordwood.batch.warmth import warm
-from cordwood.broker import checks
-from cordwood.decide.codes import Code
+from cordwood.broker import batch_checks
+from cordwood.codes import Code
 from cordwood.errors import BatchTooLarge, CordwoodError, InvalidRecord
-from cordwood.log.partition import Appended
+from cordwood.log.write.partition import Appended
 from cordwood.model import Codec, Record, TimestampType
-from cordwood.wire.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from cordwood.protocol.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from support.batches import LIES, batch_of, sample_records
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 NOW_MS = 1_700_000_000_000
 
 
-async def produce(desks, data, *, topic="t", partition=0, version=None):
+async def produce(services, data, *, topic="t", partition=0, version=None):
     """What a Kafka client hears of one batch."""
     topics = [ProduceTopic(topic, [ProducePartition(partition, data)])]
-    response = await desks.ask(ProduceRequest(None, -1, 1000, topics), version)
+    response = await services.ask(ProduceRequest(None, -1, 1000, topics), version)
     return response.topics[0].partitions[0]
 
 
-async def append(desks, partition, data, **options) -> Appended:
+async def append(services, partition, data, **options) -> Appended:
     """Append one batch as a producer's and wait for its outcome."""
     if not options:
-        return await desks.produce_desk.append(partition, data)
+        return await services.produce_service.append(partition, data)
     future = asyncio.get_running_loop().create_future()
-    desks.produce_desk.append_then(partition, data, future.set_result, **options)
+    services.produce_service.append_then(partition, data, future.set_result, **options)
     outcome = await future
     if isinstance(outcome, CordwoodError):
         raise outcome
@@ -86,19 +86,19 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("is_warm", [False, True], ids=["plain", "kernel"])
-async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, is_warm):
+@pytest.mark.parametrize("kernels_ready", [False, True], ids=["plain", "kernel"])
+async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, kernels_ready):
     """With INVALID_RECORD, which no client sends again; the partition stays as it was."""
-    warm()
-    monkeypatch.setattr(validation, "is_warm", lambda: is_warm)
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t")).partition(0)
+    load_kernels()
+    monkeypatch.setattr(validation, "kernels_ready", lambda: kernels_ready)
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t")).partition(0)
         for name, data in UNREADABLE.items():
-            answer = await produce(desks, data)
+            answer = await produce(services, data)
             assert answer.error_code == Code.INVALID_RECORD, name
             assert answer.error_message, name
         assert partition.next_offset == 0
-        assert (await produce(desks, SOUND)).error_code == Code.NONE
+        assert (await produce(services, SOUND)).error_code == Code.NONE
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, is_
 )
 async def test_each_refusal_has_the_code_kafkas_broker_gives(tmp_path, data, version, code):
     """Retriable only where the bytes were damaged on their way."""
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t")).partition(0)
-        assert (await produce(desks, data, version=version)).error_code == code
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t")).partition(0)
+        assert (await produce(services, data, version=version)).error_code == code
         assert partition.next_offset == 0
 
 
@@ -140,9 +140,9 @@ async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for
         codec=codec,
         max_timestamp_ms=2**62,
     )
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t")).partition(0)
-        await append(desks, partition, lying, is_for_loop=is_for_loop)
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t")).partition(0)
+        await append(services, partition, lying, is_for_loop=is_for_loop)
         stored = partition.read(0, 1 << 20).data
         assert parse_header(stored).max_timestamp_ms == NOW_MS + 4
         assert [record.offset for record in decode_batches(stored)] == [0, 1, 2, 3, 4]
@@ -150,50 +150,52 @@ async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for
 
 async def test_a_topic_refuses_timestamps_too_far_from_its_clock(tmp_path):
     """Both ways, with INVALID_TIMESTAMP; a topic with the broker's clock takes any."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         limits = {
             "message_timestamp_before_max_ms": 3_600_000,
             "message_timestamp_after_max_ms": 3_600_000,
         }
-        await desks.create("near", **limits)
-        await desks.create("own", message_timestamp_type="LogAppendTime", **limits)
-        now_ms = desks.clock.now_ms()
+        await services.create("near", **limits)
+        await services.create("own", message_timestamp_type="LogAppendTime", **limits)
+        now_ms = services.clock.now_ms()
         for ahead_ms, code in [(0, 0), (-4_000_000, 32), (4_000_000, 32), (-now_ms - 1, 0)]:
             data = encode_batch([Record(0, now_ms + ahead_ms, None, b"v")])
-            assert (await produce(desks, data, topic="near")).error_code == code
-            assert (await produce(desks, data, topic="own")).error_code == Code.NONE
+            assert (await produce(services, data, topic="near")).error_code == code
+            assert (await produce(services, data, topic="own")).error_code == Code.NONE
 
 
 @pytest.mark.parametrize("codec", PACKED)
 async def test_a_batch_that_inflates_past_the_limit_is_too_large(tmp_path, codec):
     """Its client may split it; one just below passes, checked beside the loop."""
-    async with KafkaDesks(tmp_path, message_inflated_bytes_max=1 << 20) as desks:
-        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+    async with KafkaServices(tmp_path, message_inflated_bytes_max=1 << 20) as services:
+        partition = (await services.create("t", max_message_bytes=1 << 24)).partition(0)
         fits = encode_batch([Record(0, NOW_MS, None, bytes(1_000_000))], codec=codec)
         bomb = encode_batch([Record(0, NOW_MS, None, bytes(1_100_000))], codec=codec)
-        assert (await append(desks, partition, fits)).base_offset == 0
+        assert (await append(services, partition, fits)).base_offset == 0
         with pytest.raises(BatchTooLarge, match=r"message\.inflated\.bytes\.max"):
-            await append(desks, partition, bomb)
+            await append(services, partition, bomb)
 
 
-def is_beside(desks, partition, data) -> bool:
+def is_beside(services, partition, data) -> bool:
     """Whether a batch that is given in now is checked on the other thread."""
-    desks.produce_desk.append_then(partition, data, lambda _: None)
-    return desks.produce_desk.checking_bytes > 0
+    services.produce_service.append_then(partition, data, lambda _: None)
+    return services.produce_service.checking_bytes > 0
 
 
 LONG = {
-    "many bytes": [Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))],
-    "a few that inflate far": [Record(0, NOW_MS, None, bytes(checks.LOOP_INFLATED_BYTES))],
+    "many bytes": [Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))],
+    "a few that inflate far": [Record(0, NOW_MS, None, bytes(batch_checks.LOOP_INFLATED_BYTES))],
     "many compressed": [
-        Record(0, NOW_MS, None, random.Random(1).randbytes(checks.LOOP_PACKED_BYTES))
+        Record(0, NOW_MS, None, random.Random(1).randbytes(batch_checks.LOOP_PACKED_BYTES))
     ],
-    "many records": [Record(n, NOW_MS, None, b"") for n in range(checks.LOOP_PLAIN_RECORDS + 1)],
+    "many records": [
+        Record(n, NOW_MS, None, b"") for n in range(batch_checks.LOOP_PLAIN_RECORDS + 1)
+    ],
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "codec", "is_warm", "is_long"),
+    ("name", "codec", "kernels_ready", "is_long"),
     [
         ("many bytes", Codec.NONE, True, True),
         ("a few that inflate far", Codec.ZSTD, True, True),
@@ -205,43 +207,43 @@ LONG = {
     ],
 )
 async def test_what_takes_long_to_check_is_checked_beside_the_loop(
-    tmp_path, monkeypatch, name, codec, is_warm, is_long
+    tmp_path, monkeypatch, name, codec, kernels_ready, is_long
 ):
     """By bytes, compressed bytes, inflated bytes, or records where no kernel is loaded."""
-    warm()
-    monkeypatch.setattr(checks, "is_warm", lambda: is_warm)
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+    load_kernels()
+    monkeypatch.setattr(batch_checks, "kernels_ready", lambda: kernels_ready)
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t", max_message_bytes=1 << 24)).partition(0)
         data = encode_batch(LONG[name], codec=codec)
-        assert is_beside(desks, partition, data) is is_long
+        assert is_beside(services, partition, data) is is_long
 
 
 async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
     """A small batch that comes while a large one is being checked stays behind it."""
     small = encode_batch([Record(0, NOW_MS, None, b"small")])
-    large = encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))])
-    async with KafkaDesks(tmp_path) as desks:
-        topic = await desks.create("t", 2, max_message_bytes=1 << 24)
+    large = encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))])
+    async with KafkaServices(tmp_path) as services:
+        topic = await services.create("t", 2, max_message_bytes=1 << 24)
         first, other = topic.partition(0), topic.partition(1)
         outcomes = [
-            asyncio.ensure_future(append(desks, partition, data))
+            asyncio.ensure_future(append(services, partition, data))
             for partition, data in [(first, large), (first, small), (first, large), (other, small)]
         ]
         await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
         found = [(await outcome).base_offset for outcome in outcomes]
         assert found == [0, 1, 2, 0]
-        assert desks.produce_desk.checking_bytes == 0
-        assert (await append(desks, first, small)).base_offset == 3, "on the loop again"
+        assert services.produce_service.checking_bytes == 0
+        assert (await append(services, first, small)).base_offset == 3, "on the loop again"
 
 
 async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_path):
     """What was refused leaves no gap and holds nobody up."""
-    large = bytearray(encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))]))
-    bad = batch_of(bytes(checks.LOOP_BYTES))
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
-        refused = asyncio.ensure_future(append(desks, partition, bad))
-        taken = asyncio.ensure_future(append(desks, partition, large))
+    large = bytearray(encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))]))
+    bad = batch_of(bytes(batch_checks.LOOP_BYTES))
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t", max_message_bytes=1 << 24)).partition(0)
+        refused = asyncio.ensure_future(append(services, partition, bad))
+        taken = asyncio.ensure_future(append(services, partition, large))
         with pytest.raises(InvalidRecord, match="record 0 of 1 cannot be read"):
             await refused
         assert (await taken).base_offset == 0
@@ -249,17 +251,17 @@ async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_
 
 async def test_a_batch_is_admitted_in_the_step_that_hands_it_over(tmp_path):
     """A transaction may end while its batch is being checked; then the batch is not taken."""
-    large = encode_batch([Record(0, NOW_MS, None, bytes(checks.LOOP_BYTES))])
+    large = encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))])
     is_open = True
 
     def admit(_header):
         if not is_open:
             raise InvalidRecord("too late")
 
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t", max_message_bytes=1 << 24)).partition(0)
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t", max_message_bytes=1 << 24)).partition(0)
         outcome = asyncio.get_running_loop().create_future()
-        desks.produce_desk.append_then(partition, large, outcome.set_result, admit=admit)
+        services.produce_service.append_then(partition, large, outcome.set_result, admit=admit)
         is_open = False
         assert str(await outcome) == "too late"
         assert partition.next_offset == 0
@@ -270,49 +272,49 @@ FEW, MANY = 1, validation.WARM_RECORDS * 3
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-@pytest.mark.parametrize("is_warm", [False, True], ids=["plain", "kernel"])
+@pytest.mark.parametrize("kernels_ready", [False, True], ids=["plain", "kernel"])
 async def test_a_compacted_topic_refuses_a_record_without_a_key(
-    tmp_path, monkeypatch, count, codec, is_warm
+    tmp_path, monkeypatch, count, codec, kernels_ready
 ):
     """Before the kernels are loaded and after, in small requests and large; an empty key is one."""
-    warm()
-    monkeypatch.setattr(validation, "is_warm", lambda: is_warm)
+    load_kernels()
+    monkeypatch.setattr(validation, "kernels_ready", lambda: kernels_ready)
     keyed = [Record(n, 1, b"", b"v") for n in range(count)]
     keyless = [*keyed[:-1], Record(count - 1, 1, None, b"v")]
-    async with KafkaDesks(tmp_path) as desks:
-        topic = await desks.create("latest", cleanup_policy="compact")
+    async with KafkaServices(tmp_path) as services:
+        topic = await services.create("latest", cleanup_policy="compact")
         partition = topic.partition(0)
-        appended = await append(desks, partition, encode_batch(keyed, codec=codec))
+        appended = await append(services, partition, encode_batch(keyed, codec=codec))
         assert appended.last_offset == count - 1
         with pytest.raises(InvalidRecord, match="latest is compacted"):
-            await append(desks, partition, encode_batch(keyless, codec=codec))
+            await append(services, partition, encode_batch(keyless, codec=codec))
         assert partition.next_offset == count
 
 
 @pytest.mark.parametrize("name", ["garbage", "gzip of one record too few", "key length of -2"])
 async def test_staged_batches_are_checked_the_same(tmp_path, name):
     """What Spark delivers and what an archive restores; there the broker's clock may stand."""
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t")).partition(0)
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t")).partition(0)
         by_broker = encode_batch(
             sample_records(2), codec=Codec.LZ4, timestamp_type=TimestampType.APPEND
         )
         staged = encode_batch(sample_records(3, start=7)) + by_broker
-        assert len(desks.produce_desk.check(partition, staged, 1 << 20)) == 2
+        assert len(services.produce_service.check(partition, staged, 1 << 20)) == 2
         for bad in (staged + UNREADABLE[name], UNREADABLE[name] + staged):
             with pytest.raises(InvalidRecord):
-                desks.produce_desk.check(partition, bad, 1 << 20)
+                services.produce_service.check(partition, bad, 1 << 20)
 
 
 async def test_a_staged_batch_that_inflates_past_the_limit_is_refused(tmp_path, monkeypatch):
     """It is not passed over unread; one just below is read."""
-    monkeypatch.setattr(checks, "INFLATED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(batch_checks, "INFLATED_BYTES_MAX", 1 << 20)
     fits, bomb = (
         encode_batch([Record(0, NOW_MS, None, bytes(size))], codec=Codec.ZSTD)
         for size in (1_000_000, 1_100_000)
     )
-    async with KafkaDesks(tmp_path) as desks:
-        partition = (await desks.create("t")).partition(0)
-        assert len(desks.produce_desk.check(partition, fits, 1 << 20)) == 1
+    async with KafkaServices(tmp_path) as services:
+        partition = (await services.create("t")).partition(0)
+        assert len(services.produce_service.check(partition, fits, 1 << 20)) == 1
         with pytest.raises(BatchTooLarge, match="inflate past 1048576 bytes"):
-            desks.produce_desk.check(partition, fits + bomb, 1 << 20)
+            services.produce_service.check(partition, fits + bomb, 1 << 20)

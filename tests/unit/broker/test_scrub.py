@@ -10,7 +10,7 @@ from cordwood.broker.scrub import Scrubber
 from cordwood.clock import ManualClock
 from cordwood.config import DAY_MS, BrokerConfig, changed
 from cordwood.errors import DamagedRecords, RequestError
-from cordwood.log.registry import Condition
+from cordwood.log.health.registry import Condition
 from cordwood.model import TopicPartition
 from support.stores import TP, append, append_sealed, open_store
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
 from cordwood.testing import Broker
 
@@ -32,16 +32,18 @@ def together(broker: Broker, *works):
 
 def test_a_mistake_while_topics_are_made_is_told_to_everybody_who_waits(broker, monkeypatch):
     """Each gets the error; the next topic is made as ever."""
-    desk, store = broker.service.broker.topics, broker.service.broker.store
+    service, store = broker.service.broker.topics, broker.service.broker.store
 
     def mistake(_):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "create_topics", mistake)
-        found = together(broker, lambda: desk.create("a", 1, {}), lambda: desk.create("b", 1, {}))
+        found = together(
+            broker, lambda: service.create("a", 1, {}), lambda: service.create("b", 1, {})
+        )
     assert [type(each) for each in found] == [ZeroDivisionError] * 2
-    (made,) = together(broker, lambda: desk.create("a", 1, {}))
+    (made,) = together(broker, lambda: service.create("a", 1, {}))
     assert made.name == "a"
 
 

@@ -7,12 +7,12 @@ import hashlib
 import pytest
 
 from cordwood.batch.header import crc32c
-from cordwood.broker.gate import Gate
-from cordwood.broker.staged import Room
+from cordwood.broker.jobs.delivery import DeliveryService
+from cordwood.broker.jobs.staged_parts import ReadBuffers
 from cordwood.client.http import HttpClient
 from cordwood.decide.delivery import Part
 from cordwood.errors import QuarantinedDelivery, RequestError, UnknownJob
-from cordwood.log.staging import StagingArea
+from cordwood.log.staging.area import StagingArea
 from cordwood.testing import Broker
 from support.deliveries import a_delivery, deliver, ensure, stage, words
 from support.forgery import forged_batch
@@ -47,19 +47,19 @@ def test_a_file_forged_between_the_check_and_the_append_is_not_appended(broker, 
 
     Once the file is again what was accepted, the delivery is finished.
     """
-    write_down, good = Gate._write_down, []
+    write_down, good = DeliveryService._write_down, []
 
     def forge_then_write_down(*arguments):
         good.append(forge(staged_file(broker)))
         return write_down(*arguments)
 
-    monkeypatch.setattr(Gate, "_write_down", forge_then_write_down)
+    monkeypatch.setattr(DeliveryService, "_write_down", forge_then_write_down)
     with pytest.raises(UnknownJob, match="x changed after it was staged"):
         deliver(broker, a_delivery(parts=PARTS))
     assert words(broker, "a") == []
-    assert "changed" in broker.service.broker.gate.quarantined["q"]
+    assert "changed" in broker.service.broker.deliveries.quarantined["q"]
     staged_file(broker).write_bytes(good[0])
-    broker.run(broker.service.broker.gate.retry_quarantined)
+    broker.run(broker.service.broker.deliveries.retry_quarantined)
     assert words(broker, "a") == [WORD]
 
 
@@ -70,13 +70,13 @@ def test_a_file_forged_while_the_broker_is_down_is_not_appended(broker, monkeypa
         raise UnknownJob("the broker stops here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Gate, "_finish", stop)
+        patch.setattr(DeliveryService, "_finish", stop)
         with pytest.raises(UnknownJob):
             deliver(broker, a_delivery(parts=PARTS))
     forge(staged_file(broker))
     broker.restart()
     assert words(broker, "a") == []
-    assert "changed" in broker.service.broker.gate.quarantined["q"]
+    assert "changed" in broker.service.broker.deliveries.quarantined["q"]
 
 
 def test_a_file_forged_before_the_request_is_refused_over_http(broker):
@@ -87,7 +87,7 @@ def test_a_file_forged_before_the_request_is_refused_over_http(broker):
     said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(UnknownJob, match="x changed after it was staged"):
         HttpClient(broker.http).post("/api/deliveries", said)
-    assert (words(broker, "a"), broker.service.broker.gate.describe()) == ([], {})
+    assert (words(broker, "a"), broker.service.broker.deliveries.describe()) == ([], {})
     staged_file(broker).write_bytes(good)
     assert HttpClient(broker.http).post("/api/deliveries", said) == {"delivered": True}
     assert words(broker, "a") == [WORD]
@@ -105,13 +105,13 @@ def test_a_part_without_a_hash_is_refused(broker, sha256):
 
 def test_a_delivery_an_earlier_version_accepted_without_a_hash_waits(broker, monkeypatch):
     """It is quarantined and named; staged again, with a hash, it is delivered."""
-    number = broker.service.broker.gate._appender.number
+    number = broker.service.broker.deliveries._appender.number
 
     async def without_hash(*arguments):
         return tuple(part._replace(sha256="") for part in await number(*arguments))
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.service.broker.gate._appender, "number", without_hash)
+        patch.setattr(broker.service.broker.deliveries._appender, "number", without_hash)
         with pytest.raises(UnknownJob):
             deliver(broker, a_delivery(parts=PARTS))
     with pytest.raises(QuarantinedDelivery):
@@ -125,7 +125,7 @@ def test_each_of_several_files_is_held_against_its_own_hash(tmp_path):
     """Parts that are read together are told apart, also when two have changed places."""
     files = {"one": b"first", "two": b"second!"}
     parts = [Part("a", 0, n, sha256=hashlib.sha256(d).hexdigest()) for n, d in files.items()]
-    area, room = StagingArea(tmp_path), Room()
+    area, room = StagingArea(tmp_path), ReadBuffers()
     with area.new_job("job") as job:
         for name, data in files.items():
             job.write(name, [data])

@@ -2,8 +2,8 @@
 
 import json
 
-from cordwood.cli.audit import _show
-from cordwood.cli.output import Format
+from cordwood.cli.commands.audit import _show
+from cordwood.cli.output.tables import Format
 
 REPORT = {
     "ok": False,

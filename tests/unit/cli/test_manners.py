@@ -15,8 +15,8 @@ def python(*words):
 def test_help_of_everyday_commands_loads_no_client():
     """Importing a command is cheap; what it works with comes when it runs."""
     code = (
-        "import sys, cordwood.cli.bench, cordwood.cli.cat, cordwood.cli.consume, "
-        "cordwood.cli.produce\n"
+        "import sys, cordwood.cli.commands.bench, cordwood.cli.commands.cat\n"
+        "import cordwood.cli.commands.consume, cordwood.cli.commands.produce\n"
         "print([m for m in sys.modules if m in {'cordwood.client.kafka', 'numpy', 'rich'}])"
     )
     assert python("-c", code).stdout == "[]\n"

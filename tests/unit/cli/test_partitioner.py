@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from cordwood.cli.produce import _by_partition
+from cordwood.cli.commands.produce import _by_partition
 from cordwood.model import Record
 
 

@@ -10,52 +10,52 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from cordwood.client.storage import DirectoryDepot, open_depot
+from cordwood.client.storage import DirectoryStorage, open_storage
 from cordwood.errors import ConfigError, UnavailableError
-from cordwood.log.bundle import GzipFile
+from cordwood.log.format.bundle import GzipFile
 
 
 @pytest.fixture
-def depot(tmp_path):
-    return DirectoryDepot(str(tmp_path / "place"))
+def storage(tmp_path):
+    return DirectoryStorage(str(tmp_path / "place"))
 
 
-def test_a_file_is_there_whole_or_not_at_all(depot, tmp_path):
+def test_a_file_is_there_whole_or_not_at_all(storage, tmp_path):
     """A writer that dies leaves nothing under the name, and what was there stays."""
-    depot.put("a/b", io.BytesIO(b"old"))
+    storage.put("a/b", io.BytesIO(b"old"))
 
     class Dies(io.BytesIO):
         def read(self, *_):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        depot.put("a/b", Dies())
-    with depot.open("a/b") as file:
+        storage.put("a/b", Dies())
+    with storage.open("a/b") as file:
         assert file.read() == b"old"
-    assert depot.names() == ["a/b"]
+    assert storage.names() == ["a/b"]
 
 
-def test_files_move_and_are_listed_by_prefix(depot):
+def test_files_move_and_are_listed_by_prefix(storage):
     """In order, unfinished ones and locks left out."""
     for name in ("t/2", "t/1", "u/1"):
-        depot.put(name, io.BytesIO(name.encode()))
-    depot.move("t/2", "t/incoming/2")
-    assert depot.names("t") == ["t/1", "t/incoming/2"]
-    assert (depot.size("t/2"), depot.size("t/1")) == (None, 3)
+        storage.put(name, io.BytesIO(name.encode()))
+    storage.move("t/2", "t/incoming/2")
+    assert storage.names("t") == ["t/1", "t/incoming/2"]
+    assert (storage.size("t/2"), storage.size("t/1")) == (None, 3)
     with pytest.raises(FileNotFoundError):
-        depot.open("t/2")
+        storage.open("t/2")
     for _ in range(2):
-        depot.remove("t/1")
-    assert depot.names("t") == ["t/incoming/2"]
+        storage.remove("t/1")
+    assert storage.names("t") == ["t/incoming/2"]
 
 
-def test_one_run_at_a_time(depot):
+def test_one_run_at_a_time(storage):
     """The second is told, at once."""
-    with depot.held("t/manifest.jsonl"):
-        with pytest.raises(UnavailableError, match="another run"), depot.held("t/manifest.jsonl"):
+    with storage.held("t/manifest.jsonl"):
+        with pytest.raises(UnavailableError, match="another run"), storage.held("t/manifest.jsonl"):
             pass
-        assert depot.names() == []
-    with depot.held("t/manifest.jsonl"):
+        assert storage.names() == []
+    with storage.held("t/manifest.jsonl"):
         pass
 
 
@@ -65,24 +65,24 @@ def test_an_object_store_without_its_library_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError, match="cordwood\\[s3\\]"):
-        open_depot("s3://bucket/archive")
+        open_storage("s3://bucket/archive")
 
 
 def test_an_object_store_does_what_a_directory_does(tmp_path):
     """Where obstore is installed; a local URL stands for a bucket."""
     pytest.importorskip("obstore")
-    depot = open_depot(f"file://{tmp_path}/bucket")
-    depot.put("t/incoming/1", io.BytesIO(b"bundle"))
-    depot.move("t/incoming/1", "t/1")
-    assert depot.names("t") == ["t/1"]
-    with depot.open("t/1") as file:
+    storage = open_storage(f"file://{tmp_path}/bucket")
+    storage.put("t/incoming/1", io.BytesIO(b"bundle"))
+    storage.move("t/incoming/1", "t/1")
+    assert storage.names("t") == ["t/1"]
+    with storage.open("t/1") as file:
         assert file.read() == b"bundle"
     for _ in range(2):
-        depot.remove("t/1")
-    assert depot.names("t") == []
-    assert depot.size("t/2") is None
+        storage.remove("t/1")
+    assert storage.names("t") == []
+    assert storage.size("t/2") is None
     with pytest.raises(FileNotFoundError):
-        depot.open("t/2")
+        storage.open("t/2")
 
 
 class NoBucket(BaseHTTPRequestHandler):
@@ -116,7 +116,7 @@ def no_bucket(monkeypatch):
             "REGION": "here",
         }.items():
             monkeypatch.setenv(f"AWS_{name}", value)
-        yield open_depot("s3://nowhere/archive")
+        yield open_storage("s3://nowhere/archive")
         server.shutdown()
         serving.join()
 
@@ -134,13 +134,13 @@ def test_a_store_that_refuses_is_one_sentence(no_bucket):
 def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
     """In pieces of any size, and into a buffer: gzip asks for that."""
     pytest.importorskip("obstore")
-    depot = open_depot(f"file://{tmp_path}/bucket")
+    storage = open_storage(f"file://{tmp_path}/bucket")
     text = bytes(range(256)) * 10_000
     with io.BytesIO() as packed:
         with gzip.GzipFile(fileobj=packed, mode="wb") as out:
             out.write(text)
-        depot.put("t/1", io.BytesIO(packed.getvalue()))
-    with depot.open("t/1") as file, GzipFile(fileobj=file) as inside:
+        storage.put("t/1", io.BytesIO(packed.getvalue()))
+    with storage.open("t/1") as file, GzipFile(fileobj=file) as inside:
         assert inside.read(1000) + inside.read() == text
 
 
@@ -149,28 +149,28 @@ def test_a_size_is_what_was_written(form, tmp_path):
     """Of a directory's file and of an object; a name without a file has none."""
     if "://" in form:
         pytest.importorskip("obstore")
-    place = open_depot(form.format(tmp_path / "place"))
+    place = open_storage(form.format(tmp_path / "place"))
     place.put("t/1", io.BytesIO(b"12345"))
     assert (place.size("t/1"), place.size("t/2")) == (5, None)
 
 
-def test_leftovers_of_dead_runs_are_swept_and_nothing_else(depot, tmp_path):
+def test_leftovers_of_dead_runs_are_swept_and_nothing_else(storage, tmp_path):
     """Half-written files and empty directories too; not what is kept, nor what lies elsewhere."""
     for name in ("t/incoming/0/a", "t/incoming/0/b", "t/incoming/1/c", "t/0/a"):
-        depot.put(name, io.BytesIO(b"x"))
+        storage.put(name, io.BytesIO(b"x"))
     (tmp_path / "place" / "t" / "incoming" / "1" / "d.12345678.part").write_bytes(b"half")
-    depot.sweep("t/incoming", {"t/incoming/0/b"}.__contains__)
+    storage.sweep("t/incoming", {"t/incoming/0/b"}.__contains__)
     left = {str(path.relative_to(tmp_path / "place")) for path in tmp_path.rglob("*")}
     assert left - {"."} >= {"t/incoming/0/b", "t/0/a"}
     assert not left & {"t/incoming/0/a", "t/incoming/1", "t/incoming/1/c"}
-    depot.sweep("t/incoming", lambda _: False)
-    assert depot.names() == ["t/0/a"]
+    storage.sweep("t/incoming", lambda _: False)
+    assert storage.names() == ["t/0/a"]
 
 
 def test_a_store_without_a_lock_keeps_what_another_run_may_be_writing(tmp_path):
     """Only what is a day old was left by a dead one."""
     pytest.importorskip("obstore")
-    store = open_depot(f"file://{tmp_path}/bucket")
+    store = open_storage(f"file://{tmp_path}/bucket")
     for name in ("t/incoming/old", "t/incoming/new", "t/incoming/kept"):
         store.put(name, io.BytesIO(b"x"))
     for name in ("old", "kept"):
@@ -179,33 +179,33 @@ def test_a_store_without_a_lock_keeps_what_another_run_may_be_writing(tmp_path):
     assert store.names("t") == ["t/incoming/kept", "t/incoming/new"]
 
 
-def test_two_writers_of_one_name_do_not_mix(depot):
+def test_two_writers_of_one_name_do_not_mix(storage):
     """A task that runs twice at once: each file is one of theirs, whole."""
 
     class Slow(io.BytesIO):
         def read(self, *size):
-            depot.put("t/1", io.BytesIO(b"second"))
+            storage.put("t/1", io.BytesIO(b"second"))
             return super().read(*size)
 
-    depot.put("t/1", Slow(b"the first, which is longer"))
-    with depot.open("t/1") as file:
+    storage.put("t/1", Slow(b"the first, which is longer"))
+    with storage.open("t/1") as file:
         assert file.read() == b"the first, which is longer"
-    assert depot.names() == ["t/1"]
+    assert storage.names() == ["t/1"]
 
 
-def test_what_is_no_file_is_not_opened(depot, tmp_path):
+def test_what_is_no_file_is_not_opened(storage, tmp_path):
     """A pipe would be waited for, for ever."""
-    depot.put("t/1", io.BytesIO(b"x"))
+    storage.put("t/1", io.BytesIO(b"x"))
     os.mkfifo(tmp_path / "place" / "t" / "2")
     with pytest.raises(FileNotFoundError):
-        depot.open("t/2")
+        storage.open("t/2")
 
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:1/x", "ftp://host/x", "memory:///x"])
 def test_a_url_that_is_no_object_store_is_refused(place):
     """A broker is told places by others: it must not be made to call anybody."""
     with pytest.raises(ConfigError, match="s3"):
-        open_depot(place)
+        open_storage(place)
 
 
 def test_an_archive_is_never_readable_by_everybody(tmp_path):
@@ -216,9 +216,9 @@ def test_an_archive_is_never_readable_by_everybody(tmp_path):
             place = tmp_path / f"{mode:o}"
             place.mkdir()
             place.chmod(mode)
-            depot = DirectoryDepot(str(place))
-            depot.put("t/0/bundle", io.BytesIO(b"records"))
-            with depot.held("t"):
+            storage = DirectoryStorage(str(place))
+            storage.put("t/0/bundle", io.BytesIO(b"records"))
+            with storage.held("t"):
                 found = list(place.rglob("*"))
             assert {p.stat().st_mode & 0o7777 for p in found if p.is_file()} == {expected[0]}
             assert {p.stat().st_mode & 0o7777 for p in found if p.is_dir()} == {expected[1]}

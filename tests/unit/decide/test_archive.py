@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cordwood.decide.archive import (
+    BatchSpan,
     Entry,
     Problem,
-    Run,
     Sealed,
     Span,
     TransactionEnd,
@@ -91,13 +91,13 @@ def test_through_stops_in_the_middle_of_a_segment():
 
 def test_a_batch_is_divided_where_a_bundle_is_full():
     """A thousand records of one batch make four bundles of 250."""
-    cut = plan_bundles([Run(0, 1000, 1000, 1)], Span(0, 1000), records_max=250)
+    cut = plan_bundles([BatchSpan(0, 1000, 1000, 1)], Span(0, 1000), records_max=250)
     assert cut == [Span(0, 250), Span(250, 500), Span(500, 750), Span(750, 1000)]
 
 
 def test_bundles_count_from_where_the_due_part_begins():
     """Also when that is inside a batch."""
-    runs = [Run(0, 100, 100, 1), Run(100, 200, 100, 1)]
+    runs = [BatchSpan(0, 100, 100, 1), BatchSpan(100, 200, 100, 1)]
     assert plan_bundles(runs, Span(50, 190), records_max=60) == [
         Span(50, 110),
         Span(110, 170),
@@ -107,13 +107,18 @@ def test_bundles_count_from_where_the_due_part_begins():
 
 def test_a_thinned_batch_stays_whole():
     """Compaction left 3 of 100 offsets: cutting by records would need to know which."""
-    runs = [Run(0, 100, 3, 1), Run(100, 200, 3, 1)]
+    runs = [BatchSpan(0, 100, 3, 1), BatchSpan(100, 200, 3, 1)]
     assert plan_bundles(runs, Span(0, 200), records_max=4) == [Span(0, 100), Span(100, 200)]
 
 
 def test_bundles_by_bytes_take_one_batch_at_least():
     """A batch larger than the limit is a bundle of its own."""
-    runs = [Run(0, 10, 10, 500), Run(10, 20, 10, 40), Run(20, 30, 10, 40), Run(30, 40, 10, 40)]
+    runs = [
+        BatchSpan(0, 10, 10, 500),
+        BatchSpan(10, 20, 10, 40),
+        BatchSpan(20, 30, 10, 40),
+        BatchSpan(30, 40, 10, 40),
+    ]
     assert plan_bundles(runs, Span(0, 40), bytes_max=100) == [
         Span(0, 10),
         Span(10, 30),

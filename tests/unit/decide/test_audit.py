@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.decide.audit import Piece, Window, audit_partition, is_whole
+from cordwood.decide.audit import AuditWindow, RangeAudit, audit_partition, is_whole
 
 
 def a_piece(start, end, **facts):
@@ -13,7 +13,7 @@ def a_piece(start, end, **facts):
         "holes": 0,
         "repeats": 0,
     }
-    return Piece(start=start, end=end, **(said | facts))
+    return RangeAudit(start=start, end=end, **(said | facts))
 
 
 def audit(*pieces, bounds=(0, 20), compacted=False, renumbered=0):
@@ -21,8 +21,8 @@ def audit(*pieces, bounds=(0, 20), compacted=False, renumbered=0):
 
 
 def a_window(**facts):
-    said = dict.fromkeys(Window._fields, 0) | {"window": "2026-11-15"} | facts
-    return Window(**said)
+    said = dict.fromkeys(AuditWindow._fields, 0) | {"window": "2026-11-15"} | facts
+    return AuditWindow(**said)
 
 
 def test_pieces_that_follow_each_other_are_sound():

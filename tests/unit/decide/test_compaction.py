@@ -8,10 +8,10 @@ import pytest
 
 from cordwood.config import KEEP_ALL, MINUTE_MS, TopicConfig, changed
 from cordwood.decide.compaction import (
+    BatchAction,
     Candidate,
     CleanerState,
     CompactionFacts,
-    Fate,
     Horizon,
     Rule,
     Wait,
@@ -374,11 +374,11 @@ def test_without_registered_readers_nobody_is_waited_for():
 @pytest.mark.parametrize(
     ("kept", "needed", "has", "wants", "fate"),
     [
-        (0, False, False, False, Fate.DROP),
-        (0, True, True, False, Fate.EMPTY),
-        (2, False, False, False, Fate.KEEP),
-        (2, False, False, True, Fate.HORIZON),
-        (2, False, True, True, Fate.KEEP),
+        (0, False, False, False, BatchAction.DROP),
+        (0, True, True, False, BatchAction.EMPTY),
+        (2, False, False, False, BatchAction.KEEP),
+        (2, False, False, True, BatchAction.HORIZON),
+        (2, False, True, True, BatchAction.KEEP),
     ],
 )
 def test_what_becomes_of_a_batch(kept, needed, has, wants, fate):

@@ -10,7 +10,7 @@ from cordwood.config import KEEP_ALL, TopicConfig
 from cordwood.decide.retention import (
     Drop,
     Hold,
-    Keeper,
+    Holder,
     Reason,
     RouteProgress,
     effective_positions,
@@ -87,8 +87,8 @@ def test_consume_drops_what_every_registered_reader_has_passed(policy):
     verdict = plan(stack, a_config(policy), {"slow": 10, "fast": 30})
     assert reasons(verdict) == [(0, Reason.CONSUMED)]
     assert verdict.holds == (
-        Hold(stack[1], Reason.CONSUMED, Keeper.READERS, ("slow",)),
-        Hold(stack[2], Reason.CONSUMED, Keeper.READERS, ("slow",)),
+        Hold(stack[1], Reason.CONSUMED, Holder.READERS, ("slow",)),
+        Hold(stack[2], Reason.CONSUMED, Holder.READERS, ("slow",)),
     )
 
 
@@ -96,7 +96,7 @@ def test_consume_keeps_all_when_nobody_is_registered():
     """Nobody has passed anything; the plan says that this is why."""
     verdict = plan(a_stack(0), a_config("consume"))
     assert verdict.drops == ()
-    assert verdict.holds[0].keeper is Keeper.NO_READER
+    assert verdict.holds[0].keeper is Holder.NO_READER
 
 
 def test_consume_delete_needs_both():
@@ -105,7 +105,7 @@ def test_consume_delete_needs_both():
     stack = a_stack(2000, 2000, 500)
     verdict = plan(stack, config, {"r": 30, "s": 15})
     assert reasons(verdict) == [(0, Reason.AGE)]
-    assert verdict.holds == (Hold(stack[1], Reason.AGE, Keeper.READERS, ("s",)),)
+    assert verdict.holds == (Hold(stack[1], Reason.AGE, Holder.READERS, ("s",)),)
     assert reasons(plan(stack, config, {"r": 30})) == [(0, Reason.AGE), (10, Reason.AGE)]
 
 
@@ -136,7 +136,7 @@ def test_an_unarchived_segment_is_held():
     stack = a_stack(2000, 2000)
     verdict = plan(stack, a_config(retention_ms=1000), archived_end=10)
     assert reasons(verdict) == [(0, Reason.AGE)]
-    assert verdict.holds[0] == Hold(stack[1], Reason.AGE, Keeper.ARCHIVE)
+    assert verdict.holds[0] == Hold(stack[1], Reason.AGE, Holder.ARCHIVE)
 
 
 def test_the_hard_cap_names_the_archive_when_it_loses():
@@ -173,7 +173,7 @@ def test_an_expired_active_segment_waits_for_its_readers():
     active = an_active([], age_ms=5000)
     verdict = plan([], config, {"r": 9}, active=active)
     assert not verdict.roll_active
-    assert verdict.holds == (Hold(active, Reason.AGE, Keeper.READERS, ("r",)),)
+    assert verdict.holds == (Hold(active, Reason.AGE, Holder.READERS, ("r",)),)
     assert plan([], config, {"r": 10}, active=active).roll_active
 
 

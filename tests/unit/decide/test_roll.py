@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cordwood.config import KEEP_ALL, TopicConfig
-from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, RollReason, plan_roll, plan_room
+from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, RollReason, plan_capacity, plan_roll
 from support.stacks import NOW_MS, a_segment
 
 CONFIG = TopicConfig(segment_bytes=1000, segment_ms=60_000, segment_entries=50)
@@ -85,7 +85,7 @@ def test_a_segment_is_cut_before_its_index_overflows():
 def test_the_room_left_is_what_can_come_without_a_cut(size_bytes, end):
     """One more byte or record than there is room for, and there is a reason to cut."""
     active = a_segment(end=end, size_bytes=size_bytes)
-    room = plan_room(active, CONFIG)
+    room = plan_capacity(active, CONFIG)
     for extra_bytes in (-1, 0, 1):
         for extra in (-1, 0, 1):
             incoming, records = room.size_bytes + extra_bytes, room.records + extra
@@ -98,9 +98,9 @@ def test_the_room_left_heeds_what_an_index_can_express():
     """Offsets past the base, not records: compaction may have taken those."""
     endless = replace(CONFIG, segment_bytes=KEEP_ALL, segment_entries=KEEP_ALL)
     active = a_segment(end=OFFSETS_PER_SEGMENT_MAX - 3)
-    assert plan_room(active, endless).records == 3
+    assert plan_capacity(active, endless).records == 3
 
 
 def test_an_empty_segment_promises_no_room():
     """Its first append fits, however large; what fits beside it is asked after that."""
-    assert plan_room(a_segment(end=0, size_bytes=0), CONFIG) == (0, 0)
+    assert plan_capacity(a_segment(end=0, size_bytes=0), CONFIG) == (0, 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, DiskFull
-from cordwood.log.tail import GROUP_BYTES_MAX, Alone
+from cordwood.log.write.tail import GROUP_BYTES_MAX, UnqueuedBatches
 from support.crash import FullDisk, QuickFiles
 from support.logs import a_batch, headers_of, open_partition, values_of
 
@@ -27,7 +27,7 @@ class CountedFiles(QuickFiles):
 def alone(*values, **fields):
     """One append, as the writer hands it over."""
     data = a_batch(*values, **fields)
-    return Alone(data, headers_of(data), strict=True)
+    return UnqueuedBatches(data, headers_of(data), strict=True)
 
 
 def numbered(value, producer_id, sequence):

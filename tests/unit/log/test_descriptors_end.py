@@ -4,7 +4,7 @@ import gc
 import os
 from pathlib import Path
 
-from cordwood.log.descriptors import Descriptors
+from cordwood.log.files.file_cache import FileCache
 
 
 def open_paths():
@@ -17,7 +17,7 @@ def test_descriptors_nobody_closes_are_given_back_when_they_go(tmp_path):
     """A partition that is dropped without ``close`` leaves no open file behind."""
     path = tmp_path / "a"
     path.touch()
-    descriptors = Descriptors()
+    descriptors = FileCache()
     with descriptors.lease("a", lambda: os.open(path, os.O_RDONLY)):
         pass
     assert str(path) in open_paths()

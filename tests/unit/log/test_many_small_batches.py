@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.batch.warmth import warm
+from cordwood.batch.kernels.loader import load_kernels
 from cordwood.errors import CorruptionError
-from cordwood.log import segment
+from cordwood.log.read import segment
 from support.logs import append, open_partition
 
 BATCHES = 600
@@ -14,7 +14,7 @@ BATCHES = 600
 
 @pytest.fixture
 def partition(tmp_path, monkeypatch):
-    monkeypatch.setattr(segment, "warm_soon", warm)
+    monkeypatch.setattr(segment, "load_kernels_soon", load_kernels)
     opened = open_partition(tmp_path)
     for number in range(BATCHES):
         append(opened, *(b"%d" % number for _ in range(1 + number % 3)), publish=False)
@@ -33,11 +33,11 @@ def either_way(monkeypatch, read):
         asked.append(by_kernel(self, *arguments))
         return asked[-1]
 
-    warm()
+    load_kernels()
     monkeypatch.setattr(segment.Segment, "_whole_by_kernel", noted)
     first = read()
     assert asked
-    monkeypatch.setattr(segment, "is_warm", lambda: False)
+    monkeypatch.setattr(segment, "kernels_ready", lambda: False)
     return first, read()
 
 

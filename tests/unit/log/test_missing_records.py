@@ -16,13 +16,13 @@ from cordwood.errors import (
     PartitionOffline,
     UnavailableError,
 )
-from cordwood.log.commit import Append
-from cordwood.log.facts import Facts
-from cordwood.log.layout import SEGMENT_FACTS
-from cordwood.log.missing import missing_files, remedy
-from cordwood.log.partition import Appended
-from cordwood.log.writer import Writer
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.log.format.layout import SEGMENT_FACTS
+from cordwood.log.format.segment_stats import SegmentStats
+from cordwood.log.recovery.missing import missing_files, remedy
+from cordwood.log.write.commit import Append
+from cordwood.log.write.partition import Appended
+from cordwood.log.write.writer import Writer
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import Record
 from support.stores import TP, append, append_sealed, open_store, values_in
 
@@ -254,7 +254,7 @@ def test_a_partition_that_serves_has_no_loss_to_accept(store):
 def test_a_file_before_all_others_may_have_been_dropped():
     """One behind them may not, nor may all be gone; one that held nothing is not missed."""
     lines = {
-        base: Facts.blank(base, 0)._replace(end_offset=base + 10, size_bytes=size)
+        base: SegmentStats.blank(base, 0)._replace(end_offset=base + 10, size_bytes=size)
         for base, size in {0: 5, 10: 5, 20: 5, 30: 0}.items()
     }
     assert [line.base_offset for line in missing_files(lines, {10}, 0)] == [20]

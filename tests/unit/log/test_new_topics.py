@@ -15,11 +15,11 @@ from cordwood.errors import (
     PartitionOffline,
     TopicExists,
 )
-from cordwood.log.files import Files
-from cordwood.log.layout import parse_metadata
-from cordwood.log.registry import Condition
-from cordwood.log.topics import LiveTopic, NewTopic
-from cordwood.meta.keys import Topic
+from cordwood.log.files.disk import Files
+from cordwood.log.format.layout import parse_metadata
+from cordwood.log.health.registry import Condition
+from cordwood.log.lifecycle.topics import LiveTopic, NewTopic
+from cordwood.metadata.keys import Topic
 from cordwood.model import TopicPartition
 from support.stores import append, open_store, values_in
 

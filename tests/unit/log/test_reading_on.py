@@ -6,7 +6,7 @@ import pytest
 
 from cordwood.decide.roll import RollReason
 from cordwood.errors import CorruptionError
-from cordwood.log.view import SEGMENTS_PER_READ_MAX
+from cordwood.log.read.snapshot import SEGMENTS_PER_READ_MAX
 from support.logs import (
     an_empty_batch,
     append,
@@ -112,13 +112,13 @@ def test_what_a_read_would_wait_for_includes_the_next_segments(disk_path, monkey
     seal(partition, b"c")
     following = partition.read(0, 1).next_offset
     assert partition.is_resident(following, 1 << 20)
-    second = partition._window.segments[1]
+    second = partition._read_state.segments[1]
     asked = []
 
     def cold(segment, *arguments):
         asked.append(segment.base_offset)
         return None if segment is second else 70
 
-    monkeypatch.setattr("cordwood.log.segment.Segment.resident_bytes", cold)
+    monkeypatch.setattr("cordwood.log.read.segment.Segment.resident_bytes", cold)
     assert not partition.is_resident(following, 1 << 20)
     assert asked == [0, 2]

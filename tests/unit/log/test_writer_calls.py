@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cordwood.log.writer import Writer
+from cordwood.log.write.writer import Writer
 
 
 def test_cancelled_call_does_not_end_the_writer():

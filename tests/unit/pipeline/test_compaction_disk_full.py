@@ -9,15 +9,15 @@ from contextlib import contextmanager
 import pytest
 
 from cordwood.errors import CordwoodError
-from cordwood.pipeline import cleaner
-from cordwood.pipeline.tasks import outcome as outcome_of
-from support.compaction import Yard
+from cordwood.pipeline.compact import compaction_pass
+from cordwood.pipeline.runtime.tasks import outcome as outcome_of
+from support.compaction import CompactionHarness
 
 STAGES = {"digest": 0, "survivors": 1, "rewrite": 2}
 
 
 @contextmanager
-def no_room():
+def no_capacity():
     """Every write to a file fails, really, as if the disk had no room."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -27,22 +27,22 @@ def no_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def a_yard(tmp_path):
-    yard = Yard(tmp_path / "data")
+def a_harness(tmp_path):
+    harness = CompactionHarness(tmp_path / "data")
     for number in range(60):
-        yard.append(*((b"k%d" % key, b"%d" % number) for key in range(50)))
-    yard.cut()
-    return yard
+        harness.append(*((b"k%d" % key, b"%d" % number) for key in range(50)))
+    harness.cut()
+    return harness
 
 
-def left_behind(yard):
+def left_behind(harness):
     """Whatever a pass wrote that is neither the log nor what the next pass may use."""
-    found = [*(yard.data / "staging").rglob("*"), *(yard.data / "cleaner").rglob("*.*")]
+    found = [*(harness.data / "staging").rglob("*"), *(harness.data / "cleaner").rglob("*.*")]
     return [path for path in found if not path.name.endswith(".keys")]
 
 
-def contents(yard):
-    return [(r.offset, r.key, r.value) for batch in yard.batches() for r in batch.records]
+def contents(harness):
+    return [(r.offset, r.key, r.value) for batch in harness.batches() for r in batch.records]
 
 
 def newest(records):
@@ -52,24 +52,24 @@ def newest(records):
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
     """What the tasks of that stage cannot write is said; the log stays, and is compacted later."""
-    with a_yard(tmp_path) as yard:
-        before = contents(yard)
+    with a_harness(tmp_path) as harness:
+        before = contents(harness)
         stages = []
 
         def run(function, items, /):
             stages.append(function)
             if len(stages) != stage + 1:
                 return [function(item) for item in items]
-            with no_room():
+            with no_capacity():
                 answers = [outcome_of(function, item) for item in items]
             raise next(each for each in answers if isinstance(each, CordwoodError))
 
-        (outcome,) = yard.compact(run=run)
+        (outcome,) = harness.compact(run=run)
         assert outcome.error == "File too large; mend that and run this again"
-        assert (left_behind(yard), contents(yard)) == ([], before)
+        assert (left_behind(harness), contents(harness)) == ([], before)
 
-        assert yard.compact_well().records_after == 50
-        assert newest(contents(yard)) == newest(before)
+        assert harness.compact_well().records_after == 50
+        assert newest(contents(harness)) == newest(before)
 
 
 def test_a_disk_full_when_the_job_itself_writes_is_told_to_the_broker_too(tmp_path, monkeypatch):
@@ -78,12 +78,12 @@ def test_a_disk_full_when_the_job_itself_writes_is_told_to_the_broker_too(tmp_pa
     def full(_manifest):
         raise OSError(errno.ENOSPC, "No space left on device", "/disk/manifest.json")
 
-    with a_yard(tmp_path) as yard:
-        before = contents(yard)
+    with a_harness(tmp_path) as harness:
+        before = contents(harness)
         with monkeypatch.context() as broken:
-            broken.setattr(cleaner, "encode_manifest", full)
-            (outcome,) = yard.compact()
+            broken.setattr(compaction_pass, "encode_manifest", full)
+            (outcome,) = harness.compact()
         assert outcome.error.startswith("/disk/manifest.json: No space left on device")
-        assert yard.posts[-1]["action"] == "fail"
-        assert (left_behind(yard), contents(yard)) == ([], before)
-        assert yard.compact_well().records_after == 50
+        assert harness.posts[-1]["action"] == "fail"
+        assert (left_behind(harness), contents(harness)) == ([], before)
+        assert harness.compact_well().records_after == 50

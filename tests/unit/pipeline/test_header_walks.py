@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cordwood.batch.records import encode_batch, encode_marker
-from cordwood.decide.archive import Run, Span, planned_records
-from cordwood.decide.audit import Piece, audit_partition
+from cordwood.decide.archive import BatchSpan, Span, planned_records
+from cordwood.decide.audit import RangeAudit, audit_partition
 from cordwood.model import TopicPartition
-from cordwood.pipeline.audit import Look, walk_task
-from cordwood.pipeline.header_runs import count_planned, cut_bundles, look_runs, once
-from cordwood.pipeline.offsets import Range
-from cordwood.pipeline.options import parse_options
+from cordwood.pipeline.archive.header_runs import count_planned, cut_bundles, look_runs, once
+from cordwood.pipeline.audit.job import AuditTask, walk_task
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import parse_options
 from support.datadir import HandMade, make_data_directory, records
 
 TP = TopicPartition("t", 0)
@@ -34,12 +34,12 @@ def audited(made, start=0):
     made.publish()
     whole = Range(TP, start, made.end)
     walked = [
-        row for batch in walk_task(Look(0, options(made), whole)) for row in batch.to_pylist()
+        row for batch in walk_task(AuditTask(0, options(made), whole)) for row in batch.to_pylist()
     ]
     *numbered, last = walked
     numbers = [(row["producer"], row["epoch"], row["sequence"]) for row in numbered]
     again = len(numbers) - len(set(numbers))
-    piece = Piece(**last["piece"])
+    piece = RangeAudit(**last["piece"])
     return audit_partition(*TP, (start, made.end), [piece], compacted=False, renumbered=again)
 
 
@@ -82,10 +82,10 @@ def test_bundles_are_cut_by_what_headers_say(made):
     made.publish()
     runs = list(look_runs(options(made), Range(TP, 6, 10)))
     assert [run[:3] for run in runs] == [(5, 9, 4), (9, 10, 1)]
-    assert all(isinstance(run, Run) and run.is_dense for run in runs)
+    assert all(isinstance(run, BatchSpan) and run.is_dense for run in runs)
 
 
-class Counted(Run):
+class Counted(BatchSpan):
     """A run that knows how many of its kind are alive."""
 
     alive = most = 0
@@ -113,7 +113,7 @@ def test_bundles_are_cut_without_holding_the_batches(batches):
 
 def test_a_batch_that_two_ranges_share_is_counted_once():
     """A task finds every batch that holds something of its range."""
-    first, shared = Run(0, 10, 10, 1), Run(10, 20, 10, 1)
+    first, shared = BatchSpan(0, 10, 10, 1), BatchSpan(10, 20, 10, 1)
     other = TopicPartition("t", 1)
     runs = [(TP, first), (TP, shared), (TP, shared), (other, first)]
     assert list(once(runs)) == [(TP, first), (TP, shared), (other, first)]
@@ -121,7 +121,7 @@ def test_a_batch_that_two_ranges_share_is_counted_once():
 
 def test_what_bundles_will_hold_is_counted_in_one_pass():
     """As ``planned_records`` counts each of them; also where one batch is cut into several."""
-    runs = [Run(0, 30, 30, 1), Run(30, 40, 4, 1), Run(45, 50, 5, 1)]
+    runs = [BatchSpan(0, 30, 30, 1), BatchSpan(30, 40, 4, 1), BatchSpan(45, 50, 5, 1)]
     spans = [(TP, Span(0, 10)), (TP, Span(10, 35)), (TP, Span(35, 50)), (TP, Span(60, 70))]
     counts = count_planned(((TP, run) for run in runs), spans)
     assert counts == {(tp, span): planned_records(runs, span) for tp, span in spans}

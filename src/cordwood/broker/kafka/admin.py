@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.configs import described_topic
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import CREATED_AT_ONCE, NODE_ID, TopicDesk
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import CREATED_AT_ONCE, NODE_ID, TopicService
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig, TopicConfig, changed
-from cordwood.decide.codes import Code
 from cordwood.errors import (
     CordwoodError,
     InvalidAssignment,
@@ -25,9 +25,9 @@ from cordwood.errors import (
     PolicyViolation,
     RequestError,
 )
-from cordwood.log.partition import Partition
-from cordwood.log.store import Store
-from cordwood.wire.kafka.messages.topics import (
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
+from cordwood.protocol.kafka.messages.topics import (
     CreatedTopic,
     CreatedTopicConfig,
     CreatePartitionsRequest,
@@ -52,7 +52,7 @@ from cordwood.wire.kafka.messages.topics import (
     LogDirPartition,
     LogDirTopic,
 )
-from cordwood.wire.kafka.primitives import NO_ID
+from cordwood.protocol.kafka.primitives import NO_ID
 
 _DEFAULT: Final = -1  # as a partition count or replication factor: the broker's
 _UP_TO_END: Final = -1  # as an offset: the high watermark
@@ -67,7 +67,7 @@ TURN_CREATIONS: Final = 10  # each checks its settings, and tells all of them
 class KafkaAdmin:
     """The handlers of five APIs."""
 
-    def __init__(self, config: BrokerConfig, store: Store, topics: TopicDesk) -> None:
+    def __init__(self, config: BrokerConfig, store: Store, topics: TopicService) -> None:
         self._config = config
         self._store = store
         self._topics = topics
@@ -76,14 +76,14 @@ class KafkaAdmin:
     # --- create -----------------------------------------------------------------------------
 
     async def create_topics(
-        self, request: CreateTopicsRequest, _version: int, _caller: Caller
+        self, request: CreateTopicsRequest, _version: int, _session: Session
     ) -> CreateTopicsResponse:
         """Create topics, each whole or not at all, or only say whether they could be."""
         if len(request.topics) > CREATED_MAX:
             return CreateTopicsResponse(
-                topics=[_too_many(topic.name) async for topic in Turns().of(request.topics)]
+                topics=[_too_many(topic.name) async for topic in RequestSlices().of(request.topics)]
             )
-        turns = Turns(TURN_CREATIONS)
+        turns = RequestSlices(TURN_CREATIONS)
         counts = await _count_names(request.topics)
         created: list[CreatedTopic] = []
         for start in range(0, len(request.topics), CREATED_AT_ONCE):
@@ -159,13 +159,13 @@ class KafkaAdmin:
     # --- delete -----------------------------------------------------------------------------
 
     async def delete_topics(
-        self, request: DeleteTopicsRequest, version: int, _caller: Caller
+        self, request: DeleteTopicsRequest, version: int, _session: Session
     ) -> DeleteTopicsResponse:
         """Delete topics with their records, cursors and settings."""
         topics: Sequence[DeleteTopic] = request.topics
         if version < _DELETE_BY_ID:
             topics = [DeleteTopic(name) for name in request.topic_names]
-        turns = Turns()
+        turns = RequestSlices()
         every = list(self._topics.all().values())
         names = {topic.id: topic.name async for topic in turns.of(every)}
         return DeleteTopicsResponse(
@@ -189,12 +189,12 @@ class KafkaAdmin:
     # --- grow -------------------------------------------------------------------------------
 
     async def create_partitions(
-        self, request: CreatePartitionsRequest, _version: int, _caller: Caller
+        self, request: CreatePartitionsRequest, _version: int, _session: Session
     ) -> CreatePartitionsResponse:
         """Give topics more partitions, or only say whether they could have them."""
         counts = await _count_names(request.topics)
         results = []
-        async for wanted in Turns().of(request.topics):
+        async for wanted in RequestSlices().of(request.topics):
             try:
                 if counts[wanted.name] > 1:
                     raise RequestError(f"topic {wanted.name} is named twice; name it once")
@@ -224,10 +224,10 @@ class KafkaAdmin:
     # --- trim -------------------------------------------------------------------------------
 
     async def delete_records(
-        self, request: DeleteRecordsRequest, _version: int, _caller: Caller
+        self, request: DeleteRecordsRequest, _version: int, _session: Session
     ) -> DeleteRecordsResponse:
         """Move the starts of logs forward; durable before the reply."""
-        turns = Turns()
+        turns = RequestSlices()
         return DeleteRecordsResponse(
             topics=[
                 DeletedRecordsTopic(
@@ -252,10 +252,10 @@ class KafkaAdmin:
     # --- where they lie ---------------------------------------------------------------------
 
     async def describe_log_dirs(
-        self, request: DescribeLogDirsRequest, _version: int, _caller: Caller
+        self, request: DescribeLogDirsRequest, _version: int, _session: Session
     ) -> DescribeLogDirsResponse:
         """The data directory, what lies in it and how full its disk is."""
-        turns = Turns()
+        turns = RequestSlices()
         asked = {
             topic.name: set(topic.partitions) async for topic in turns.of(request.topics or ())
         }
@@ -287,7 +287,7 @@ def _too_many(name: str) -> CreatedTopic:
 async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str]:
     """How often a request names each topic."""
     counts: Counter[str] = Counter()
-    async for topic in Turns().of(topics):
+    async for topic in RequestSlices().of(topics):
         counts[topic.name] += 1
     return counts
 

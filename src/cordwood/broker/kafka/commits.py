@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Final, TypeVar
 
-from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import TopicDesk
-from cordwood.decide.codes import Code
-from cordwood.decide.groups import Commit, CommitReply, DeleteOffsets, DeleteOffsetsReply
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import TopicService
+from cordwood.codes import Code
+from cordwood.decide.groups import CommitOffsets, CommitReply, DeleteOffsets, DeleteOffsetsReply
 from cordwood.decide.offsets import NO_LEADER_EPOCH, PartitionOffset
-from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import ReaderPartition
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import ReaderPartition
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.messages.commits import (
+from cordwood.protocol.kafka.messages.commits import (
     CommittedPartition,
     CommittedTopic,
     FetchedOffset,
@@ -52,7 +52,7 @@ class KafkaCommits:
         self,
         coordinator: GroupCoordinator,
         catalog: Catalog,
-        topics: TopicDesk,
+        topics: TopicService,
         unstable: Unstable,
     ) -> None:
         """``unstable`` tells which of a group's offsets hang on an open transaction."""
@@ -62,10 +62,10 @@ class KafkaCommits:
         self._unstable = unstable
 
     async def offset_commit(
-        self, request: OffsetCommitRequest, version: int, _caller: Caller
+        self, request: OffsetCommitRequest, version: int, _session: Session
     ) -> OffsetCommitResponse:
         """Move the group's cursors on partitions that exist; durable before the reply."""
-        turns = Turns()
+        turns = RequestSlices()
         named = await offsets_of(request.topics, turns)
         offsets = [
             each async for each in turns.of(named) if has_partition(self._topics, each.partition)
@@ -82,10 +82,10 @@ class KafkaCommits:
     # --- fetch ------------------------------------------------------------------------------
 
     async def offset_fetch(
-        self, request: OffsetFetchRequest, version: int, _caller: Caller
+        self, request: OffsetFetchRequest, version: int, _session: Session
     ) -> OffsetFetchResponse:
         """Where groups are; -1 where nothing was committed."""
-        turns = Turns()
+        turns = RequestSlices()
         stable = request.require_stable
         if version < _BATCHED_FETCH:
             topics = await self._asked(request.group_id, request.topics, turns)
@@ -106,7 +106,12 @@ class KafkaCommits:
         )
 
     async def _fetch(
-        self, group_id: str, topics: Sequence[OffsetFetchTopic], turns: Turns, *, stable: bool
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchTopic],
+        turns: RequestSlices,
+        *,
+        stable: bool,
     ) -> list[FetchedOffsetTopic]:
         found = []
         async for topic in turns.of(topics):
@@ -119,7 +124,7 @@ class KafkaCommits:
         return found
 
     async def _asked(
-        self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: Turns
+        self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: RequestSlices
     ) -> Sequence[OffsetFetchTopic]:
         """The partitions asked for: for all, those where the group has cursors."""
         if topics is not None:
@@ -144,10 +149,10 @@ class KafkaCommits:
     # --- delete -----------------------------------------------------------------------------
 
     async def offset_delete(
-        self, request: OffsetDeleteRequest, _version: int, _caller: Caller
+        self, request: OffsetDeleteRequest, _version: int, _session: Session
     ) -> OffsetDeleteResponse:
         """Forget cursors on topics nobody of the group is subscribed to."""
-        turns = Turns()
+        turns = RequestSlices()
         known = [
             tp
             async for topic in turns.of(request.topics)
@@ -183,8 +188,8 @@ class KafkaCommits:
 
 def _commit(
     request: OffsetCommitRequest, version: int, offsets: Sequence[PartitionOffset], token: Token
-) -> Commit:
-    return Commit(
+) -> CommitOffsets:
+    return CommitOffsets(
         token=token,
         version=version,
         offsets=tuple(offsets),
@@ -204,14 +209,14 @@ def in_steps(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[start : start + STEP_OFFSETS]
 
 
-def has_partition(topics: TopicDesk, partition: TopicPartition) -> bool:
+def has_partition(topics: TopicService, partition: TopicPartition) -> bool:
     """Whether there is such a partition, online or not."""
     topic = topics.all().get(partition.topic)
     return topic is not None and 0 <= partition.partition < topic.partition_count
 
 
 async def offsets_of(
-    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic], turns: Turns
+    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic], turns: RequestSlices
 ) -> list[PartitionOffset]:
     """The offsets a commit names, transactional or not."""
     return [
@@ -229,7 +234,7 @@ async def offsets_of(
 async def committed(
     topics: Sequence[OffsetCommitTopic | TxnOffsetTopic],
     codes: Mapping[TopicPartition, Code],
-    turns: Turns,
+    turns: RequestSlices,
 ) -> list[CommittedTopic]:
     """The reply to a commit; a partition without a code does not exist."""
     unknown = Code.UNKNOWN_TOPIC_OR_PARTITION

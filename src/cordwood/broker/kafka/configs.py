@@ -1,8 +1,8 @@
 """Settings as Kafka's tools see them: the same table as everywhere, with where each value is from.
 
 A topic's settings can be changed, all of a request's or none. A broker's are read at its start;
-asked for them, it also tells where its doors really listen, so that a client of this door can find
-the others.
+asked for them, it also tells where its listeners really listen, so that a client of this listener
+can find the others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import NODE_ID, TopicDesk
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.codes import Code
 from cordwood.config import (
     BrokerConfig,
     Row,
@@ -26,10 +27,9 @@ from cordwood.config import (
     overrides,
     rows,
 )
-from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidConfig, RequestError
-from cordwood.log.identity import KAFKA_NAME
-from cordwood.wire.kafka.messages.configs import (
+from cordwood.log.format.identity import KAFKA_NAME
+from cordwood.protocol.kafka.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredResource,
@@ -60,11 +60,11 @@ class KafkaConfigs:
     """The handlers of three APIs."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicDesk, addresses: Addresses, identity: str = ""
+        self, config: BrokerConfig, topics: TopicService, addresses: Addresses, identity: str = ""
     ) -> None:
-        """``addresses`` tells where each door listens, by the name of its setting.
+        """``addresses`` tells where each listener listens, by the name of its setting.
 
-        ``identity`` tells the data directory from others at its path (``log.identity``).
+        ``identity`` tells the data directory from others at its path (``log.format.identity``).
         """
         self._identity = identity
         self._config = config
@@ -75,13 +75,13 @@ class KafkaConfigs:
     # --- describe ---------------------------------------------------------------------------
 
     async def describe_configs(
-        self, request: DescribeConfigsRequest, _version: int, _caller: Caller
+        self, request: DescribeConfigsRequest, _version: int, _session: Session
     ) -> DescribeConfigsResponse:
         """Every setting, or those asked for."""
         resources = {  # once each
-            resource[:2]: resource async for resource in Turns().of(request.resources)
+            resource[:2]: resource async for resource in RequestSlices().of(request.resources)
         }
-        turns = Turns(TURN_RESOURCES)
+        turns = RequestSlices(TURN_RESOURCES)
         shared = _SharedSettings(request)
         return DescribeConfigsResponse(
             results=[
@@ -121,12 +121,12 @@ class KafkaConfigs:
     # --- change -----------------------------------------------------------------------------
 
     async def alter_configs(
-        self, request: AlterConfigsRequest, _version: int, _caller: Caller
+        self, request: AlterConfigsRequest, _version: int, _session: Session
     ) -> AlterConfigsResponse:
         """Replace a topic's settings: what is not named goes back to its default."""
         results = []
         repeated = _repeated(request.resources)
-        async for resource in Turns(TURN_RESOURCES).of(request.resources):
+        async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
             kind, name = where = resource[:2]
             named: Changes = {each.name: each.value for each in resource.configs}
             code, text = await self._alter(
@@ -139,12 +139,12 @@ class KafkaConfigs:
         return AlterConfigsResponse(results=results)
 
     async def incremental_alter_configs(
-        self, request: IncrementalAlterConfigsRequest, _version: int, _caller: Caller
+        self, request: IncrementalAlterConfigsRequest, _version: int, _session: Session
     ) -> IncrementalAlterConfigsResponse:
         """Change the settings named and no others."""
         results = []
         repeated = _repeated(request.resources)
-        async for resource in Turns(TURN_RESOURCES).of(request.resources):
+        async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
             kind, name = where = resource[:2]
             names = {each.name for each in resource.configs}
             code, text = await self._alter(

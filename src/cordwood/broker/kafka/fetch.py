@@ -13,19 +13,19 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Final, NamedTuple
 
-from cordwood.broker.feed import Feed
-from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.outgoing import Outgoing
-from cordwood.broker.kafka.turns import TURN_ITEMS
-from cordwood.broker.topics import TopicDesk
-from cordwood.broker.turns import Turn
+from cordwood.broker.append_notifier import AppendNotifier
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import TURN_ITEMS
+from cordwood.broker.kafka.unsent_replies import UnsentReplies
+from cordwood.broker.time_slices import TimeSlice
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
+from cordwood.codes import Code
 from cordwood.config import MIB
-from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, OffsetOutOfRange
-from cordwood.log.partition import Partition
+from cordwood.log.write.partition import Partition
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.messages.fetch import (
+from cordwood.protocol.kafka.messages.fetch import (
     AbortedTransaction,
     FetchedPartition,
     FetchedTopic,
@@ -42,7 +42,7 @@ WATCHED_MAX: Final = 2_000  # partitions one waiting request is woken by
 UNWATCHED_WAIT_S: Final = 0.5
 
 
-class _Found:
+class _Result:
     """What one look at the partitions of a request gave."""
 
     def __init__(self, request: FetchRequest, share_bytes: int) -> None:
@@ -72,12 +72,12 @@ class _Plan(NamedTuple):
     replan: Callable[[], _Plan | FetchedPartition] | None = None  # once its files are open
 
 
-class _Turn:
+class _Yield:
     """Given out in between: others are to be served before it goes on."""
 
 
-_TURN: Final = _Turn()
-Pause = _Plan | _Turn
+_TURN: Final = _Yield()
+Pause = _Plan | _Yield
 Reads = Generator[Pause, FetchedPartition | None, None]  # what is read elsewhere is sent back
 
 
@@ -85,19 +85,23 @@ class KafkaFetch:
     """The handler of one API."""
 
     def __init__(
-        self, topics: TopicDesk, feed: Feed, clock: Clock, outgoing: Outgoing | None = None
+        self,
+        topics: TopicService,
+        notifier: AppendNotifier,
+        clock: Clock,
+        outgoing: UnsentReplies | None = None,
     ) -> None:
         """``outgoing`` knows how much of earlier replies is still unsent."""
         self._topics = topics
-        self._outgoing = outgoing or Outgoing()
-        self._feed = feed
+        self._outgoing = outgoing or UnsentReplies()
+        self._notifier = notifier
         self._clock = clock
 
     def fetch(
-        self, request: FetchRequest, _version: int, _caller: Caller
+        self, request: FetchRequest, _version: int, _session: Session
     ) -> Awaitable[FetchResponse]:
         """Read; if it is too little, wait for more and read again, until ``max_wait_ms``."""
-        found = _Found(request, self._outgoing.share_bytes)
+        found = _Result(request, self._outgoing.share_bytes)
         reads = self._reads(request, found)
         pause = next(reads, None)
         if pause is not None or not self._is_enough(found, request):
@@ -106,16 +110,16 @@ class KafkaFetch:
         answer.set_result(FetchResponse(topics=found.topics))
         return answer
 
-    def _is_enough(self, found: _Found, request: FetchRequest) -> bool:
+    def _is_enough(self, found: _Result, request: FetchRequest) -> bool:
         return (
             found.size_bytes >= request.min_bytes
             or found.has_error
             or request.max_wait_ms <= 0
-            or self._feed.is_draining
+            or self._notifier.is_draining
         )
 
     async def _finish(
-        self, request: FetchRequest, found: _Found, reads: Reads, pause: Pause | None
+        self, request: FetchRequest, found: _Result, reads: Reads, pause: Pause | None
     ) -> FetchResponse:
         """Go on where ``fetch`` would have had to wait."""
         wait_s = min(request.max_wait_ms / 1000, WAIT_S_MAX)
@@ -133,30 +137,30 @@ class KafkaFetch:
             for part in topic.partitions
         ]
         while True:
-            published = self._feed.expect(wanted)
+            published = self._notifier.expect(wanted)
             try:
-                found = _Found(request, self._outgoing.share_bytes)
+                found = _Result(request, self._outgoing.share_bytes)
                 reads = self._reads(request, found)
                 await _read_in_turns(reads, next(reads, None))
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._is_enough(found, request):
                     return FetchResponse(topics=found.topics)
-                await self._feed.wait(published, left)
+                await self._notifier.wait(published, left)
             finally:
-                self._feed.forget(published, wanted)
+                self._notifier.forget(published, wanted)
 
     async def _read_all(self, request: FetchRequest) -> list[FetchedTopic]:
-        found = _Found(request, self._outgoing.share_bytes)
+        found = _Result(request, self._outgoing.share_bytes)
         reads = self._reads(request, found)
         await _read_in_turns(reads, next(reads, None))
         return found.topics
 
     # --- reading ----------------------------------------------------------------------------
 
-    def _reads(self, request: FetchRequest, found: _Found) -> Reads:
+    def _reads(self, request: FetchRequest, found: _Result) -> Reads:
         """Read on the loop what is in the page cache; give out what is not, in between."""
         left: int = TURN_ITEMS
-        turn: Turn | None = None  # most requests end before a clock is worth its price
+        turn: TimeSlice | None = None  # most requests end before a clock is worth its price
         for topic in request.topics:
             parts: list[FetchedPartition] = []
             found.topics.append(FetchedTopic(topic.name, parts))
@@ -164,7 +168,7 @@ class KafkaFetch:
             for part in topic.partitions:
                 left -= 1
                 if left % LOOK_ITEMS == 0:
-                    turn = turn or Turn()
+                    turn = turn or TimeSlice()
                     if left <= 0 or turn.is_over():
                         yield _TURN
                         left, turn = TURN_ITEMS, None
@@ -201,7 +205,7 @@ class KafkaFetch:
         return _Plan(partition, part.partition, offset, end, bytes_max, is_committed)
 
 
-def _as_resident(plan: _Plan, found: _Found) -> _Plan | None:
+def _as_resident(plan: _Plan, found: _Result) -> _Plan | None:
     """What of it may be read on the loop, if that waits for no disk."""
     bytes_max = min(plan.bytes_max, LOOP_BYTES - found.size_bytes)
     if bytes_max <= 0:
@@ -218,7 +222,7 @@ async def _read_in_turns(reads: Reads, pause: Pause | None) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.suppress(StopIteration):
         while pause is not None:
-            if isinstance(pause, _Turn):
+            if isinstance(pause, _Yield):
                 await asyncio.sleep(0)
                 pause = reads.send(None)
             else:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from cordwood.broker.kafka.lanes import Lanes, Timers
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.readers import ReaderDesk
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.kafka.keyed_queue import KeyedQueue, Timers
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.readers import ReaderService
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.codes import Code
 from cordwood.decide.groups import (
     DeleteGroup,
     DeleteReply,
@@ -30,7 +30,7 @@ from cordwood.decide.groups import (
     EraseOffsets,
     Event,
     Forget,
-    Groups,
+    GroupDirectory,
     GroupSettings,
     Instruction,
     PersistGroup,
@@ -44,8 +44,8 @@ from cordwood.decide.groups import (
 from cordwood.decide.groups.messages import Answer
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.errors import CordwoodError, UnknownTopic
-from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import Cursor, ReaderPartition
 
 logger = logging.getLogger("cordwood.broker")
 
@@ -64,18 +64,18 @@ class GroupCoordinator:
         config: BrokerConfig,
         clock: Clock,
         catalog: Catalog,
-        topics: TopicDesk,
-        readers: ReaderDesk,
+        topics: TopicService,
+        readers: ReaderService,
         meta_thread: Executor,
     ) -> None:
-        self.groups = Groups(GroupSettings.from_config(config))
+        self.groups = GroupDirectory(GroupSettings.from_config(config))
         self._retention_ms = config.offsets_retention_ms
         self._clock = clock
         self._catalog = catalog
         self._topics = topics
         self._readers = readers
         self._meta_thread = meta_thread
-        self._lanes = Lanes(self._carry_out)
+        self._keyed_queue = KeyedQueue(self._carry_out)
         self.timers = Timers(self._now_ms, self._tick)
         self._asked: dict[Token, Event] = {}
         self._stopping = False
@@ -104,7 +104,7 @@ class GroupCoordinator:
 
     async def idle(self) -> None:
         """Until nothing is being carried out."""
-        await self._lanes.idle()
+        await self._keyed_queue.idle()
 
     # --- events -----------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class GroupCoordinator:
         return await token
 
     def _handle(self, group_id: str, event: Event) -> None:
-        self._lanes.put(group_id, self.groups.handle(group_id, event, self._now_ms()))
+        self._keyed_queue.put(group_id, self.groups.handle(group_id, event, self._now_ms()))
 
     def _tick(self, group_id: str) -> None:
         self._handle(group_id, Tick())
@@ -133,7 +133,7 @@ class GroupCoordinator:
 
     def adopt(self, group_id: str) -> None:
         """Know a group that has cursors: of an earlier life, or moved by the line protocol."""
-        if group_id in self.groups or group_id in self._lanes:
+        if group_id in self.groups or group_id in self._keyed_queue:
             return
         has_offsets = self._catalog.has_cursors(group_id)
         if has_offsets or group_id in self._catalog.groups:
@@ -155,7 +155,7 @@ class GroupCoordinator:
             has_offsets=has_offsets,
             now_ms=self._now_ms(),
         )
-        self._lanes.put(group_id, instructions)
+        self._keyed_queue.put(group_id, instructions)
 
     # --- instructions -----------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class GroupCoordinator:
 
     async def register(self, group_id: str, offsets: Sequence[PartitionOffset]) -> None:
         """Let RECLAIM wait for the group on the topics among these whose policy says so."""
-        async for topic in Turns().of({each.partition.topic for each in offsets}):
+        async for topic in RequestSlices().of({each.partition.topic for each in offsets}):
             with contextlib.suppress(UnknownTopic):  # deleted meanwhile: nothing to wait for
                 if "consume" in self._topics.get(topic).config.cleanup_policy:
                     await self._readers.register(topic, group_id)

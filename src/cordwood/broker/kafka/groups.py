@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
-from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
-from cordwood.broker.kafka.turns import Turns, once_each
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices, once_each
 from cordwood.broker.topics import NODE_ID
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups import (
     DeleteGroup,
     DeleteReply,
@@ -28,7 +28,7 @@ from cordwood.decide.groups import (
     Sync,
     SyncReply,
 )
-from cordwood.wire.kafka.messages.groups import (
+from cordwood.protocol.kafka.messages.groups import (
     Coordinator,
     DeletedGroup,
     DeleteGroupsRequest,
@@ -66,11 +66,11 @@ class KafkaGroups:
         self._coordinator = coordinator
 
     async def find_coordinator(
-        self, request: FindCoordinatorRequest, version: int, caller: Caller
+        self, request: FindCoordinatorRequest, version: int, session: Session
     ) -> FindCoordinatorResponse:
         """This broker, whatever is to be coordinated."""
         code, text = Code.NONE, None
-        node_id, host, port = NODE_ID, caller.host, caller.port
+        node_id, host, port = NODE_ID, session.host, session.port
         if request.key_type not in (_GROUP, _TRANSACTION):
             code, text = Code.INVALID_REQUEST, f"nobody coordinates keys of type {request.key_type}"
             node_id, host, port = -1, "", -1
@@ -79,17 +79,17 @@ class KafkaGroups:
         return FindCoordinatorResponse(
             coordinators=[
                 Coordinator(key, node_id, host, port, code, text)
-                async for key in Turns().of(once_each(request.coordinator_keys))
+                async for key in RequestSlices().of(once_each(request.coordinator_keys))
             ]
         )
 
     # --- membership -------------------------------------------------------------------------
 
     async def join_group(
-        self, request: JoinGroupRequest, version: int, caller: Caller
+        self, request: JoinGroupRequest, version: int, session: Session
     ) -> JoinGroupResponse:
         """A place in the next generation; answered when the generation begins."""
-        client_id = caller.client_id or ""
+        client_id = session.client_id or ""
         named = request.group_instance_id or client_id or "member"
         rebalance_ms = request.rebalance_timeout_ms if version else request.session_timeout_ms
         answer: JoinReply = await self._coordinator.ask(
@@ -101,7 +101,7 @@ class KafkaGroups:
                 new_member_id=f"{named}-{uuid4()}",
                 instance_id=request.group_instance_id,
                 client_id=client_id,
-                client_host=f"/{caller.peer.rpartition(':')[0]}",  # as Kafka writes it
+                client_host=f"/{session.peer.rpartition(':')[0]}",  # as Kafka writes it
                 session_timeout_ms=request.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_ms,
                 protocol_type=request.protocol_type,
@@ -120,7 +120,7 @@ class KafkaGroups:
         )
 
     async def sync_group(
-        self, request: SyncGroupRequest, _version: int, _caller: Caller
+        self, request: SyncGroupRequest, _version: int, _session: Session
     ) -> SyncGroupResponse:
         """The member's assignment, once the leader has handed it in."""
         answer: SyncReply = await self._coordinator.ask(
@@ -145,7 +145,7 @@ class KafkaGroups:
         )
 
     async def heartbeat(
-        self, request: HeartbeatRequest, _version: int, _caller: Caller
+        self, request: HeartbeatRequest, _version: int, _session: Session
     ) -> HeartbeatResponse:
         """Whether the member still is one."""
         answer: HeartbeatReply = await self._coordinator.ask(
@@ -160,7 +160,7 @@ class KafkaGroups:
         return HeartbeatResponse(error_code=answer.code)
 
     async def leave_group(
-        self, request: LeaveGroupRequest, version: int, _caller: Caller
+        self, request: LeaveGroupRequest, version: int, _session: Session
     ) -> LeaveGroupResponse:
         """Members go; before version 3 the one member's code is the reply's."""
         is_batched = version >= _BATCHED_LEAVE
@@ -180,11 +180,11 @@ class KafkaGroups:
     # --- what an operator asks --------------------------------------------------------------
 
     async def describe_groups(
-        self, request: DescribeGroupsRequest, _version: int, _caller: Caller
+        self, request: DescribeGroupsRequest, _version: int, _session: Session
     ) -> DescribeGroupsResponse:
         """Groups and their members; one that is not there is Dead, as these versions have it."""
         names = once_each(request.groups)
-        return DescribeGroupsResponse(groups=await Turns().map(self._describe, names))
+        return DescribeGroupsResponse(groups=await RequestSlices().map(self._describe, names))
 
     def _describe(self, group_id: str) -> DescribedGroup:
         self._coordinator.adopt(group_id)
@@ -208,10 +208,10 @@ class KafkaGroups:
         )
 
     async def list_groups(
-        self, request: ListGroupsRequest, _version: int, _caller: Caller
+        self, request: ListGroupsRequest, _version: int, _session: Session
     ) -> ListGroupsResponse:
         """Every group there is, or those in the states asked for."""
-        turns = Turns()
+        turns = RequestSlices()
         async for group_id in turns.of(self._coordinator.stored()):
             self._coordinator.adopt(group_id)
         found = self._coordinator.groups.listed(request.states_filter)
@@ -223,7 +223,7 @@ class KafkaGroups:
         )
 
     async def delete_groups(
-        self, request: DeleteGroupsRequest, _version: int, _caller: Caller
+        self, request: DeleteGroupsRequest, _version: int, _session: Session
     ) -> DeleteGroupsResponse:
         """Forget groups nobody is in, with their cursors and registrations."""
         results = []

@@ -1,31 +1,31 @@
-"""Every API's handler, built from the desks; and the coordinators' start and stop."""
+"""Every API's handler, built from the services; and the coordinators' start and stop."""
 
 from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from cordwood.broker.feed import Feed
+from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import KafkaCommits
 from cordwood.broker.kafka.configs import Addresses, KafkaConfigs
-from cordwood.broker.kafka.desk import Handler
+from cordwood.broker.kafka.dispatcher import Handler
 from cordwood.broker.kafka.fetch import KafkaFetch
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
 from cordwood.broker.kafka.groups import KafkaGroups
 from cordwood.broker.kafka.metadata import KafkaMetadata
 from cordwood.broker.kafka.offsets import KafkaOffsets
-from cordwood.broker.kafka.outgoing import Outgoing
 from cordwood.broker.kafka.placement import KafkaPlacement
 from cordwood.broker.kafka.produce import KafkaProduce
+from cordwood.broker.kafka.transaction_check import TransactionCheck
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
 from cordwood.broker.kafka.transactions import KafkaTransactions
-from cordwood.broker.kafka.verify import TransactionCheck
-from cordwood.broker.produce import ProduceDesk
-from cordwood.broker.readers import ReaderDesk
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.kafka.unsent_replies import UnsentReplies
+from cordwood.broker.produce import ProduceService
+from cordwood.broker.readers import ReaderService
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
-from cordwood.log.store import Store
+from cordwood.log.lifecycle.store import Store
 
 
 class Coordinators:
@@ -37,9 +37,9 @@ class Coordinators:
         config: BrokerConfig,
         clock: Clock,
         store: Store,
-        topics: TopicDesk,
-        readers: ReaderDesk,
-        produce: ProduceDesk,
+        topics: TopicService,
+        readers: ReaderService,
+        produce: ProduceService,
         meta_thread: Executor,
     ) -> None:
         self.groups = GroupCoordinator(
@@ -66,7 +66,7 @@ class Coordinators:
         self.transactions.start()
 
     def drain(self) -> None:
-        """Before doors wait for requests under way: members parked in a rebalance go now."""
+        """Before listeners wait for requests under way: members parked in a rebalance go now."""
         self.groups.drain()
         self.transactions.drain()
 
@@ -82,11 +82,11 @@ def kafka_handlers(
     config: BrokerConfig,
     clock: Clock,
     store: Store,
-    topics: TopicDesk,
-    produce: ProduceDesk,
-    feed: Feed,
+    topics: TopicService,
+    produce: ProduceService,
+    notifier: AppendNotifier,
     addresses: Addresses,
-    outgoing: Outgoing | None = None,
+    outgoing: UnsentReplies | None = None,
 ) -> dict[str, Handler]:
     """The table for ``KafkaDesk``: one handler for each API that is served."""
     groups, transactions = coordinators.groups, coordinators.transactions
@@ -102,7 +102,7 @@ def kafka_handlers(
     )
     return {
         "Produce": KafkaProduce(topics, produce, TransactionCheck(transactions)).produce,
-        "Fetch": KafkaFetch(topics, feed, clock, outgoing).fetch,
+        "Fetch": KafkaFetch(topics, notifier, clock, outgoing).fetch,
         "ListOffsets": offsets.list_offsets,
         "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
         "ApiVersions": metadata.api_versions,

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import NODE_ID, TopicDesk
-from cordwood.decide.codes import Code
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.codes import Code
 from cordwood.errors import CordwoodError, PartitionOffline, UnknownTopic
-from cordwood.log.partition import Partition
-from cordwood.log.topics import LiveTopic
+from cordwood.log.lifecycle.topics import LiveTopic
+from cordwood.log.write.partition import Partition
 from cordwood.model import is_topic_name
-from cordwood.wire.kafka.messages.metadata import (
+from cordwood.protocol.kafka.messages.metadata import (
     OPERATIONS_UNASKED,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -38,8 +38,8 @@ from cordwood.wire.kafka.messages.metadata import (
     MetadataTopic,
     PartitionCursor,
 )
-from cordwood.wire.kafka.primitives import NO_ID
-from cordwood.wire.kafka.schema import api_versions
+from cordwood.protocol.kafka.primitives import NO_ID
+from cordwood.protocol.kafka.schema import api_versions
 
 UNKNOWN_TOPIC_ID: Final = 100
 CREATED_MAX: Final = 100  # topics one Metadata request creates; it is asked again for the rest
@@ -51,21 +51,21 @@ NO_NODE: Final = -1
 class KafkaMetadata:
     """The handlers of four APIs."""
 
-    def __init__(self, topics: TopicDesk, cluster_id: str) -> None:
+    def __init__(self, topics: TopicService, cluster_id: str) -> None:
         self._topics = topics
         self._cluster_id = cluster_id
 
     async def api_versions(
-        self, _request: ApiVersionsRequest, _version: int, _caller: Caller
+        self, _request: ApiVersionsRequest, _version: int, _session: Session
     ) -> ApiVersionsResponse:
         """What we serve."""
         return api_versions()
 
     async def metadata(
-        self, request: MetadataRequest, version: int, caller: Caller
+        self, request: MetadataRequest, version: int, session: Session
     ) -> MetadataResponse:
         """The broker and the topics asked for; a missing one is created where that is on."""
-        turns = Turns()
+        turns = RequestSlices()
         if request.topics is None or (version == 0 and not request.topics):
             known = self._topics.all()
             names = await turns.sort(list(known))
@@ -79,14 +79,14 @@ class KafkaMetadata:
                 list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
             )
         return MetadataResponse(
-            brokers=[MetadataBroker(NODE_ID, caller.host, caller.port)],
+            brokers=[MetadataBroker(NODE_ID, session.host, session.port)],
             cluster_id=self._cluster_id,
             controller_id=NODE_ID,
             topics=topics,
         )
 
     async def _find_all(
-        self, wanted: Sequence[MetadataRequestTopic], turns: Turns, *, may_create: bool
+        self, wanted: Sequence[MetadataRequestTopic], turns: RequestSlices, *, may_create: bool
     ) -> list[MetadataTopic]:
         """Each topic asked for; of those to be created, a share per request.
 
@@ -139,28 +139,28 @@ class KafkaMetadata:
         is_name = is_topic_name(name)
         return None, Code.LEADER_NOT_AVAILABLE if is_name else Code.INVALID_TOPIC_EXCEPTION
 
-    async def _describe(self, topic: LiveTopic, turns: Turns) -> MetadataTopic:
+    async def _describe(self, topic: LiveTopic, turns: RequestSlices) -> MetadataTopic:
         partitions = await turns.map(lambda slot: _partition(*slot), enumerate(topic.slots))
         return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions)
 
     async def describe_cluster(
-        self, request: DescribeClusterRequest, _version: int, caller: Caller
+        self, request: DescribeClusterRequest, _version: int, session: Session
     ) -> DescribeClusterResponse:
         """The one broker, which is its own controller."""
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster_id,
             controller_id=NODE_ID,
-            brokers=[ClusterBroker(NODE_ID, caller.host, caller.port)],
+            brokers=[ClusterBroker(NODE_ID, session.host, session.port)],
             cluster_authorized_operations=OPERATIONS_UNASKED,
         )
 
     async def describe_topic_partitions(
-        self, request: DescribeTopicPartitionsRequest, _version: int, _caller: Caller
+        self, request: DescribeTopicPartitionsRequest, _version: int, _session: Session
     ) -> DescribeTopicPartitionsResponse:
         """A page of partitions, in order of topic name and number."""
         known = self._topics.all()
-        turns = Turns()
+        turns = RequestSlices()
         asked = {topic.name async for topic in turns.of(request.topics)}
         names = await turns.sort(list(asked or known))
         start = request.cursor or PartitionCursor("", 0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.fetch import READ_COMMITTED
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import TopicDesk
-from cordwood.decide.codes import Code
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import TopicService
+from cordwood.codes import Code
 from cordwood.errors import CordwoodError
-from cordwood.log.partition import Partition
-from cordwood.wire.kafka.messages.offsets import (
+from cordwood.log.write.partition import Partition
+from cordwood.protocol.kafka.messages.offsets import (
     EpochPartition,
     EpochPartitionEnd,
     EpochTopicEnd,
@@ -33,15 +33,15 @@ MAX_TIMESTAMP: Final = -3
 class KafkaOffsets:
     """The handlers of two APIs."""
 
-    def __init__(self, topics: TopicDesk) -> None:
+    def __init__(self, topics: TopicService) -> None:
         self._topics = topics
 
     async def list_offsets(
-        self, request: ListOffsetsRequest, _version: int, _caller: Caller
+        self, request: ListOffsetsRequest, _version: int, _session: Session
     ) -> ListOffsetsResponse:
         """The first offset at or after a time, per partition."""
         topics = []
-        turns = Turns()
+        turns = RequestSlices()
         async for topic in turns.of(request.topics):
             listed = [
                 await self._list(topic.name, part, request.isolation_level)
@@ -63,10 +63,10 @@ class KafkaOffsets:
         )
 
     async def offset_for_leader_epoch(
-        self, request: OffsetForLeaderEpochRequest, _version: int, _caller: Caller
+        self, request: OffsetForLeaderEpochRequest, _version: int, _session: Session
     ) -> OffsetForLeaderEpochResponse:
         """Where a leader's term ended; a consumer checks its position with it."""
-        turns = Turns()
+        turns = RequestSlices()
         topics = []
         async for topic in turns.of(request.topics):
             ends = [

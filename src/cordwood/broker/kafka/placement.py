@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec
 
-from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.topics import NODE_ID, TopicDesk
-from cordwood.decide.codes import Code
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.codes import Code
 from cordwood.errors import CordwoodError, InvalidAssignment, RequestError
-from cordwood.log.store import Store
-from cordwood.wire.kafka.messages.placement import (
+from cordwood.log.lifecycle.store import Store
+from cordwood.protocol.kafka.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
@@ -56,15 +56,15 @@ class LogDirNotFound(RequestError):
 class KafkaPlacement:
     """The handlers of four APIs."""
 
-    def __init__(self, store: Store, topics: TopicDesk) -> None:
+    def __init__(self, store: Store, topics: TopicService) -> None:
         self._topics = topics
         self._path = str(store.data.absolute())
 
     async def elect_leaders(
-        self, request: ElectLeadersRequest, _version: int, _caller: Caller
+        self, request: ElectLeadersRequest, _version: int, _session: Session
     ) -> ElectLeadersResponse:
         """Nothing to elect. Asked for all, Kafka does not list those that need no election."""
-        turns = Turns()
+        turns = RequestSlices()
         return ElectLeadersResponse(
             topics=[
                 ElectedTopic(
@@ -79,10 +79,10 @@ class KafkaPlacement:
         )
 
     async def alter_partition_reassignments(
-        self, request: AlterPartitionReassignmentsRequest, _version: int, _caller: Caller
+        self, request: AlterPartitionReassignmentsRequest, _version: int, _session: Session
     ) -> AlterPartitionReassignmentsResponse:
         """To this broker: done. To others: there are none."""
-        turns = Turns()
+        turns = RequestSlices()
         return AlterPartitionReassignmentsResponse(
             topics=[
                 ReassignedTopic(
@@ -100,16 +100,16 @@ class KafkaPlacement:
         )
 
     async def list_partition_reassignments(
-        self, _request: ListPartitionReassignmentsRequest, _version: int, _caller: Caller
+        self, _request: ListPartitionReassignmentsRequest, _version: int, _session: Session
     ) -> ListPartitionReassignmentsResponse:
         """None is ever under way."""
         return ListPartitionReassignmentsResponse()
 
     async def alter_replica_log_dirs(
-        self, request: AlterReplicaLogDirsRequest, _version: int, _caller: Caller
+        self, request: AlterReplicaLogDirsRequest, _version: int, _session: Session
     ) -> AlterReplicaLogDirsResponse:
         """To the data directory: done. To others: there are none."""
-        turns = Turns()
+        turns = RequestSlices()
         return AlterReplicaLogDirsResponse(
             results=[
                 MovedTopic(

@@ -8,17 +8,17 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cordwood.batch.header import CODEC_BITS, CRC_START, HEADER_BYTES, Buffer
-from cordwood.broker.kafka.caller import Caller
-from cordwood.broker.kafka.turns import TURN_ITEMS, Turns
-from cordwood.broker.kafka.verify import TransactionCheck
-from cordwood.broker.produce import ProduceDesk
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import TURN_ITEMS, RequestSlices
+from cordwood.broker.kafka.transaction_check import TransactionCheck
+from cordwood.broker.produce import ProduceService
+from cordwood.broker.topics import TopicService
+from cordwood.codes import Code
 from cordwood.config import MIB
-from cordwood.decide.codes import Code
 from cordwood.errors import CordwoodError, InvalidRecord, RequestError, UnsupportedCompression
-from cordwood.log.partition import Outcome, Partition
+from cordwood.log.write.partition import Outcome, Partition
 from cordwood.model import Codec
-from cordwood.wire.kafka.messages.produce import (
+from cordwood.protocol.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
@@ -42,14 +42,14 @@ class KafkaProduce:
     """The handler of one API."""
 
     def __init__(
-        self, topics: TopicDesk, produce: ProduceDesk, transactions: TransactionCheck
+        self, topics: TopicService, produce: ProduceService, transactions: TransactionCheck
     ) -> None:
         self._topics = topics
         self._produce = produce
         self._transactions = transactions
 
     def produce(
-        self, request: ProduceRequest, version: int, _caller: Caller
+        self, request: ProduceRequest, version: int, _session: Session
     ) -> Awaitable[ProduceResponse | None]:
         """What a future answers is with the writer, or behind it in order, when this returns.
 
@@ -70,7 +70,7 @@ class KafkaProduce:
         self, request: ProduceRequest, version: int, answers: _Answers
     ) -> ProduceResponse | None:
         left_bytes = LOOP_BYTES
-        turns = Turns()
+        turns = RequestSlices()
         async for at_topic, topic in turns.of(enumerate(request.topics)):
             async for at_part, part in turns.of(enumerate(topic.partitions)):
                 place = _Place(at_topic, at_part, version, left_bytes > 0)
@@ -167,7 +167,7 @@ class _Answers:
         ]
         return ProduceResponse(topics)
 
-    async def response(self, turns: Turns) -> ProduceResponse:
+    async def response(self, turns: RequestSlices) -> ProduceResponse:
         """The reply to a large request, once the future has ended."""
         return ProduceResponse(
             [

@@ -1,10 +1,11 @@
 """The coordinator of transactions: carries out what ``decide.transactions`` says, durably.
 
-A ledger is durable before anybody hears of it, and with the ledger that ends a committed
-transaction the cursors it moves: one write. Markers go through the writer like any batch, so they
-lie behind every record of their transaction. A start finishes what an earlier life had decided.
+A transaction record is durable before anybody hears of it, and with the transaction record that
+ends a committed transaction the cursors it moves: one write. Markers go through the writer like any
+batch, so they lie behind every record of their transaction. A start finishes what an earlier life
+had decided.
 
-Time here is the wall clock's, as ledgers outlive the process.
+Time here is the wall clock's, as transaction records outlive the process.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Any, Final
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_marker
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token, cursors_of
-from cordwood.broker.kafka.lanes import Lanes, Timers
-from cordwood.broker.kafka.turns import Turns
-from cordwood.broker.produce import ProduceDesk
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.kafka.keyed_queue import KeyedQueue, Timers
+from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.produce import ProduceService
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.codes import Code
 from cordwood.decide.transactions import (
     Erase,
     Event,
@@ -38,14 +39,14 @@ from cordwood.decide.transactions import (
     Reply,
     SetTimer,
     Tick,
-    Transactions,
+    TransactionDirectory,
     TransactionSettings,
     TxnReply,
     WriteMarkers,
 )
 from cordwood.errors import CordwoodError, UnknownTopic
-from cordwood.meta.catalog import Catalog
-from cordwood.meta.keys import Cursor, ReaderPartition
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
@@ -65,19 +66,19 @@ class TransactionCoordinator:
         config: BrokerConfig,
         clock: Clock,
         catalog: Catalog,
-        topics: TopicDesk,
-        produce: ProduceDesk,
+        topics: TopicService,
+        produce: ProduceService,
         groups: GroupCoordinator,
         meta_thread: Executor,
     ) -> None:
-        self.transactions = Transactions(TransactionSettings.from_config(config))
+        self.transactions = TransactionDirectory(TransactionSettings.from_config(config))
         self._clock = clock
         self._catalog = catalog
         self._topics = topics
         self._produce = produce
         self._groups = groups
         self._meta_thread = meta_thread
-        self._lanes = Lanes(self._carry_out)
+        self._keyed_queue = KeyedQueue(self._carry_out)
         self.timers = Timers(clock.now_ms, self._tick)
         self._asked: dict[Token, tuple[str, Event]] = {}
         self._marking: set[asyncio.Task[None]] = set()
@@ -85,8 +86,10 @@ class TransactionCoordinator:
 
     def start(self) -> None:
         """Bring back every id; transactions whose fate was sealed are carried to their end."""
-        for transactional_id, ledger in list(self._catalog.transactions.items()):
-            self._lanes.put(transactional_id, self.transactions.restore(transactional_id, ledger))
+        for transactional_id, txn_record in list(self._catalog.transactions.items()):
+            self._keyed_queue.put(
+                transactional_id, self.transactions.restore(transactional_id, txn_record)
+            )
 
     def drain(self) -> None:
         """Send those who wait away to ask again later; nobody is taken from now on."""
@@ -104,10 +107,10 @@ class TransactionCoordinator:
 
     async def idle(self) -> None:
         """Until nothing is being carried out and no marker is under way."""
-        await self._lanes.idle()
+        await self._keyed_queue.idle()
         while self._marking:
             await asyncio.wait(self._marking)
-            await self._lanes.idle()
+            await self._keyed_queue.idle()
 
     # --- events -----------------------------------------------------------------------------
 
@@ -129,7 +132,7 @@ class TransactionCoordinator:
 
     def _handle(self, transactional_id: str, event: Event) -> None:
         instructions = self.transactions.handle(transactional_id, event, self._clock.now_ms())
-        self._lanes.put(transactional_id, instructions)
+        self._keyed_queue.put(transactional_id, instructions)
 
     def _tick(self, transactional_id: str) -> None:
         self._handle(transactional_id, Tick())
@@ -172,24 +175,24 @@ class TransactionCoordinator:
         cursors: dict[ReaderPartition, Cursor] = {}
         for group_id, offsets in persist.cursors:
             cursors |= cursors_of(group_id, offsets, self._clock)
-        self._catalog.put_transaction(transactional_id, persist.ledger, cursors)
+        self._catalog.put_transaction(transactional_id, persist.txn_record, cursors)
 
     def _fall_back(self, transactional_id: str) -> None:
-        """Memory is ahead of the disk: refuse all who wait and go on from the last ledger."""
-        self._lanes.drop_waiting(transactional_id)
+        """Memory is ahead of the disk: refuse all who wait and restore the last record."""
+        self._keyed_queue.drop_waiting(transactional_id)
         self.timers.cancel(transactional_id)
         for token, (asked_id, _) in list(self._asked.items()):
             if asked_id == transactional_id:
                 self._refuse(token)
-        ledger = self._catalog.transactions.get(transactional_id)
-        if ledger is None:
+        txn_record = self._catalog.transactions.get(transactional_id)
+        if txn_record is None:
             self.transactions.drop(transactional_id)
         else:
-            instructions = self.transactions.restore(transactional_id, ledger)
+            instructions = self.transactions.restore(transactional_id, txn_record)
             if any(isinstance(each, WriteMarkers) for each in instructions):
                 self._handle(transactional_id, MarkersFailed())  # later: the disk needs a rest
             else:
-                self._lanes.put(transactional_id, instructions)
+                self._keyed_queue.put(transactional_id, instructions)
 
     def _refuse(self, token: Token) -> None:
         _, asked = self._asked[token]
@@ -230,7 +233,7 @@ class TransactionCoordinator:
         """Whether the marker is durable in all of these."""
         appends: list[asyncio.Future[bool]] = []
         try:
-            async for tp in Turns(TURN_MARKERS).of(partitions):
+            async for tp in RequestSlices(TURN_MARKERS).of(partitions):
                 append = asyncio.ensure_future(self._append(tp, marker))
                 appends.append(append)  # at once: a cancellation takes back what has begun
             return all(await asyncio.gather(*appends))

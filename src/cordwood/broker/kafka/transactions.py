@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from cordwood.broker.kafka.caller import Caller
 from cordwood.broker.kafka.commits import committed, has_partition, in_steps, offsets_of
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import RequestSlices, once_each
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
-from cordwood.broker.kafka.turns import Turns, once_each
-from cordwood.broker.topics import TopicDesk
+from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.codes import Code
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.decide.transactions import (
     AddOffsets,
@@ -25,16 +25,16 @@ from cordwood.decide.transactions import (
     EndTransaction,
     InitProducer,
     InitReply,
-    Ledger,
     StageOffsets,
+    TransactionRecord,
     TransactionState,
     TxnReply,
 )
 from cordwood.errors import CordwoodError
-from cordwood.log.partition import Partition
+from cordwood.log.write.partition import Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
-from cordwood.wire.kafka.messages.commits import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from cordwood.wire.kafka.messages.transactions import (
+from cordwood.protocol.kafka.messages.commits import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from cordwood.protocol.kafka.messages.transactions import (
     ActiveProducer,
     AddedPartition,
     AddedTopic,
@@ -70,7 +70,7 @@ class KafkaTransactions:
         *,
         config: BrokerConfig,
         clock: Clock,
-        topics: TopicDesk,
+        topics: TopicService,
         coordinator: TransactionCoordinator,
         groups: GroupCoordinator,
     ) -> None:
@@ -81,7 +81,7 @@ class KafkaTransactions:
         self._groups = groups
 
     async def init_producer_id(
-        self, request: InitProducerIdRequest, version: int, _caller: Caller
+        self, request: InitProducerIdRequest, version: int, _session: Session
     ) -> InitProducerIdResponse:
         """A producer id; with a transactional id the one that belongs to it, in a new epoch."""
         try:
@@ -110,10 +110,10 @@ class KafkaTransactions:
     # --- what a transaction touches ---------------------------------------------------------
 
     async def add_partitions_to_txn(
-        self, request: AddPartitionsToTxnRequest, version: int, _caller: Caller
+        self, request: AddPartitionsToTxnRequest, version: int, _session: Session
     ) -> AddPartitionsToTxnResponse:
         """Partitions join the transaction, all or none."""
-        turns = Turns()
+        turns = RequestSlices()
         asked = [
             TopicPartition(topic.name, number)
             async for topic in turns.of(request.topics)
@@ -152,7 +152,7 @@ class KafkaTransactions:
         )
 
     async def add_offsets_to_txn(
-        self, request: AddOffsetsToTxnRequest, version: int, _caller: Caller
+        self, request: AddOffsetsToTxnRequest, version: int, _session: Session
     ) -> AddOffsetsToTxnResponse:
         """The offsets of a group join the transaction."""
         answer: TxnReply = await self._coordinator.ask(
@@ -168,10 +168,10 @@ class KafkaTransactions:
         return AddOffsetsToTxnResponse(error_code=answer.code)
 
     async def txn_offset_commit(
-        self, request: TxnOffsetCommitRequest, version: int, _caller: Caller
+        self, request: TxnOffsetCommitRequest, version: int, _session: Session
     ) -> TxnOffsetCommitResponse:
         """Offsets that count if the transaction commits; the group must agree now."""
-        turns = Turns()
+        turns = RequestSlices()
         offsets = await offsets_of(request.topics, turns)
         codes = {each.partition: self._check_offset(each) async for each in turns.of(offsets)}
         kept = [each async for each in turns.of(offsets) if not codes[each.partition]]
@@ -212,7 +212,7 @@ class KafkaTransactions:
         return answer.code
 
     async def end_txn(
-        self, request: EndTxnRequest, version: int, _caller: Caller
+        self, request: EndTxnRequest, version: int, _session: Session
     ) -> EndTxnResponse:
         """Commit or abort; answered when readers see it so."""
         answer: TxnReply = await self._coordinator.ask(
@@ -230,10 +230,10 @@ class KafkaTransactions:
     # --- what an operator asks --------------------------------------------------------------
 
     async def describe_producers(
-        self, request: DescribeProducersRequest, _version: int, _caller: Caller
+        self, request: DescribeProducersRequest, _version: int, _session: Session
     ) -> DescribeProducersResponse:
         """What partitions remember of their producers."""
-        turns = Turns()
+        turns = RequestSlices()
         return DescribeProducersResponse(
             topics=[
                 ProducersTopic(
@@ -256,18 +256,18 @@ class KafkaTransactions:
         return ProducersPartition(number, Code.NONE, None, active)
 
     async def describe_transactions(
-        self, request: DescribeTransactionsRequest, _version: int, _caller: Caller
+        self, request: DescribeTransactionsRequest, _version: int, _session: Session
     ) -> DescribeTransactionsResponse:
         """How transactional ids stand."""
         return DescribeTransactionsResponse(
             transactions=[
                 _described(each, self._coordinator.transactions.describe(each))
-                async for each in Turns().of(once_each(request.transactional_ids))
+                async for each in RequestSlices().of(once_each(request.transactional_ids))
             ]
         )
 
     async def list_transactions(
-        self, request: ListTransactionsRequest, _version: int, _caller: Caller
+        self, request: ListTransactionsRequest, _version: int, _session: Session
     ) -> ListTransactionsResponse:
         """The transactional ids that pass the filters; a duration only running ones can pass."""
         known = {state.value for state in TransactionState}
@@ -277,9 +277,9 @@ class KafkaTransactions:
         )
         now_ms = self._clock.now_ms()
         listed = [
-            ListedTransaction(name, ledger.producer_id, ledger.state.value)
-            for name, ledger in found
-            if _has_run_for(ledger, request.duration_filter_ms, now_ms)
+            ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
+            for name, txn_record in found
+            if _has_run_for(txn_record, request.duration_filter_ms, now_ms)
         ]
         return ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
 
@@ -299,24 +299,24 @@ def _active_producers(partition: Partition) -> list[ActiveProducer]:
     ]
 
 
-def _has_run_for(ledger: Ledger, duration_ms: int, now_ms: int) -> bool:
+def _has_run_for(txn_record: TransactionRecord, duration_ms: int, now_ms: int) -> bool:
     if duration_ms < 0:
         return True
-    return ledger.started_ms != NO_TIMESTAMP and now_ms - ledger.started_ms > duration_ms
+    return txn_record.started_ms != NO_TIMESTAMP and now_ms - txn_record.started_ms > duration_ms
 
 
-def _described(transactional_id: str, ledger: Ledger | None) -> DescribedTransaction:
-    if ledger is None or ledger.producer_id == NO_PRODUCER:
+def _described(transactional_id: str, txn_record: TransactionRecord | None) -> DescribedTransaction:
+    if txn_record is None or txn_record.producer_id == NO_PRODUCER:
         return DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
     return DescribedTransaction(
         Code.NONE,
         transactional_id,
-        ledger.state.value,
-        ledger.timeout_ms,
-        ledger.started_ms,
-        ledger.producer_id,
-        ledger.producer_epoch,
-        _by_topic(ledger.partitions),
+        txn_record.state.value,
+        txn_record.timeout_ms,
+        txn_record.started_ms,
+        txn_record.producer_id,
+        txn_record.producer_epoch,
+        _by_topic(txn_record.partitions),
     )
 
 

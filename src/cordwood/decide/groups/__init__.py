@@ -1,8 +1,9 @@
 """Kafka's classic consumer groups: an event in, instructions out.
 
-``Groups`` is the directory a broker holds; ``Group`` is one group's state machine; ``messages`` are
-the events it takes, the replies it gives and the instructions it returns. ``members`` is the roster
-of a group and its vote, ``subscription`` the one thing read out of a member's metadata.
+``GroupDirectory`` is the directory a broker holds; ``Group`` is one group's state machine;
+``messages`` are the events it takes, the replies it gives and the instructions it returns.
+``members`` is the roster of a group and its vote, ``subscription`` the one thing read out of a
+member's metadata.
 
 The machine's life, with Kafka's names::
 
@@ -22,11 +23,11 @@ After a restart groups are restored Empty; members of the time before get ``UNKN
 the first thing they send, and join again.
 """
 
-from cordwood.decide.groups.directory import Groups, refusal
+from cordwood.decide.groups.directory import GroupDirectory, refusal
 from cordwood.decide.groups.expiry import is_expired
 from cordwood.decide.groups.group import Group
 from cordwood.decide.groups.messages import (
-    Commit,
+    CommitOffsets,
     CommitReply,
     DeleteGroup,
     DeleteOffsets,
@@ -61,7 +62,7 @@ from cordwood.decide.groups.messages import (
 from cordwood.decide.groups.subscription import parse_subscription
 
 __all__ = [
-    "Commit",
+    "CommitOffsets",
     "CommitReply",
     "DeleteGroup",
     "DeleteOffsets",
@@ -73,9 +74,9 @@ __all__ = [
     "Forget",
     "Group",
     "GroupDescription",
+    "GroupDirectory",
     "GroupSettings",
     "GroupState",
-    "Groups",
     "Heartbeat",
     "HeartbeatReply",
     "Instruction",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups.group import Group
 from cordwood.decide.groups.messages import (
     UNKNOWN_MEMBER,
     Answer,
-    Commit,
+    CommitOffsets,
     CommitReply,
     DeleteGroup,
     DeleteOffsets,
@@ -40,7 +40,7 @@ from cordwood.decide.groups.messages import (
 _NOT_FOUND_VERSION = 9  # from this OffsetCommit on, clients know GROUP_ID_NOT_FOUND
 
 
-class Groups:
+class GroupDirectory:
     """The groups by id; ``handle`` is ``Group.handle`` with the group looked up first."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
@@ -118,14 +118,14 @@ def _makes_group(event: Event) -> bool:
     """A first join without an id, or a commit by a reader that needs no group, makes one."""
     if isinstance(event, Join):
         return event.member_id == UNKNOWN_MEMBER
-    return isinstance(event, Commit) and event.generation < 0
+    return isinstance(event, CommitOffsets) and event.generation < 0
 
 
 def _answer_for_absent(event: Event) -> list[Instruction]:
     match event:
         case Tick():
             return []  # its timer outlived it
-        case Commit():
+        case CommitOffsets():
             old = event.version < _NOT_FOUND_VERSION
             code = Code.ILLEGAL_GENERATION if old else Code.GROUP_ID_NOT_FOUND
         case DeleteOffsets() | DeleteGroup():
@@ -136,7 +136,7 @@ def _answer_for_absent(event: Event) -> list[Instruction]:
 
 
 def refusal(
-    event: Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup, code: Code
+    event: Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup, code: Code
 ) -> Answer:
     """The answer that says no to all of a request, for whatever reason the code gives."""
     match event:
@@ -150,7 +150,7 @@ def refusal(
             if code is not Code.UNKNOWN_MEMBER_ID:  # that one is said of each leaver
                 return LeaveReply(code)
             return LeaveReply(members=tuple(Left(*leaver, code) for leaver in event.leavers))
-        case Commit():
+        case CommitOffsets():
             return CommitReply(tuple((each.partition, code) for each in event.offsets))
         case DeleteOffsets():
             return DeleteOffsetsReply(code)

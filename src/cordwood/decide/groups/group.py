@@ -6,11 +6,11 @@ the one timer that stands for all deadlines.
 
 from __future__ import annotations
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups.membership import Membership
 from cordwood.decide.groups.messages import (
     CONSUMER,
-    Commit,
+    CommitOffsets,
     CommitReply,
     DeleteGroup,
     DeleteOffsets,
@@ -68,7 +68,7 @@ class Group:
             case Heartbeat():
                 self._membership.heartbeat(event, now_ms)
                 return self._membership.take_out()
-            case Commit():
+            case CommitOffsets():
                 return self._commit(event, now_ms)
             case DeleteOffsets():
                 return self._delete_offsets(event)
@@ -129,7 +129,7 @@ class Group:
             return Code.REBALANCE_IN_PROGRESS
         return Code.NONE
 
-    def _commit(self, commit: Commit, now_ms: int) -> list[Instruction]:
+    def _commit(self, commit: CommitOffsets, now_ms: int) -> list[Instruction]:
         code = self.check_commit(
             commit.member_id, commit.generation, commit.instance_id, transactional=False
         )

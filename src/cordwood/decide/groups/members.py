@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups.messages import Join, MemberMetadata, Token
 
 

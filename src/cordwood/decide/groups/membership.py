@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.decide.groups.members import Member, Roster
 from cordwood.decide.groups.messages import (
     CONSUMER,
@@ -120,7 +120,7 @@ class Membership:
             self._refuse_join(join, Code.COORDINATOR_NOT_AVAILABLE)
         elif not settings.session_timeout_ms_min <= session_ms <= settings.session_timeout_ms_max:
             self._refuse_join(join, Code.INVALID_SESSION_TIMEOUT)
-        elif not self._has_room(join):
+        elif not self._has_capacity(join):
             self._turn_away(join, now_ms)
         elif not roster.supports(join):
             self._refuse_join(join, Code.INCONSISTENT_GROUP_PROTOCOL)
@@ -131,7 +131,7 @@ class Membership:
         else:
             self._rejoin(join, now_ms)
 
-    def _has_room(self, join: Join) -> bool:
+    def _has_capacity(self, join: Join) -> bool:
         """Whether the group's size allows this join; in a rebalance, those already back count."""
         roster, members_max = self.roster, self._settings.members_max
         if roster.instance_member(join.instance_id) is not None:

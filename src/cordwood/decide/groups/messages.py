@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.codes import Code
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import TopicPartition
 
@@ -121,7 +121,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class CommitOffsets:
     """OffsetCommit, of partitions that exist."""
 
     token: Token
@@ -152,7 +152,7 @@ class Tick:
     """Time has come to look at deadlines; early or spare ticks do no harm."""
 
 
-Event = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup | Tick
+Event = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup | Tick
 
 
 # --- replies --------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class LeaveReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The answer to ``Commit``: one code for each partition it named, in its order."""
+    """The answer to ``CommitOffsets``: one code for each partition it named, in its order."""
 
     codes: tuple[tuple[TopicPartition, Code], ...]
 

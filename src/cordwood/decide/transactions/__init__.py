@@ -1,7 +1,8 @@
 """Kafka's transactions: one state machine per transactional id, an event in, instructions out.
 
-``Transactions`` is the directory a broker holds; ``Transaction`` is one id's machine; ``ledger`` is
-the state that survives a crash, as a value; ``messages`` are events, replies and instructions.
+``TransactionDirectory`` is the directory a broker holds; ``Transaction`` is one id's machine;
+``txn_record`` is the state that survives a crash, as a value; ``messages`` are events, replies and
+instructions.
 
 The life of an id, with Kafka's names::
 
@@ -15,20 +16,21 @@ way, also through a crash, leads to its Complete state.
 
 The caller carries instructions out strictly in order, one list of an id after the other:
 
-- ``Persist`` is durable before the next instruction is begun. It carries the whole ledger and, when
+- ``Persist`` is durable before the next instruction is begun. It carries the whole transaction
+record and, when
   a transaction that committed offsets completes, the cursors to move; both become durable together
   or not at all, so no crash can move them twice.
 - ``WriteMarkers`` is answered by the event ``MarkersWritten`` once the markers are durable in every
   partition named (one deleted meanwhile counts as marked), or ``MarkersFailed``. A marker may be
   written twice: to a partition where the producer has nothing open it must change nothing.
 - If a ``Persist`` fails, memory is ahead of the disk: answer the tokens of what is left with
-  ``COORDINATOR_NOT_AVAILABLE`` and restore the id from the last ledger, as after a crash.
+  ``COORDINATOR_NOT_AVAILABLE`` and restore the id from the last transaction record, as after a
+  crash.
 
 Never here: sockets, files, the clock, logging, chance. Time and producer ids come with the event.
 """
 
-from cordwood.decide.transactions.directory import Transactions
-from cordwood.decide.transactions.ledger import Ledger, StagedOffsets, TransactionState
+from cordwood.decide.transactions.directory import TransactionDirectory
 from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
@@ -50,6 +52,7 @@ from cordwood.decide.transactions.messages import (
     TxnReply,
     WriteMarkers,
 )
+from cordwood.decide.transactions.record import StagedOffsets, TransactionRecord, TransactionState
 from cordwood.decide.transactions.transaction import Transaction
 
 __all__ = [
@@ -62,7 +65,6 @@ __all__ = [
     "InitProducer",
     "InitReply",
     "Instruction",
-    "Ledger",
     "MarkersFailed",
     "MarkersWritten",
     "Persist",
@@ -72,9 +74,10 @@ __all__ = [
     "StagedOffsets",
     "Tick",
     "Transaction",
+    "TransactionDirectory",
+    "TransactionRecord",
     "TransactionSettings",
     "TransactionState",
-    "Transactions",
     "TxnReply",
     "WriteMarkers",
 ]

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cordwood.decide.codes import Code
-from cordwood.decide.transactions.ledger import Ledger, TransactionState
+from cordwood.codes import Code
 from cordwood.decide.transactions.messages import (
     Event,
     Forget,
@@ -23,21 +22,22 @@ from cordwood.decide.transactions.messages import (
     TransactionSettings,
     TxnReply,
 )
+from cordwood.decide.transactions.record import TransactionRecord, TransactionState
 from cordwood.decide.transactions.transaction import Transaction
 from cordwood.model import TopicPartition
 
 
-class Transactions:
+class TransactionDirectory:
     """The machines by transactional id; ``handle`` looks the id up first."""
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
-        """No id is known yet; ``restore`` those with a ledger from an earlier life."""
+        """No id is known yet; ``restore`` those with a transaction record from an earlier life."""
         self._settings = settings or TransactionSettings()
         self._transactions: dict[str, Transaction] = {}
 
-    def restore(self, transactional_id: str, ledger: dict[str, Any]) -> list[Instruction]:
+    def restore(self, transactional_id: str, txn_record: dict[str, Any]) -> list[Instruction]:
         """Bring an id back from its last ``Persist``, also in place of one that is ahead of it."""
-        transaction, instructions = Transaction.restore(self._settings, ledger)
+        transaction, instructions = Transaction.restore(self._settings, txn_record)
         self._transactions[transactional_id] = transaction
         return instructions
 
@@ -57,7 +57,9 @@ class Transactions:
         instructions = transaction.handle(event, now_ms)
         if Forget() in instructions:
             del self._transactions[transactional_id]
-        elif transaction.ledger.producer_id >= 0:  # a refused first request leaves nothing behind
+        elif (
+            transaction.txn_record.producer_id >= 0
+        ):  # a refused first request leaves nothing behind
             self._transactions[transactional_id] = transaction
         return instructions
 
@@ -78,35 +80,35 @@ class Transactions:
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:
         """Those of the partitions where the group's offset hangs on an open transaction."""
-        staging = [each for each in self._transactions.values() if each.ledger.staged]
+        staging = [each for each in self._transactions.values() if each.txn_record.staged]
         return frozenset(
             partition
             for partition in partitions
             if any(each.is_staged(group_id, partition) for each in staging)
         )
 
-    def describe(self, transactional_id: str) -> Ledger | None:
-        """One id's ledger, or ``None``."""
+    def describe(self, transactional_id: str) -> TransactionRecord | None:
+        """One id's transaction record, or ``None``."""
         transaction = self._transactions.get(transactional_id)
-        return None if transaction is None else transaction.ledger
+        return None if transaction is None else transaction.txn_record
 
     def listing(
         self, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
-    ) -> list[tuple[str, Ledger]]:
+    ) -> list[tuple[str, TransactionRecord]]:
         """All ids by name, or those in the states and of the producers named."""
         wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
         return [
-            (transactional_id, transaction.ledger)
+            (transactional_id, transaction.txn_record)
             for transactional_id, transaction in sorted(self._transactions.items())
-            if (not wanted_states or transaction.ledger.state in wanted_states)
-            and (not wanted_ids or transaction.ledger.producer_id in wanted_ids)
+            if (not wanted_states or transaction.txn_record.state in wanted_states)
+            and (not wanted_ids or transaction.txn_record.producer_id in wanted_ids)
         ]
 
     def count(self) -> dict[TransactionState, int]:
         """How many ids are in each state, for metrics."""
         counts = dict.fromkeys(TransactionState, 0)
         for transaction in self._transactions.values():
-            counts[transaction.ledger.state] += 1
+            counts[transaction.txn_record.state] += 1
         return counts
 
 

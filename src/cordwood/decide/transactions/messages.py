@@ -10,10 +10,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.codes import Code
 from cordwood.decide.offsets import PartitionOffset
-from cordwood.decide.transactions.ledger import Ledger, StagedOffsets, encode_ledger
+from cordwood.decide.transactions.record import (
+    StagedOffsets,
+    TransactionRecord,
+    encode_transaction_record,
+)
 from cordwood.model import NO_PRODUCER, TopicPartition
 
 Token = Hashable
@@ -160,22 +164,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make the id's ledger durable, and with it, in one step, move these groups' cursors."""
+    """Make the id's transaction record durable and move these groups' cursors, in one step."""
 
-    state: Ledger
+    state: TransactionRecord
     cursors: tuple[StagedOffsets, ...] = ()
 
-    __match_args__ = ("ledger", "cursors")
+    __match_args__ = ("txn_record", "cursors")
 
     @property
-    def ledger(self) -> dict[str, Any]:
+    def txn_record(self) -> dict[str, Any]:
         """As JSON can hold it; ``Transaction.restore`` takes it back. Long where it is large."""
-        return encode_ledger(self.state)
+        return encode_transaction_record(self.state)
 
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Remove the id's ledger durably."""
+    """Remove the id's transaction record durably."""
 
 
 @dataclass(frozen=True, slots=True)

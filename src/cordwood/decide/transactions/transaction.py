@@ -14,14 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from cordwood.decide.codes import Code
-from cordwood.decide.transactions.ledger import (
-    PREPARED,
-    Ledger,
-    StagedOffsets,
-    TransactionState,
-    parse_ledger,
-)
+from cordwood.codes import Code
 from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
@@ -44,6 +37,13 @@ from cordwood.decide.transactions.messages import (
     TransactionSettings,
     TxnReply,
     WriteMarkers,
+)
+from cordwood.decide.transactions.record import (
+    PREPARED,
+    StagedOffsets,
+    TransactionRecord,
+    TransactionState,
+    parse_transaction_record,
 )
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
 
@@ -77,20 +77,22 @@ _BEFORE = {
 class Transaction:
     """The state machine of one transactional id."""
 
-    def __init__(self, settings: TransactionSettings, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, settings: TransactionSettings, txn_record: TransactionRecord | None = None
+    ) -> None:
         """Make one; ``restore`` brings one back."""
-        self.ledger = ledger or Ledger()
+        self.txn_record = txn_record or TransactionRecord()
         self._settings = settings
         self._end_token: Token | None = None  # waits for the markers
         self._retry_ms: int | None = None
 
     @classmethod
     def restore(
-        cls, settings: TransactionSettings, ledger: dict[str, Any]
+        cls, settings: TransactionSettings, txn_record: dict[str, Any]
     ) -> tuple[Transaction, list[Instruction]]:
         """Bring an id back from its last ``Persist``, and what must be done to go on from there."""
-        transaction = cls(settings, parse_ledger(ledger))
-        if transaction.ledger.state in PREPARED:
+        transaction = cls(settings, parse_transaction_record(txn_record))
+        if transaction.txn_record.state in PREPARED:
             return transaction, [transaction._markers()]
         return transaction, transaction._arm()
 
@@ -121,8 +123,8 @@ class Transaction:
         code = self._check_producer(producer_id, producer_epoch)
         if code:
             return code
-        ongoing = self.ledger.state is TransactionState.ONGOING
-        if not ongoing or not self.ledger.partitions.issuperset(partitions):
+        ongoing = self.txn_record.state is TransactionState.ONGOING
+        if not ongoing or not self.txn_record.partitions.issuperset(partitions):
             return Code.INVALID_TXN_STATE
         return Code.NONE
 
@@ -130,21 +132,21 @@ class Transaction:
         """Whether the group's offset there hangs on this transaction's end."""
         return any(
             each.group_id == group_id and any(kept.partition == partition for kept in each.offsets)
-            for each in self.ledger.staged
+            for each in self.txn_record.staged
         )
 
     # --- a producer's epoch -----------------------------------------------------------------
 
     def _init(self, init: InitProducer, now_ms: int) -> list[Instruction]:
-        ledger = self.ledger
+        txn_record = self.txn_record
         if not 0 < init.timeout_ms <= self._settings.timeout_ms_max:
             return self._refuse_init(init, Code.INVALID_TRANSACTION_TIMEOUT)
         if not self._is_heir(init):
             return self._refuse_init(init, Code.PRODUCER_FENCED)
-        if ledger.state in PREPARED:
+        if txn_record.state in PREPARED:
             return self._refuse_init(init, Code.CONCURRENT_TRANSACTIONS)
-        if ledger.state is TransactionState.ONGOING:
-            if init.producer_id != NO_PRODUCER and init.producer_epoch != ledger.producer_epoch:
+        if txn_record.state is TransactionState.ONGOING:
+            if init.producer_id != NO_PRODUCER and init.producer_epoch != txn_record.producer_epoch:
                 return self._refuse_init(init, Code.PRODUCER_FENCED)
             refusal = self._refuse_init(init, Code.CONCURRENT_TRANSACTIONS)
             return self._fence(now_ms) + refusal
@@ -152,37 +154,37 @@ class Transaction:
 
     def _is_heir(self, init: InitProducer) -> bool:
         """Whether the producer id it says it has is, or just was, this transactional id's."""
-        ledger = self.ledger
-        if NO_PRODUCER in (init.producer_id, ledger.producer_epoch):
+        txn_record = self.txn_record
+        if NO_PRODUCER in (init.producer_id, txn_record.producer_epoch):
             return True
-        is_rotated = init.producer_id == ledger.previous_producer_id
-        had_last_epoch = Ledger(producer_epoch=init.producer_epoch).is_exhausted
-        return init.producer_id == ledger.producer_id or (is_rotated and had_last_epoch)
+        is_rotated = init.producer_id == txn_record.previous_producer_id
+        had_last_epoch = TransactionRecord(producer_epoch=init.producer_epoch).is_exhausted
+        return init.producer_id == txn_record.producer_id or (is_rotated and had_last_epoch)
 
     def _give_epoch(self, init: InitProducer, now_ms: int) -> list[Instruction]:
-        ledger = self.ledger
+        txn_record = self.txn_record
         says_epoch = init.producer_id != NO_PRODUCER
-        is_current = init.producer_epoch == ledger.producer_epoch
-        producer_id, epoch = ledger.producer_id, ledger.producer_epoch + 1
-        last_epoch = ledger.producer_epoch if says_epoch else NO_PRODUCER
-        if ledger.producer_epoch == NO_PRODUCER:
+        is_current = init.producer_epoch == txn_record.producer_epoch
+        producer_id, epoch = txn_record.producer_id, txn_record.producer_epoch + 1
+        last_epoch = txn_record.producer_epoch if says_epoch else NO_PRODUCER
+        if txn_record.producer_epoch == NO_PRODUCER:
             producer_id = init.fresh_producer_id
-        elif ledger.is_exhausted and (is_current or not says_epoch):
+        elif txn_record.is_exhausted and (is_current or not says_epoch):
             producer_id, epoch = init.fresh_producer_id, 0
         elif says_epoch and not is_current:
-            if init.producer_epoch != ledger.last_epoch:
+            if init.producer_epoch != txn_record.last_epoch:
                 return self._refuse_init(init, Code.PRODUCER_FENCED)
             # it asks again for what it was given but did not hear
-            epoch, last_epoch = ledger.producer_epoch, ledger.last_epoch
-        has_new_id = producer_id != ledger.producer_id
+            epoch, last_epoch = txn_record.producer_epoch, txn_record.last_epoch
+        has_new_id = producer_id != txn_record.producer_id
         persist = self._move(
-            Ledger(
+            TransactionRecord(
                 state=TransactionState.EMPTY,
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 last_epoch=last_epoch,
                 previous_producer_id=(
-                    ledger.producer_id if has_new_id else ledger.previous_producer_id
+                    txn_record.producer_id if has_new_id else txn_record.previous_producer_id
                 ),
                 timeout_ms=init.timeout_ms,
                 updated_ms=now_ms,
@@ -197,52 +199,54 @@ class Transaction:
 
     def _add_partitions(self, add: AddPartitions, now_ms: int) -> list[Instruction]:
         code = self._check_open(add.producer_id, add.producer_epoch)
-        is_known = self.ledger.partitions.issuperset(add.partitions)
-        if code or (is_known and self.ledger.state is TransactionState.ONGOING):
+        is_known = self.txn_record.partitions.issuperset(add.partitions)
+        if code or (is_known and self.txn_record.state is TransactionState.ONGOING):
             return _refuse(add, code)
-        partitions = self.ledger.partitions | add.partitions
-        return self._go_on(add, replace(self.ledger, partitions=partitions), now_ms)
+        partitions = self.txn_record.partitions | add.partitions
+        return self._go_on(add, replace(self.txn_record, partitions=partitions), now_ms)
 
     def _add_offsets(self, add: AddOffsets, now_ms: int) -> list[Instruction]:
         code = self._check_open(add.producer_id, add.producer_epoch)
-        is_known = add.group_id in self.ledger.groups
-        if code or (is_known and self.ledger.state is TransactionState.ONGOING):
+        is_known = add.group_id in self.txn_record.groups
+        if code or (is_known and self.txn_record.state is TransactionState.ONGOING):
             return _refuse(add, code)
-        groups = self.ledger.groups | {add.group_id}
-        return self._go_on(add, replace(self.ledger, groups=groups), now_ms)
+        groups = self.txn_record.groups | {add.group_id}
+        return self._go_on(add, replace(self.txn_record, groups=groups), now_ms)
 
     def _stage_offsets(self, stage: StageOffsets, now_ms: int) -> list[Instruction]:
         code = self._check_open(stage.producer_id, stage.producer_epoch)
-        ongoing = self.ledger.state is TransactionState.ONGOING
-        if not code and not (ongoing and stage.group_id in self.ledger.groups):
+        ongoing = self.txn_record.state is TransactionState.ONGOING
+        if not code and not (ongoing and stage.group_id in self.txn_record.groups):
             knows = stage.version >= _ABORTABLE_VERSION
             code = Code.TRANSACTION_ABORTABLE if knows else Code.INVALID_TXN_STATE
         if code:
             return _refuse(stage, code)
-        staged = self.ledger.stage(stage.group_id, stage.offsets)
-        return self._go_on(stage, replace(self.ledger, staged=staged), now_ms)
+        staged = self.txn_record.stage(stage.group_id, stage.offsets)
+        return self._go_on(stage, replace(self.txn_record, staged=staged), now_ms)
 
     def _check_producer(self, producer_id: int, producer_epoch: int) -> Code:
-        ledger = self.ledger
-        if producer_id == NO_PRODUCER or producer_id != ledger.producer_id:
+        txn_record = self.txn_record
+        if producer_id == NO_PRODUCER or producer_id != txn_record.producer_id:
             return Code.INVALID_PRODUCER_ID_MAPPING
-        if producer_epoch != ledger.producer_epoch:
+        if producer_epoch != txn_record.producer_epoch:
             return Code.PRODUCER_FENCED
         return Code.NONE
 
     def _check_open(self, producer_id: int, producer_epoch: int) -> Code:
         code = self._check_producer(producer_id, producer_epoch)
-        if not code and self.ledger.state in PREPARED:
+        if not code and self.txn_record.state in PREPARED:
             return Code.CONCURRENT_TRANSACTIONS
         return code
 
-    def _go_on(self, request: Request, ledger: Ledger, now_ms: int) -> list[Instruction]:
+    def _go_on(
+        self, request: Request, txn_record: TransactionRecord, now_ms: int
+    ) -> list[Instruction]:
         """Open the transaction, or go on with it, with what the request added."""
-        is_first = self.ledger.state is not TransactionState.ONGOING
-        started_ms = now_ms if is_first else ledger.started_ms
+        is_first = self.txn_record.state is not TransactionState.ONGOING
+        started_ms = now_ms if is_first else txn_record.started_ms
         persist = self._move(
             replace(
-                ledger, state=TransactionState.ONGOING, started_ms=started_ms, updated_ms=now_ms
+                txn_record, state=TransactionState.ONGOING, started_ms=started_ms, updated_ms=now_ms
             )
         )
         timer = self._arm() if is_first else []
@@ -254,40 +258,44 @@ class Transaction:
         code = self._check_producer(end.producer_id, end.producer_epoch)
         if code:
             return _refuse(end, code)
-        if self.ledger.state is TransactionState.ONGOING:
+        if self.txn_record.state is TransactionState.ONGOING:
             self._end_token = end.token
-            return self._prepare(self.ledger, commit=end.commit, now_ms=now_ms)
+            return self._prepare(self.txn_record, commit=end.commit, now_ms=now_ms)
         wanted = {
             TransactionState.COMPLETE_COMMIT: (True, Code.NONE),
             TransactionState.COMPLETE_ABORT: (False, Code.NONE),
             TransactionState.PREPARE_COMMIT: (True, Code.CONCURRENT_TRANSACTIONS),
             TransactionState.PREPARE_ABORT: (False, Code.CONCURRENT_TRANSACTIONS),
         }
-        was_commit, code = wanted.get(self.ledger.state, (None, Code.NONE))
+        was_commit, code = wanted.get(self.txn_record.state, (None, Code.NONE))
         return _refuse(end, code if was_commit is end.commit else Code.INVALID_TXN_STATE)
 
     def _fence(self, now_ms: int) -> list[Instruction]:
         """Abort in nobody's name, under an epoch nobody has: whoever was writing no longer can."""
-        epoch = self.ledger.producer_epoch + 1
-        ledger = replace(self.ledger, producer_epoch=epoch, last_epoch=NO_PRODUCER)
-        return self._prepare(ledger, commit=False, now_ms=now_ms)
+        epoch = self.txn_record.producer_epoch + 1
+        txn_record = replace(self.txn_record, producer_epoch=epoch, last_epoch=NO_PRODUCER)
+        return self._prepare(txn_record, commit=False, now_ms=now_ms)
 
-    def _prepare(self, ledger: Ledger, *, commit: bool, now_ms: int) -> list[Instruction]:
+    def _prepare(
+        self, txn_record: TransactionRecord, *, commit: bool, now_ms: int
+    ) -> list[Instruction]:
         """Seal the transaction's fate, then begin to carry it out."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
-        persist = self._move(replace(ledger, state=state, updated_ms=now_ms))
-        if ledger.partitions:
+        persist = self._move(replace(txn_record, state=state, updated_ms=now_ms))
+        if txn_record.partitions:
             return [persist, self._markers()]
         return self._complete(now_ms)  # nothing to mark: it is over in one step
 
     def _complete(self, now_ms: int) -> list[Instruction]:
-        ledger = self.ledger
-        assert ledger.state in PREPARED, f"markers written for a transaction that is {ledger.state}"
-        commit = ledger.state is TransactionState.PREPARE_COMMIT
+        txn_record = self.txn_record
+        assert txn_record.state in PREPARED, (
+            f"markers written for a transaction that is {txn_record.state}"
+        )
+        commit = txn_record.state is TransactionState.PREPARE_COMMIT
         self._retry_ms = None
         persist = self._move(
             replace(
-                ledger,
+                txn_record,
                 state=(
                     TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
                 ),
@@ -297,13 +305,13 @@ class Transaction:
                 groups=frozenset(),
                 staged=(),
             ),
-            cursors=ledger.staged if commit else (),
+            cursors=txn_record.staged if commit else (),
         )
         return [persist, *self._answer_end(), *self._arm()]
 
     def _postpone(self, now_ms: int) -> list[Instruction]:
         """Its fate is sealed even if the markers must wait; who ended it has done its part."""
-        assert self.ledger.state in PREPARED
+        assert self.txn_record.state in PREPARED
         self._retry_ms = now_ms + self._settings.retry_ms
         return [*self._answer_end(), SetTimer(self._retry_ms)]
 
@@ -312,10 +320,10 @@ class Transaction:
         return [] if token is None else [Reply(token, TxnReply())]
 
     def _markers(self) -> WriteMarkers:
-        ledger = self.ledger
-        commit = ledger.state is TransactionState.PREPARE_COMMIT
-        partitions = tuple(sorted(ledger.partitions))
-        return WriteMarkers(ledger.producer_id, ledger.producer_epoch, commit, partitions)
+        txn_record = self.txn_record
+        commit = txn_record.state is TransactionState.PREPARE_COMMIT
+        partitions = tuple(sorted(txn_record.partitions))
+        return WriteMarkers(txn_record.producer_id, txn_record.producer_epoch, commit, partitions)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -326,29 +334,33 @@ class Transaction:
         due_ms = self._due_ms()
         if due_ms is None or now_ms < due_ms:
             return self._arm()
-        if self.ledger.state is TransactionState.ONGOING:
+        if self.txn_record.state is TransactionState.ONGOING:
             return self._fence(now_ms)
-        self._move(replace(self.ledger, state=TransactionState.DEAD))
+        self._move(replace(self.txn_record, state=TransactionState.DEAD))
         return [Erase(), Forget()]
 
     def _due_ms(self) -> int | None:
         """When an open transaction has lasted too long, or an idle id is forgotten."""
         if self._retry_ms is not None:
             return self._retry_ms
-        if self.ledger.state is TransactionState.ONGOING:
-            return self.ledger.started_ms + self.ledger.timeout_ms
-        if self.ledger.state in PREPARED or self.ledger.state is TransactionState.DEAD:
+        if self.txn_record.state is TransactionState.ONGOING:
+            return self.txn_record.started_ms + self.txn_record.timeout_ms
+        if self.txn_record.state in PREPARED or self.txn_record.state is TransactionState.DEAD:
             return None
-        return self.ledger.updated_ms + self._settings.expiry_ms
+        return self.txn_record.updated_ms + self._settings.expiry_ms
 
     def _arm(self) -> list[Instruction]:
         due_ms = self._due_ms()
         return [] if due_ms is None else [SetTimer(due_ms)]
 
-    def _move(self, ledger: Ledger, cursors: tuple[StagedOffsets, ...] = ()) -> Persist:
-        assert self.ledger.state in _BEFORE[ledger.state], f"{self.ledger.state} → {ledger.state}"
-        self.ledger = ledger
-        return Persist(ledger, cursors)
+    def _move(
+        self, txn_record: TransactionRecord, cursors: tuple[StagedOffsets, ...] = ()
+    ) -> Persist:
+        assert self.txn_record.state in _BEFORE[txn_record.state], (
+            f"{self.txn_record.state} → {txn_record.state}"
+        )
+        self.txn_record = txn_record
+        return Persist(txn_record, cursors)
 
 
 def _refuse(request: Request, code: Code) -> list[Instruction]:

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.messages.topics import (
+from cordwood.protocol.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreateTopic,
     CreateTopicConfig,
@@ -24,7 +24,7 @@ from cordwood.wire.kafka.messages.topics import (
     NewPartitionAssignment,
     ReplicaAssignment,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 
 def topic(name="t", partitions=1, replicas=1, assignments=(), **config):
@@ -32,24 +32,24 @@ def topic(name="t", partitions=1, replicas=1, assignments=(), **config):
     return CreateTopic(name, partitions, replicas, assignments, said)
 
 
-async def create(desks, *topics, version=None, validate_only=False):
+async def create(services, *topics, version=None, validate_only=False):
     request = CreateTopicsRequest(topics, validate_only=validate_only)
-    return (await desks.ask(request, version)).topics
+    return (await services.ask(request, version)).topics
 
 
-async def refusal(desks, wanted):
-    (reply,) = await create(desks, wanted)
-    assert wanted.name not in desks.store.topics
+async def refusal(services, wanted):
+    (reply,) = await create(services, wanted)
+    assert wanted.name not in services.store.topics
     return reply.error_code
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_a_topic_is_created_in_every_version(tmp_path, version):
     """With partitions and settings; newer versions hear what it became."""
-    async with KafkaDesks(tmp_path) as desks:
-        (reply,) = await create(desks, topic(partitions=3, retention_ms="5000"), version=version)
+    async with KafkaServices(tmp_path) as services:
+        (reply,) = await create(services, topic(partitions=3, retention_ms="5000"), version=version)
         assert reply.error_code == Code.NONE
-        live = desks.store.topic("t")
+        live = services.store.topic("t")
         assert (live.partition_count, live.config.retention_ms) == (3, 5000)
         if version >= 5:
             configs = {each.name: (each.value, each.config_source) for each in reply.configs}
@@ -62,50 +62,50 @@ async def test_a_topic_is_created_in_every_version(tmp_path, version):
 
 async def test_minus_one_takes_the_brokers_defaults(tmp_path):
     """For partitions and for replicas."""
-    async with KafkaDesks(tmp_path, num_partitions=4) as desks:
-        (reply,) = await create(desks, topic(partitions=-1, replicas=-1))
+    async with KafkaServices(tmp_path, num_partitions=4) as services:
+        (reply,) = await create(services, topic(partitions=-1, replicas=-1))
         assert (reply.error_code, reply.num_partitions, reply.replication_factor) == (0, 4, 1)
-        assert desks.store.topic("t").partition_count == 4
+        assert services.store.topic("t").partition_count == 4
 
 
 async def test_what_cannot_be_created_is_refused_by_its_own_code(tmp_path):
     """And leaves nothing behind."""
-    async with KafkaDesks(tmp_path) as desks:
-        assert await refusal(desks, topic("no/slash")) == Code.INVALID_TOPIC_EXCEPTION
-        assert await refusal(desks, topic(partitions=0)) == Code.INVALID_PARTITIONS
-        assert await refusal(desks, topic(partitions=-2)) == Code.INVALID_PARTITIONS
-        assert await refusal(desks, topic(replicas=2)) == Code.INVALID_REPLICATION_FACTOR
-        assert await refusal(desks, topic(replicas=0)) == Code.INVALID_REPLICATION_FACTOR
-        assert await refusal(desks, topic(retention_ms="soon")) == Code.INVALID_CONFIG
-        assert await refusal(desks, topic(retentoin_ms="1")) == Code.INVALID_CONFIG
-        assert await refusal(desks, topic(retention_ms=None)) == Code.INVALID_CONFIG
+    async with KafkaServices(tmp_path) as services:
+        assert await refusal(services, topic("no/slash")) == Code.INVALID_TOPIC_EXCEPTION
+        assert await refusal(services, topic(partitions=0)) == Code.INVALID_PARTITIONS
+        assert await refusal(services, topic(partitions=-2)) == Code.INVALID_PARTITIONS
+        assert await refusal(services, topic(replicas=2)) == Code.INVALID_REPLICATION_FACTOR
+        assert await refusal(services, topic(replicas=0)) == Code.INVALID_REPLICATION_FACTOR
+        assert await refusal(services, topic(retention_ms="soon")) == Code.INVALID_CONFIG
+        assert await refusal(services, topic(retentoin_ms="1")) == Code.INVALID_CONFIG
+        assert await refusal(services, topic(retention_ms=None)) == Code.INVALID_CONFIG
 
 
 async def test_a_name_in_use_or_named_twice_is_refused(tmp_path):
     """A request's other topics are created."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        replies = await create(desks, topic("t"), topic("u"), topic("twice"), topic("twice"))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        replies = await create(services, topic("t"), topic("u"), topic("twice"), topic("twice"))
         assert [reply.error_code for reply in replies] == [
             Code.TOPIC_ALREADY_EXISTS,
             Code.NONE,
             Code.INVALID_REQUEST,
             Code.INVALID_REQUEST,
         ]
-        assert set(desks.store.topics) == {"t", "u"}
+        assert set(services.store.topics) == {"t", "u"}
 
 
 async def test_topics_of_one_request_are_made_together(tmp_path, monkeypatch):
     """One step of the writer for all that can be made; a refused one does not hold them up."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         steps = []
-        make = desks.store.create_topics
+        make = services.store.create_topics
         monkeypatch.setattr(
-            desks.store,
+            services.store,
             "create_topics",
             lambda wanted: (steps.append(len(wanted)), make(wanted))[1],
         )
-        replies = await create(desks, *map(topic, ["a", "b", "c"]), topic("d", replicas=3))
+        replies = await create(services, *map(topic, ["a", "b", "c"]), topic("d", replicas=3))
         assert [reply.error_code for reply in replies[:3]] == [Code.NONE] * 3
         assert replies[3].error_code == Code.INVALID_REPLICATION_FACTOR
         assert steps == [3]
@@ -113,79 +113,79 @@ async def test_topics_of_one_request_are_made_together(tmp_path, monkeypatch):
 
 async def test_a_manual_assignment_names_the_one_broker(tmp_path):
     """For consecutive partitions from 0, with -1 for both counts."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         both = [ReplicaAssignment(1, [1]), ReplicaAssignment(0, [1])]
-        (reply,) = await create(desks, topic("good", -1, -1, both))
+        (reply,) = await create(services, topic("good", -1, -1, both))
         assert (reply.error_code, reply.num_partitions) == (0, 2)
         bad = Code.INVALID_REPLICA_ASSIGNMENT
-        assert await refusal(desks, topic("a", -1, -1, [ReplicaAssignment(1, [1])])) == bad
-        assert await refusal(desks, topic("b", -1, -1, [ReplicaAssignment(0, [2])])) == bad
-        assert await refusal(desks, topic("c", -1, -1, [ReplicaAssignment(0, [1, 2])])) == bad
-        assert await refusal(desks, topic("d", 2, -1, both)) == Code.INVALID_REQUEST
+        assert await refusal(services, topic("a", -1, -1, [ReplicaAssignment(1, [1])])) == bad
+        assert await refusal(services, topic("b", -1, -1, [ReplicaAssignment(0, [2])])) == bad
+        assert await refusal(services, topic("c", -1, -1, [ReplicaAssignment(0, [1, 2])])) == bad
+        assert await refusal(services, topic("d", 2, -1, both)) == Code.INVALID_REQUEST
 
 
 async def test_validation_creates_nothing(tmp_path):
     """It says what creation would say."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         replies = await create(
-            desks, topic("new"), topic("t"), topic("x", retention_ms="?"), validate_only=True
+            services, topic("new"), topic("t"), topic("x", retention_ms="?"), validate_only=True
         )
         assert [reply.error_code for reply in replies] == [
             Code.NONE,
             Code.TOPIC_ALREADY_EXISTS,
             Code.INVALID_CONFIG,
         ]
-        assert set(desks.store.topics) == {"t"}
+        assert set(services.store.topics) == {"t"}
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_topics_are_deleted_by_name(tmp_path, version):
     """With what was known of them; one that is not there is told so."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.write("t", [b"v"])
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.write("t", [b"v"])
         names = ["t", "nope"]
         request = DeleteTopicsRequest([DeleteTopic(name) for name in names], names)
-        deleted = (await desks.ask(request, version)).topics
+        deleted = (await services.ask(request, version)).topics
         assert [(each.name, each.error_code) for each in deleted] == [
             ("t", Code.NONE),
             ("nope", Code.UNKNOWN_TOPIC_OR_PARTITION),
         ]
-        assert not desks.store.topics
-        await desks.create("t")
-        assert desks.store.partitions("t")[0].high_watermark == 0
+        assert not services.store.topics
+        await services.create("t")
+        assert services.store.partitions("t")[0].high_watermark == 0
 
 
 async def test_topics_are_deleted_by_id(tmp_path):
     """The reply says which name that was; an unknown id has none."""
-    async with KafkaDesks(tmp_path) as desks:
-        known = UUID((await desks.create("t")).id)
+    async with KafkaServices(tmp_path) as services:
+        known = UUID((await services.create("t")).id)
         unknown = uuid4()
         topics = [DeleteTopic(None, known), DeleteTopic(None, unknown)]
-        deleted = (await desks.ask(DeleteTopicsRequest(topics))).topics
+        deleted = (await services.ask(DeleteTopicsRequest(topics))).topics
         assert [(each.name, each.topic_id, each.error_code) for each in deleted] == [
             ("t", known, Code.NONE),
             (None, unknown, Code.UNKNOWN_TOPIC_ID),
         ]
 
 
-async def grow(desks, *topics, validate_only=False):
+async def grow(services, *topics, validate_only=False):
     request = CreatePartitionsRequest(topics, 1000, validate_only)
-    return [each.error_code for each in (await desks.ask(request)).results]
+    return [each.error_code for each in (await services.ask(request)).results]
 
 
 async def test_a_topic_grows(tmp_path):
     """To more partitions than it has, which take records at once."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        assert await grow(desks, GrowTopic("t", 3), validate_only=True) == [Code.NONE]
-        assert desks.store.topic("t").partition_count == 2
-        assert await grow(desks, GrowTopic("t", 3)) == [Code.NONE]
-        assert (await desks.write("t", [b"v"], partition=2)).error_code == Code.NONE
-        too_few = await grow(desks, GrowTopic("t", 3), GrowTopic("nope", 9))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        assert await grow(services, GrowTopic("t", 3), validate_only=True) == [Code.NONE]
+        assert services.store.topic("t").partition_count == 2
+        assert await grow(services, GrowTopic("t", 3)) == [Code.NONE]
+        assert (await services.write("t", [b"v"], partition=2)).error_code == Code.NONE
+        too_few = await grow(services, GrowTopic("t", 3), GrowTopic("nope", 9))
         assert too_few == [Code.INVALID_PARTITIONS, Code.UNKNOWN_TOPIC_OR_PARTITION]
-        assert await grow(desks, GrowTopic("t", 5), GrowTopic("t", 6)) == [
+        assert await grow(services, GrowTopic("t", 5), GrowTopic("t", 6)) == [
             Code.INVALID_REQUEST,
             Code.INVALID_REQUEST,
         ]
@@ -193,71 +193,71 @@ async def test_a_topic_grows(tmp_path):
 
 async def test_new_partitions_are_assigned_to_the_one_broker(tmp_path):
     """One entry for each that is added."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         one, two = NewPartitionAssignment([1]), NewPartitionAssignment([2])
         bad = [Code.INVALID_REPLICA_ASSIGNMENT]
-        assert await grow(desks, GrowTopic("t", 3, [one])) == bad
-        assert await grow(desks, GrowTopic("t", 3, [one, two])) == bad
-        assert await grow(desks, GrowTopic("t", 3, [one, one])) == [Code.NONE]
+        assert await grow(services, GrowTopic("t", 3, [one])) == bad
+        assert await grow(services, GrowTopic("t", 3, [one, two])) == bad
+        assert await grow(services, GrowTopic("t", 3, [one, one])) == [Code.NONE]
 
 
-async def trim(desks, offset, topic="t", partition=0):
+async def trim(services, offset, topic="t", partition=0):
     parts = [DeleteRecordsPartition(partition, offset)]
     request = DeleteRecordsRequest([DeleteRecordsTopic(topic, parts)], 1000)
-    answer = (await desks.ask(request)).topics[0].partitions[0]
+    answer = (await services.ask(request)).topics[0].partitions[0]
     return answer.low_watermark, answer.error_code
 
 
 async def test_records_below_an_offset_go_for_good(tmp_path):
     """The start moves, never back, never past the end, and a restart knows it."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.write("t", [b"a", b"b", b"c", b"d"])
-        assert await trim(desks, 2) == (2, Code.NONE)
-        assert await trim(desks, 1) == (2, Code.NONE)
-        assert await trim(desks, 5) == (-1, Code.OFFSET_OUT_OF_RANGE)
-        assert await trim(desks, -2) == (-1, Code.OFFSET_OUT_OF_RANGE)
-        assert await trim(desks, 0, topic="nope") == (-1, Code.UNKNOWN_TOPIC_OR_PARTITION)
-        assert await trim(desks, 0, partition=1) == (-1, Code.UNKNOWN_TOPIC_OR_PARTITION)
-    async with KafkaDesks(tmp_path) as desks:
-        assert desks.store.partition(TopicPartition("t", 0)).log_start_offset == 2
-        assert await trim(desks, -1) == (4, Code.NONE)
-        await desks.write("t", [b"e"])
-        assert await trim(desks, -1) == (5, Code.NONE)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.write("t", [b"a", b"b", b"c", b"d"])
+        assert await trim(services, 2) == (2, Code.NONE)
+        assert await trim(services, 1) == (2, Code.NONE)
+        assert await trim(services, 5) == (-1, Code.OFFSET_OUT_OF_RANGE)
+        assert await trim(services, -2) == (-1, Code.OFFSET_OUT_OF_RANGE)
+        assert await trim(services, 0, topic="nope") == (-1, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        assert await trim(services, 0, partition=1) == (-1, Code.UNKNOWN_TOPIC_OR_PARTITION)
+    async with KafkaServices(tmp_path) as services:
+        assert services.store.partition(TopicPartition("t", 0)).log_start_offset == 2
+        assert await trim(services, -1) == (4, Code.NONE)
+        await services.write("t", [b"e"])
+        assert await trim(services, -1) == (5, Code.NONE)
 
 
 async def test_a_compacted_topic_is_not_trimmed(tmp_path):
     """The newest record of a key stays, unless the topic also deletes."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", cleanup_policy="compact")
-        await desks.create("both", cleanup_policy="compact,delete")
-        await desks.write("both", [b"a"])
-        assert await trim(desks, 0) == (-1, Code.POLICY_VIOLATION)
-        assert await trim(desks, -1, topic="both") == (1, Code.NONE)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", cleanup_policy="compact")
+        await services.create("both", cleanup_policy="compact,delete")
+        await services.write("both", [b"a"])
+        assert await trim(services, 0) == (-1, Code.POLICY_VIOLATION)
+        assert await trim(services, -1, topic="both") == (1, Code.NONE)
 
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_the_data_directory_is_described(tmp_path, version):
     """All topics, or those asked for; sizes are those of the log."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        await desks.create("u")
-        await desks.write("t", [b"v" * 100], partition=1)
-        (found,) = (await desks.ask(DescribeLogDirsRequest(None), version)).results
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        await services.create("u")
+        await services.write("t", [b"v" * 100], partition=1)
+        (found,) = (await services.ask(DescribeLogDirsRequest(None), version)).results
         assert found.path == str(tmp_path)
         sizes = {
             (topic.name, part.partition): part.size_bytes
             for topic in found.topics
             for part in topic.partitions
         }
-        size_bytes = desks.store.partitions("t")[1].size_bytes
+        size_bytes = services.store.partitions("t")[1].size_bytes
         assert sizes == {("t", 0): 0, ("t", 1): size_bytes, ("u", 0): 0}
         assert (found.total_bytes > 0) is (version >= 4)
         asked = DescribeLogDirsRequest(
             [DescribeLogDirsTopic("t", [1]), DescribeLogDirsTopic("nope", [0])]
         )
-        (some,) = (await desks.ask(asked, version)).results
+        (some,) = (await services.ask(asked, version)).results
         assert [(topic.name, len(topic.partitions)) for topic in some.topics] == [("t", 1)]
-        (none,) = (await desks.ask(DescribeLogDirsRequest([]), version)).results
+        (none,) = (await services.ask(DescribeLogDirsRequest([]), version)).results
         assert not none.topics

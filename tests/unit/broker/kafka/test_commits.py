@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.decide.codes import Code
-from cordwood.meta.keys import Cursor, ReaderPartition
-from cordwood.wire.kafka.messages.commits import (
+from cordwood.codes import Code
+from cordwood.metadata.keys import Cursor, ReaderPartition
+from cordwood.protocol.kafka.messages.commits import (
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
@@ -17,7 +17,7 @@ from cordwood.wire.kafka.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 
 def commit(*at, group="g", topic="t", metadata=None):
@@ -25,18 +25,18 @@ def commit(*at, group="g", topic="t", metadata=None):
     return OffsetCommitRequest(group, topics=[OffsetCommitTopic(topic, parts)])
 
 
-async def codes(desks, request, version=None):
-    reply = await desks.ask(request, version)
+async def codes(services, request, version=None):
+    reply = await services.ask(request, version)
     return [part.error_code for topic in reply.topics for part in topic.partitions]
 
 
 @pytest.mark.parametrize("version", range(2, 9))
 async def test_a_commit_comes_back_as_it_was_made(tmp_path, version):
     """Offset, note and leader epoch, in every version that carries them."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        assert await codes(desks, commit((0, 5), (1, 7), metadata="note"), version) == [0, 0]
-        fetched = await desks.ask(OffsetFetchRequest("g", [OffsetFetchTopic("t", [0, 1])]), 5)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        assert await codes(services, commit((0, 5), (1, 7), metadata="note"), version) == [0, 0]
+        fetched = await services.ask(OffsetFetchRequest("g", [OffsetFetchTopic("t", [0, 1])]), 5)
         epoch = 3 if version >= 6 else -1
         assert [tuple(part) for part in fetched.topics[0].partitions] == [
             (0, 5, epoch, "note", 0),
@@ -46,12 +46,12 @@ async def test_a_commit_comes_back_as_it_was_made(tmp_path, version):
 
 async def test_a_commit_is_durable_before_it_is_answered(tmp_path):
     """It is there after the process is gone without a word: no stop, no close."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.ask(commit((0, 5)))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.ask(commit((0, 5)))
         from cordwood.clock import SystemClock
-        from cordwood.meta.catalog import Catalog
-        from cordwood.meta.sqlite import SqliteStore
+        from cordwood.metadata.catalog import Catalog
+        from cordwood.metadata.sqlite import SqliteStore
 
         other = Catalog(SqliteStore(tmp_path / "meta.db", SystemClock()))
         cursor = other.cursor(ReaderPartition("g", "t", 0))
@@ -62,43 +62,43 @@ async def test_a_commit_is_durable_before_it_is_answered(tmp_path):
 
 async def test_a_partition_that_is_not_there_is_told_alone(tmp_path):
     """Its neighbours are committed."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
-        assert await codes(desks, commit((0, 1), (1, 1), (-1, 1))) == [0, unknown, unknown]
-        assert await codes(desks, commit((0, 1), topic="nope")) == [unknown]
-        assert set(desks.catalog.cursors()) == {ReaderPartition("g", "t", 0)}
+        assert await codes(services, commit((0, 1), (1, 1), (-1, 1))) == [0, unknown, unknown]
+        assert await codes(services, commit((0, 1), topic="nope")) == [unknown]
+        assert set(services.catalog.cursors()) == {ReaderPartition("g", "t", 0)}
 
 
 async def test_a_note_that_is_too_long_is_refused(tmp_path):
     """By the setting's name: offset.metadata.max.bytes."""
-    async with KafkaDesks(tmp_path, offset_metadata_max_bytes=4) as desks:
-        await desks.create("t")
-        assert await codes(desks, commit((0, 1), metadata="éé")) == [0]
-        assert await codes(desks, commit((0, 2), metadata="ééé")) == [
+    async with KafkaServices(tmp_path, offset_metadata_max_bytes=4) as services:
+        await services.create("t")
+        assert await codes(services, commit((0, 1), metadata="éé")) == [0]
+        assert await codes(services, commit((0, 2), metadata="ééé")) == [
             Code.OFFSET_METADATA_TOO_LARGE
         ]
 
 
 async def test_a_group_on_a_consume_topic_is_waited_for(tmp_path):
     """Its first commit registers it; on other topics it does not."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.create("c", cleanup_policy="consume,delete")
-        await desks.ask(commit((0, 5)))
-        await desks.ask(commit((0, 5), topic="c"))
-        assert not desks.catalog.registered("t")
-        tp = desks.store.partitions("c")[0].tp
-        assert desks.catalog.registered_positions(tp) == {"g": 5}
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.create("c", cleanup_policy="consume,delete")
+        await services.ask(commit((0, 5)))
+        await services.ask(commit((0, 5), topic="c"))
+        assert not services.catalog.registered("t")
+        tp = services.store.partitions("c")[0].tp
+        assert services.catalog.registered_positions(tp) == {"g": 5}
 
 
 @pytest.mark.parametrize("version", range(1, 9))
 async def test_nothing_committed_is_minus_one(tmp_path, version):
     """Without an error, whether topic or group exist or not."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         topics = [OffsetFetchTopic("t", [0, 4])]
         request = OffsetFetchRequest("g", topics, [OffsetFetchGroup("g", topics)])
-        fetched = await desks.ask(request, version)
+        fetched = await services.ask(request, version)
         topic = fetched.groups[0].topics[0] if version >= 8 else fetched.topics[0]
         found = [(part.partition, part.offset, part.error_code) for part in topic.partitions]
         assert found == [(0, -1, 0), (4, -1, 0)]
@@ -107,14 +107,14 @@ async def test_nothing_committed_is_minus_one(tmp_path, version):
 @pytest.mark.parametrize("version", [2, 5, 7, 8])
 async def test_null_topics_ask_for_all_of_a_group(tmp_path, version):
     """And for nothing of another's."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        await desks.create("u")
-        await desks.ask(commit((0, 1), (1, 2)))
-        await desks.ask(commit((0, 3), topic="u"))
-        await desks.ask(commit((0, 9), group="other"))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        await services.create("u")
+        await services.ask(commit((0, 1), (1, 2)))
+        await services.ask(commit((0, 3), topic="u"))
+        await services.ask(commit((0, 9), group="other"))
         request = OffsetFetchRequest("g", None, [OffsetFetchGroup("g", None)])
-        fetched = await desks.ask(request, version)
+        fetched = await services.ask(request, version)
         topics = fetched.groups[0].topics if version >= 8 else fetched.topics
         found = {
             (topic.name, part.partition): part.offset
@@ -126,15 +126,15 @@ async def test_null_topics_ask_for_all_of_a_group(tmp_path, version):
 
 async def test_several_groups_are_fetched_at_once(tmp_path):
     """Each under its name."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         for group, offset in (("g", 1), ("h", 2)):
-            await desks.ask(commit((0, offset), group=group))
+            await services.ask(commit((0, offset), group=group))
         topics = [OffsetFetchTopic("t", [0])]
         request = OffsetFetchRequest(
             groups=[OffsetFetchGroup(group, topics) for group in ("h", "g", "i")]
         )
-        fetched = await desks.ask(request)
+        fetched = await services.ask(request)
         assert [
             (group.group_id, group.topics[0].partitions[0].offset) for group in fetched.groups
         ] == [("h", 2), ("g", 1), ("i", -1)]
@@ -142,12 +142,12 @@ async def test_several_groups_are_fetched_at_once(tmp_path):
 
 async def test_a_line_reader_and_a_group_share_a_cursor(tmp_path):
     """What ACK moved is what OffsetFetch shows."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.write("t", [b"v"] * 4)
-        await desks.readers.register("t", "g")
-        await desks.readers.advance(desks.store.partitions("t")[0].tp, "g", 4)
-        fetched = await desks.ask(OffsetFetchRequest("g", [OffsetFetchTopic("t", [0])]), 7)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.write("t", [b"v"] * 4)
+        await services.readers.register("t", "g")
+        await services.readers.advance(services.store.partitions("t")[0].tp, "g", 4)
+        fetched = await services.ask(OffsetFetchRequest("g", [OffsetFetchTopic("t", [0])]), 7)
         assert fetched.topics[0].partitions[0].offset == 4
 
 
@@ -158,33 +158,33 @@ def delete(*numbers, group="g", topic="t"):
 
 async def test_deleted_offsets_are_gone_and_no_longer_waited_for(tmp_path):
     """With the last cursor on a topic goes the registration, or RECLAIM would wait at 0."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2, cleanup_policy="consume")
-        await desks.ask(commit((0, 1), (1, 2)))
-        assert await codes(desks, delete(0, 7)) == [0, Code.UNKNOWN_TOPIC_OR_PARTITION]
-        assert list(desks.catalog.cursors()) == [ReaderPartition("g", "t", 1)]
-        assert "g" in desks.catalog.registered("t")
-        assert await codes(desks, delete(1)) == [0]
-        assert not desks.catalog.registered("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2, cleanup_policy="consume")
+        await services.ask(commit((0, 1), (1, 2)))
+        assert await codes(services, delete(0, 7)) == [0, Code.UNKNOWN_TOPIC_OR_PARTITION]
+        assert list(services.catalog.cursors()) == [ReaderPartition("g", "t", 1)]
+        assert "g" in services.catalog.registered("t")
+        assert await codes(services, delete(1)) == [0]
+        assert not services.catalog.registered("t")
 
 
 async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
     """The group's own code, and no partitions."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        reply = await desks.ask(delete(0, group="nobody"))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        reply = await services.ask(delete(0, group="nobody"))
         assert (reply.error_code, list(reply.topics)) == (Code.GROUP_ID_NOT_FOUND, [])
 
 
 async def test_a_topic_deleted_under_a_commit_does_not_hurt_the_next(tmp_path):
     """Cursors of the topic go with it; the group stays and commits elsewhere."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.create("u")
-        await desks.ask(commit((0, 1)))
-        await desks.topics.delete("t")
-        assert await codes(desks, commit((0, 1))) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
-        assert await codes(desks, commit((0, 8), topic="u")) == [0]
-        (where,) = desks.catalog.cursors()
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.create("u")
+        await services.ask(commit((0, 1)))
+        await services.topics.delete("t")
+        assert await codes(services, commit((0, 1))) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await codes(services, commit((0, 8), topic="u")) == [0]
+        (where,) = services.catalog.cursors()
         assert where == ReaderPartition("g", "u", 0)
-        assert isinstance(desks.catalog.cursor(where), Cursor)
+        assert isinstance(services.catalog.cursor(where), Cursor)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cordwood.codes import Code
 from cordwood.config import BrokerConfig, TopicConfig, rows
-from cordwood.decide.codes import Code
-from cordwood.wire.kafka.messages.configs import (
+from cordwood.protocol.kafka.messages.configs import (
     AlterConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -16,43 +16,43 @@ from cordwood.wire.kafka.messages.configs import (
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-async def describe(desks, kind=TOPIC, name="t", keys=None, version=None, **how):
+async def describe(services, kind=TOPIC, name="t", keys=None, version=None, **how):
     request = DescribeConfigsRequest([DescribeConfigsResource(kind, name, keys)], **how)
-    (found,) = (await desks.ask(request, version)).results
+    (found,) = (await services.ask(request, version)).results
     return found
 
 
-async def values(desks, *names):
-    return {each.name: each.value for each in (await describe(desks, keys=list(names))).configs}
+async def values(services, *names):
+    return {each.name: each.value for each in (await describe(services, keys=list(names))).configs}
 
 
-async def change(desks, *changes, kind=TOPIC, name="t", validate_only=False):
+async def change(services, *changes, kind=TOPIC, name="t", validate_only=False):
     """Incrementally; code and message."""
     resource = ConfigChanges(kind, name, [ConfigChange(*each) for each in changes])
     request = IncrementalAlterConfigsRequest([resource], validate_only)
-    (reply,) = (await desks.ask(request)).results
+    (reply,) = (await services.ask(request)).results
     return reply.error_code, reply.error_message
 
 
-async def replace(desks, validate_only=False, kind=TOPIC, name="t", **config):
+async def replace(services, validate_only=False, kind=TOPIC, name="t", **config):
     named = [AlterConfig(key.replace("_", "."), value) for key, value in config.items()]
     request = AlterConfigsRequest([AlterConfigsResource(kind, name, named)], validate_only)
-    (reply,) = (await desks.ask(request)).results
+    (reply,) = (await services.ask(request)).results
     return reply.error_code
 
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_every_setting_of_a_topic_is_shown_with_its_origin(tmp_path, version):
     """Set here, or default; nothing is read-only or secret."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", retention_ms="-1", segment_bytes="100000")
-        found = await describe(desks, version=version)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", retention_ms="-1", segment_bytes="100000")
+        found = await describe(services, version=version)
         assert found.error_code == Code.NONE
         shown = {each.name: each for each in found.configs}
         assert set(shown) == set(rows(TopicConfig))
@@ -66,12 +66,12 @@ async def test_every_setting_of_a_topic_is_shown_with_its_origin(tmp_path, versi
 
 async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
     """A setting's own value first, then the default beneath it."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", segment_bytes="100000")
-        plain = await describe(desks, keys=["segment.bytes"])
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", segment_bytes="100000")
+        plain = await describe(services, keys=["segment.bytes"])
         assert (plain.configs[0].synonyms, plain.configs[0].documentation) == ((), None)
         full = await describe(
-            desks,
+            services,
             keys=["segment.bytes", "retention.ms"],
             include_synonyms=True,
             include_documentation=True,
@@ -87,22 +87,22 @@ async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
 
 async def test_types_are_kafkas(tmp_path):
     """Boolean 1, string 2, int 3, long 5, double 6, list 7."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        topic = {each.name: each.config_type for each in (await describe(desks)).configs}
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        topic = {each.name: each.config_type for each in (await describe(services)).configs}
         assert topic["cleanup.policy"] == 7
         assert topic["segment.bytes"] == 3
         assert topic["retention.ms"] == 5
         assert topic["min.cleanable.dirty.ratio"] == 6
         assert topic["message.timestamp.type"] == 2
-        broker = await describe(desks, BROKER, "1", ["auto.create.topics"])
+        broker = await describe(services, BROKER, "1", ["auto.create.topics"])
         assert broker.configs[0].config_type == 1
 
 
-async def test_the_broker_tells_where_its_doors_are(tmp_path):
+async def test_the_broker_tells_where_its_listeners_are(tmp_path):
     """Really bound addresses, not what was asked for; all read-only."""
-    async with KafkaDesks(tmp_path, num_partitions=3, http="127.0.0.1:0") as desks:
-        found = await describe(desks, BROKER, "1")
+    async with KafkaServices(tmp_path, num_partitions=3, http="127.0.0.1:0") as services:
+        found = await describe(services, BROKER, "1")
         shown = {each.name: each for each in found.configs}
         assert set(shown) >= set(rows(BrokerConfig))
         assert shown["http"].value == "127.0.0.1:1234"
@@ -110,16 +110,16 @@ async def test_the_broker_tells_where_its_doors_are(tmp_path):
         assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("3", 4)
         assert shown["ingress.topic"].config_source == 5
         assert all(each.read_only for each in found.configs)
-        everywhere = await describe(desks, BROKER, "")
+        everywhere = await describe(services, BROKER, "")
         assert (everywhere.error_code, everywhere.configs) == (Code.NONE, ())
 
 
 async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
     """Those its tools look up: where it listens and keeps its logs, and who it is."""
-    async with KafkaDesks(tmp_path) as desks:
-        desks.addresses = {"kafka": ["127.0.0.1:9"], "kafka_tls": ["127.0.0.1:10"]}
+    async with KafkaServices(tmp_path) as services:
+        services.addresses = {"kafka": ["127.0.0.1:9"], "kafka_tls": ["127.0.0.1:10"]}
         names = ["advertised.listeners", "listeners", "log.dirs", "node.id", "broker.id"]
-        found = await describe(desks, BROKER, "1", names)
+        found = await describe(services, BROKER, "1", names)
         shown = {each.name: each.value for each in found.configs}
         both = "PLAINTEXT://127.0.0.1:9,SSL://127.0.0.1:10"
         assert shown == {
@@ -133,35 +133,35 @@ async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
 
 async def test_what_is_advertised_is_told(tmp_path):
     """``advertised.kafka`` is Kafka's ``advertised.listeners``."""
-    async with KafkaDesks(tmp_path, advertised_kafka="door.example:9092") as desks:
-        found = await describe(desks, BROKER, "1", ["advertised.listeners"])
+    async with KafkaServices(tmp_path, advertised_kafka="door.example:9092") as services:
+        found = await describe(services, BROKER, "1", ["advertised.listeners"])
         assert [each.value for each in found.configs] == ["PLAINTEXT://door.example:9092"]
 
 
 async def test_what_is_not_there_cannot_be_described(tmp_path):
     """Each with a sentence."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         for kind, name, code in (
             (TOPIC, "nope", Code.UNKNOWN_TOPIC_OR_PARTITION),
             (BROKER, "2", Code.INVALID_REQUEST),
             (BROKER, "one", Code.INVALID_REQUEST),
             (8, "1", Code.INVALID_REQUEST),
         ):
-            found = await describe(desks, kind, name)
+            found = await describe(services, kind, name)
             assert found.error_code == code
             assert found.error_message
 
 
 async def test_a_change_touches_what_it_names(tmp_path):
     """Set and deleted settings change at once and survive; the others stay."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", retention_ms="1000", segment_bytes="100000")
-        done = await change(desks, ("retention.bytes", SET, "5"), ("retention.ms", DELETE, None))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", retention_ms="1000", segment_bytes="100000")
+        done = await change(services, ("retention.bytes", SET, "5"), ("retention.ms", DELETE, None))
         assert done == (Code.NONE, None)
-        partition = desks.store.partitions("t")[0]
+        partition = services.store.partitions("t")[0]
         assert partition.config.retention_bytes == 5
-    async with KafkaDesks(tmp_path) as desks:
-        assert await values(desks, "retention.bytes", "retention.ms", "segment.bytes") == {
+    async with KafkaServices(tmp_path) as services:
+        assert await values(services, "retention.bytes", "retention.ms", "segment.bytes") == {
             "retention.bytes": "5",
             "retention.ms": "604800000",
             "segment.bytes": "100000",
@@ -170,82 +170,84 @@ async def test_a_change_touches_what_it_names(tmp_path):
 
 async def test_lists_can_be_appended_to_and_subtracted_from(tmp_path):
     """Others cannot."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        assert (await change(desks, ("cleanup.policy", APPEND, "compact, consume")))[0] == 0
-        shown = await values(desks, "cleanup.policy")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        assert (await change(services, ("cleanup.policy", APPEND, "compact, consume")))[0] == 0
+        shown = await values(services, "cleanup.policy")
         assert shown == {"cleanup.policy": "delete,compact,consume"}
-        assert (await change(desks, ("cleanup.policy", SUBTRACT, "delete,compact")))[0] == 0
-        assert await values(desks, "cleanup.policy") == {"cleanup.policy": "consume"}
-        code, text = await change(desks, ("retention.ms", APPEND, "1"))
+        assert (await change(services, ("cleanup.policy", SUBTRACT, "delete,compact")))[0] == 0
+        assert await values(services, "cleanup.policy") == {"cleanup.policy": "consume"}
+        code, text = await change(services, ("retention.ms", APPEND, "1"))
         assert code == Code.INVALID_CONFIG
         assert "no list" in text
 
 
 async def test_one_bad_change_keeps_all_from_happening(tmp_path):
     """And says what is wrong, with the nearest name."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        code, text = await change(desks, ("retention.ms", SET, "5"), ("segment.byte", SET, "9"))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        code, text = await change(services, ("retention.ms", SET, "5"), ("segment.byte", SET, "9"))
         assert code == Code.INVALID_CONFIG
         assert "segment.bytes" in text
         for bad in (("segment.bytes", SET, "tiny"), ("cleanup.policy", APPEND, "shred")):
-            assert (await change(desks, ("retention.ms", SET, "5"), bad))[0] == Code.INVALID_CONFIG
+            assert (await change(services, ("retention.ms", SET, "5"), bad))[
+                0
+            ] == Code.INVALID_CONFIG
         for malformed in (
             (("retention.ms", SET, None),),
             (("retention.ms", 4, "5"),),
             (("retention.ms", SET, "5"), ("retention.ms", SET, "6")),
         ):
-            assert (await change(desks, *malformed))[0] == Code.INVALID_REQUEST
-        assert (await change(desks, ("nope", DELETE, None)))[0] == Code.INVALID_CONFIG
-        assert await values(desks, "retention.ms") == {"retention.ms": "604800000"}
+            assert (await change(services, *malformed))[0] == Code.INVALID_REQUEST
+        assert (await change(services, ("nope", DELETE, None)))[0] == Code.INVALID_CONFIG
+        assert await values(services, "retention.ms") == {"retention.ms": "604800000"}
 
 
 async def test_a_replacement_resets_what_it_does_not_name(tmp_path):
     """As AlterConfigs always did."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", retention_ms="1000", segment_bytes="100000")
-        assert await replace(desks, retention_ms="2000") == Code.NONE
-        assert await values(desks, "retention.ms", "segment.bytes") == {
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", retention_ms="1000", segment_bytes="100000")
+        assert await replace(services, retention_ms="2000") == Code.NONE
+        assert await values(services, "retention.ms", "segment.bytes") == {
             "retention.ms": "2000",
             "segment.bytes": "1073741824",
         }
-        assert await replace(desks, retention_ms=None) == Code.NONE
-        assert desks.catalog.topic("t").config == {}
+        assert await replace(services, retention_ms=None) == Code.NONE
+        assert services.catalog.topic("t").config == {}
 
 
 async def test_validation_changes_nothing(tmp_path):
     """It answers as the change would."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", retention_ms="1000")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", retention_ms="1000")
         how = {"validate_only": True}
-        assert await change(desks, ("retention.ms", SET, "5"), **how) == (Code.NONE, None)
-        assert (await change(desks, ("retention.ms", SET, "x"), **how))[0] == Code.INVALID_CONFIG
-        assert await replace(desks, **how) == Code.NONE
-        assert await replace(desks, retention_ms="x", **how) == Code.INVALID_CONFIG
-        assert desks.catalog.topic("t").config == {"retention.ms": "1000"}
+        assert await change(services, ("retention.ms", SET, "5"), **how) == (Code.NONE, None)
+        assert (await change(services, ("retention.ms", SET, "x"), **how))[0] == Code.INVALID_CONFIG
+        assert await replace(services, **how) == Code.NONE
+        assert await replace(services, retention_ms="x", **how) == Code.INVALID_CONFIG
+        assert services.catalog.topic("t").config == {"retention.ms": "1000"}
 
 
 async def test_a_brokers_settings_are_changed_by_a_restart(tmp_path):
     """The refusal says so, whichever way it was asked."""
-    async with KafkaDesks(tmp_path) as desks:
-        code, text = await change(desks, ("num.partitions", SET, "3"), kind=BROKER, name="1")
+    async with KafkaServices(tmp_path) as services:
+        code, text = await change(services, ("num.partitions", SET, "3"), kind=BROKER, name="1")
         assert code == Code.INVALID_REQUEST
         assert "restart" in text
-        assert await replace(desks, kind=BROKER, name="1") == Code.INVALID_REQUEST
-        assert await replace(desks, kind=BROKER, name="7") == Code.INVALID_REQUEST
-        assert await replace(desks, kind=TOPIC, name="x") == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert await replace(services, kind=BROKER, name="1") == Code.INVALID_REQUEST
+        assert await replace(services, kind=BROKER, name="7") == Code.INVALID_REQUEST
+        assert await replace(services, kind=TOPIC, name="x") == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_resource_named_twice_is_refused(tmp_path):
     """Neither of the two is applied; a neighbour is."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.create("u")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.create("u")
         changes = [ConfigChange("retention.ms", SET, "5")]
         resources = [ConfigChanges(TOPIC, name, changes) for name in ("t", "u", "t")]
-        reply = await desks.ask(IncrementalAlterConfigsRequest(resources, False))
+        reply = await services.ask(IncrementalAlterConfigsRequest(resources, False))
         codes = [each.error_code for each in reply.results]
         assert codes == [Code.INVALID_REQUEST, Code.NONE, Code.INVALID_REQUEST]
-        assert desks.catalog.topic("t").config == {}
-        assert desks.catalog.topic("u").config == {"retention.ms": "5"}
+        assert services.catalog.topic("t").config == {}
+        assert services.catalog.topic("u").config == {"retention.ms": "5"}

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka.session import Session
 from cordwood.clock import ManualClock
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.errors import UnavailableError
-from cordwood.meta.keys import Cursor, ReaderPartition
-from cordwood.wire.kafka.messages.commits import (
+from cordwood.metadata.keys import Cursor, ReaderPartition
+from cordwood.protocol.kafka.messages.commits import (
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
 )
-from cordwood.wire.kafka.messages.groups import (
+from cordwood.protocol.kafka.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -30,7 +30,7 @@ from cordwood.wire.kafka.messages.groups import (
     SyncGroupRequest,
 )
 from support.coordination import subscription
-from support.kafka_desks import CALLER, KafkaDesks
+from support.kafka_services import SESSION, KafkaServices
 
 PROTOCOLS = [JoinGroupProtocol("range", subscription("t"))]
 DAY_MS = 86_400_000
@@ -53,30 +53,30 @@ def commit(offset=5, group="g", topic="t", **who):
     return OffsetCommitRequest(group, topics=topics, **who)
 
 
-async def enter(desks, group="g"):
+async def enter(services, group="g"):
     """One member, stable: its id and generation."""
-    known = await desks.ask(join(group=group))
+    known = await services.ask(join(group=group))
     assert known.error_code == Code.MEMBER_ID_REQUIRED
-    joined = await desks.ask(join(known.member_id, group))
+    joined = await services.ask(join(known.member_id, group))
     assignments = [SyncGroupAssignment(joined.member_id, b"all of it")]
-    synced = await desks.ask(
+    synced = await services.ask(
         SyncGroupRequest(group, joined.generation_id, joined.member_id, assignments=assignments)
     )
     assert (synced.error_code, synced.assignment) == (0, b"all of it")
     return joined.member_id, joined.generation_id
 
 
-async def states(desks):
-    listed = await desks.ask(ListGroupsRequest())
+async def states(services):
+    listed = await services.ask(ListGroupsRequest())
     return {group.group_id: group.state for group in listed.groups}
 
 
 @pytest.mark.parametrize("version", range(5))
 async def test_every_key_is_coordinated_here(tmp_path, version):
     """Under the address the client reached us by, one key or many."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         request = FindCoordinatorRequest("g", coordinator_keys=["g", "h"])
-        found = await desks.ask(request, version)
+        found = await services.ask(request, version)
         if version < 4:
             assert (found.error_code, found.node_id) == (0, 1)
             assert (found.host, found.port) == ("broker.example", 9092)
@@ -87,20 +87,20 @@ async def test_every_key_is_coordinated_here(tmp_path, version):
 
 async def test_a_kind_of_key_nobody_coordinates_is_refused(tmp_path):
     """Share groups (2) are not ours; old and new replies say so each in its place."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         request = FindCoordinatorRequest("g", 2, ["g"])
-        assert (await desks.ask(request, 3)).error_code == Code.INVALID_REQUEST
-        assert (await desks.ask(request, 4)).coordinators[0].error_code == Code.INVALID_REQUEST
+        assert (await services.ask(request, 3)).error_code == Code.INVALID_REQUEST
+        assert (await services.ask(request, 4)).coordinators[0].error_code == Code.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", range(10))
 async def test_a_member_joins_in_every_version(tmp_path, version):
     """Up to 3 at once, from 4 on by coming back with the id; the leader sees who is in."""
-    async with KafkaDesks(tmp_path) as desks:
-        joined = await desks.ask(join(), version)
+    async with KafkaServices(tmp_path) as services:
+        joined = await services.ask(join(), version)
         if version >= 4:
             assert joined.error_code == Code.MEMBER_ID_REQUIRED
-            joined = await desks.ask(join(joined.member_id), version)
+            joined = await services.ask(join(joined.member_id), version)
         assert joined.error_code == Code.NONE
         assert joined.leader == joined.member_id == joined.members[0].member_id
         assert joined.member_id.startswith("tester-")
@@ -110,28 +110,28 @@ async def test_a_member_joins_in_every_version(tmp_path, version):
 
 async def test_a_refusal_is_encoded_where_the_protocol_cannot_be_null(tmp_path):
     """Before version 7 a JoinGroup reply without a protocol holds an empty one."""
-    async with KafkaDesks(tmp_path) as desks:
-        refused = await desks.ask(join(protocols=[]), 6)
+    async with KafkaServices(tmp_path) as services:
+        refused = await services.ask(join(protocols=[]), 6)
         assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
         assert refused.protocol_name == ""
 
 
 async def test_a_second_member_starts_a_rebalance_and_shares(tmp_path):
     """The first hears of it by its heartbeat; the leader hands out both parts."""
-    async with KafkaDesks(tmp_path) as desks:
-        first, generation = await enter(desks)
-        known = await desks.ask(join())
-        second = desks.begin(join(known.member_id))
+    async with KafkaServices(tmp_path) as services:
+        first, generation = await enter(services)
+        known = await services.ask(join())
+        second = services.begin(join(known.member_id))
         await asyncio.sleep(0)
-        beat = await desks.ask(HeartbeatRequest("g", generation, first))
+        beat = await services.ask(HeartbeatRequest("g", generation, first))
         assert beat.error_code == Code.REBALANCE_IN_PROGRESS
-        leader = await desks.ask(join(first))
+        leader = await services.ask(join(first))
         follower = await second
         assert leader.generation_id == follower.generation_id == generation + 1
         assert not follower.members
-        waiting = desks.begin(SyncGroupRequest("g", follower.generation_id, follower.member_id))
+        waiting = services.begin(SyncGroupRequest("g", follower.generation_id, follower.member_id))
         parts = [SyncGroupAssignment(first, b"1"), SyncGroupAssignment(known.member_id, b"2")]
-        mine = await desks.ask(
+        mine = await services.ask(
             SyncGroupRequest("g", leader.generation_id, first, assignments=parts)
         )
         assert (mine.assignment, (await waiting).assignment) == (b"1", b"2")
@@ -140,49 +140,49 @@ async def test_a_second_member_starts_a_rebalance_and_shares(tmp_path):
 async def test_a_member_that_falls_silent_is_taken_out(tmp_path):
     """By the timer, on the clock that nobody can set."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        member, generation = await enter(desks)
+    async with KafkaServices(tmp_path, clock) as services:
+        member, generation = await enter(services)
         clock.advance(9_999)
-        desks.coordinators.groups.timers.look()
-        assert await states(desks) == {"g": "Stable"}
+        services.coordinators.groups.timers.look()
+        assert await states(services) == {"g": "Stable"}
         clock.advance(10_001)
-        desks.coordinators.groups.timers.look()
-        await desks.coordinators.groups.idle()
-        assert await states(desks) == {"g": "Empty"}
-        beat = await desks.ask(HeartbeatRequest("g", generation, member))
+        services.coordinators.groups.timers.look()
+        await services.coordinators.groups.idle()
+        assert await states(services) == {"g": "Empty"}
+        beat = await services.ask(HeartbeatRequest("g", generation, member))
         assert beat.error_code == Code.UNKNOWN_MEMBER_ID
 
 
 async def test_timers_run_by_themselves(tmp_path):
     """A first rebalance ends when its delay is over, without anybody asking."""
-    async with KafkaDesks(tmp_path, group_initial_rebalance_delay_ms=20) as desks:
-        known = await desks.ask(join())
-        joined = await asyncio.wait_for(desks.ask(join(known.member_id)), 10)
+    async with KafkaServices(tmp_path, group_initial_rebalance_delay_ms=20) as services:
+        known = await services.ask(join())
+        joined = await asyncio.wait_for(services.ask(join(known.member_id)), 10)
         assert joined.error_code == Code.NONE
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 5])
 async def test_a_member_leaves_in_every_version(tmp_path, version):
     """One by its id, or several; who is not in is told so."""
-    async with KafkaDesks(tmp_path) as desks:
-        member, _ = await enter(desks)
+    async with KafkaServices(tmp_path) as services:
+        member, _ = await enter(services)
         members = [LeavingMember(member), LeavingMember("stranger")]
-        left = await desks.ask(LeaveGroupRequest("g", member, members), version)
+        left = await services.ask(LeaveGroupRequest("g", member, members), version)
         assert left.error_code == Code.NONE
         if version >= 3:
             codes = [each.error_code for each in left.members]
             assert codes == [Code.NONE, Code.UNKNOWN_MEMBER_ID]
-        again = await desks.ask(LeaveGroupRequest("g", member, members[:1]), version)
+        again = await services.ask(LeaveGroupRequest("g", member, members[:1]), version)
         code = again.members[0].error_code if version >= 3 else again.error_code
         assert code == Code.UNKNOWN_MEMBER_ID
-        assert await states(desks) == {"g": "Empty"}
+        assert await states(services) == {"g": "Empty"}
 
 
 async def test_a_described_group_shows_its_members(tmp_path):
     """With client, host, subscription and assignment; a group that is not there is Dead."""
-    async with KafkaDesks(tmp_path) as desks:
-        member, _ = await enter(desks)
-        described = await desks.ask(DescribeGroupsRequest(["g", "nobody"]))
+    async with KafkaServices(tmp_path) as services:
+        member, _ = await enter(services)
+        described = await services.ask(DescribeGroupsRequest(["g", "nobody"]))
         group, absent = described.groups
         assert (group.state, group.protocol_type, group.protocol_data) == (
             "Stable",
@@ -197,24 +197,24 @@ async def test_a_described_group_shows_its_members(tmp_path):
 
 async def test_a_client_without_a_name_gets_an_id_too(tmp_path):
     """A client id is optional."""
-    async with KafkaDesks(tmp_path) as desks:
-        caller = Caller("192.0.2.7:1", "h", 1, None)
-        joined = await desks.ask(join(), 3, caller)
+    async with KafkaServices(tmp_path) as services:
+        session = Session("192.0.2.7:1", "h", 1, None)
+        joined = await services.ask(join(), 3, session)
         assert joined.member_id.startswith("member-")
 
 
 async def test_groups_come_back_empty(tmp_path):
     """Those with members once, those with cursors, and line readers under their own name."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await enter(desks, "members-only")
-        await desks.ask(commit(group="cursors-only"))
-        await desks.write("t", [b"v"])
-        await desks.readers.register("t", "liner")
-        await desks.readers.advance(desks.store.partitions("t")[0].tp, "liner", 1)
-        assert set(await states(desks)) == {"members-only", "cursors-only", "liner"}
-    async with KafkaDesks(tmp_path) as desks:
-        listed = await desks.ask(ListGroupsRequest())
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await enter(services, "members-only")
+        await services.ask(commit(group="cursors-only"))
+        await services.write("t", [b"v"])
+        await services.readers.register("t", "liner")
+        await services.readers.advance(services.store.partitions("t")[0].tp, "liner", 1)
+        assert set(await states(services)) == {"members-only", "cursors-only", "liner"}
+    async with KafkaServices(tmp_path) as services:
+        listed = await services.ask(ListGroupsRequest())
         assert {tuple(group) for group in listed.groups} == {
             ("members-only", "consumer", "Empty"),
             ("cursors-only", "", "Empty"),
@@ -224,118 +224,118 @@ async def test_groups_come_back_empty(tmp_path):
 
 async def test_groups_are_listed_by_state(tmp_path):
     """Case does not matter; versions without the filter list all."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await enter(desks, "busy")
-        await desks.ask(commit(group="idle"))
-        busy = await desks.ask(ListGroupsRequest(["stable"]))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await enter(services, "busy")
+        await services.ask(commit(group="idle"))
+        busy = await services.ask(ListGroupsRequest(["stable"]))
         assert [group.group_id for group in busy.groups] == ["busy"]
-        assert len((await desks.ask(ListGroupsRequest(), 0)).groups) == 2
+        assert len((await services.ask(ListGroupsRequest(), 0)).groups) == 2
 
 
 async def test_a_deleted_group_takes_cursors_and_registrations_along(tmp_path):
     """One with members stays, one that is not there is told so."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", cleanup_policy="consume")
-        await desks.ask(commit(group="gone"))
-        await enter(desks, "busy")
-        assert "gone" in desks.catalog.registered("t")
-        deleted = await desks.ask(DeleteGroupsRequest(["gone", "busy", "nobody"]))
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", cleanup_policy="consume")
+        await services.ask(commit(group="gone"))
+        await enter(services, "busy")
+        assert "gone" in services.catalog.registered("t")
+        deleted = await services.ask(DeleteGroupsRequest(["gone", "busy", "nobody"]))
         assert [each.error_code for each in deleted.results] == [
             Code.NONE,
             Code.NON_EMPTY_GROUP,
             Code.GROUP_ID_NOT_FOUND,
         ]
-        assert not desks.catalog.cursors()
-        assert not desks.catalog.registered("t")
-    async with KafkaDesks(tmp_path) as desks:
-        assert await states(desks) == {"busy": "Empty"}
+        assert not services.catalog.cursors()
+        assert not services.catalog.registered("t")
+    async with KafkaServices(tmp_path) as services:
+        assert await states(services) == {"busy": "Empty"}
 
 
 async def test_offsets_of_a_group_nobody_uses_expire(tmp_path):
     """Seven days after the last commit and the last member; a group RECLAIM waits for stays."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        await desks.create("consumed", cleanup_policy="consume")
-        await desks.ask(commit(group="idle"))
-        await desks.ask(commit(group="reader", topic="consumed"))
-        member, generation = await enter(desks, "busy")
-        await desks.ask(commit(group="busy", generation_id=generation, member_id=member))
-        groups = desks.coordinators.groups
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        await services.create("consumed", cleanup_policy="consume")
+        await services.ask(commit(group="idle"))
+        await services.ask(commit(group="reader", topic="consumed"))
+        member, generation = await enter(services, "busy")
+        await services.ask(commit(group="busy", generation_id=generation, member_id=member))
+        groups = services.coordinators.groups
         clock.advance(7 * DAY_MS - 1)
         await groups.expire()
-        assert set(await states(desks)) == {"idle", "reader", "busy"}
+        assert set(await states(services)) == {"idle", "reader", "busy"}
         clock.advance(1)
         await groups.expire()
-        assert set(await states(desks)) == {"reader", "busy"}
-        assert {at.reader for at in desks.catalog.cursors()} == {"reader", "busy"}
+        assert set(await states(services)) == {"reader", "busy"}
+        assert {at.reader for at in services.catalog.cursors()} == {"reader", "busy"}
 
 
 async def test_an_idle_group_without_offsets_leaves_a_line_readers_cursor(tmp_path):
     """A name may be used by both protocols; forgetting the group is not deleting the reader."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        member, _ = await enter(desks)
-        await desks.ask(LeaveGroupRequest("g", members=[LeavingMember(member)]))
-        await desks.readers.register("t", "g")
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        member, _ = await enter(services)
+        await services.ask(LeaveGroupRequest("g", members=[LeavingMember(member)]))
+        await services.readers.register("t", "g")
         where = ReaderPartition("g", "t", 0)
-        await desks.readers.commit({where: Cursor(3)})
+        await services.readers.commit({where: Cursor(3)})
         clock.advance(600_001)
-        desks.coordinators.groups.timers.look()
-        await desks.coordinators.groups.idle()
-        assert not desks.catalog.groups
-        assert desks.catalog.cursor(where) == Cursor(3)
-        assert "g" in desks.catalog.registered("t")
+        services.coordinators.groups.timers.look()
+        await services.coordinators.groups.idle()
+        assert not services.catalog.groups
+        assert services.catalog.cursor(where) == Cursor(3)
+        assert "g" in services.catalog.registered("t")
 
 
 async def test_what_cannot_be_made_durable_is_refused_and_the_group_goes_on(tmp_path, monkeypatch):
     """The commit is answered with a code that makes clients try again; the next one holds."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        member, generation = await enter(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        member, generation = await enter(services)
         mine = {"generation_id": generation, "member_id": member}
 
         def broken(_):
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(desks.catalog, "commit_cursors", broken)
-            refused = await desks.ask(commit(**mine))
+            patched.setattr(services.catalog, "commit_cursors", broken)
+            refused = await services.ask(commit(**mine))
         assert refused.topics[0].partitions[0].error_code == Code.COORDINATOR_NOT_AVAILABLE
-        assert not desks.catalog.cursors()
-        held = await desks.ask(commit(**mine))
+        assert not services.catalog.cursors()
+        held = await services.ask(commit(**mine))
         assert held.topics[0].partitions[0].error_code == Code.NONE
-        beat = await desks.ask(HeartbeatRequest("g", generation, member))
+        beat = await services.ask(HeartbeatRequest("g", generation, member))
         assert beat.error_code == Code.NONE
 
 
 async def test_a_failed_save_of_a_group_keeps_its_timers(tmp_path, monkeypatch):
     """The join is refused, and the member that does not come back is still timed out."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
+    async with KafkaServices(tmp_path, clock) as services:
 
         def broken(*_):
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(desks.catalog, "put_group", broken)
-            refused = await desks.ask(join(), 3)
+            patched.setattr(services.catalog, "put_group", broken)
+            refused = await services.ask(join(), 3)
         assert refused.error_code == Code.COORDINATOR_NOT_AVAILABLE
         clock.advance(400_000)
-        desks.coordinators.groups.timers.look()
-        await desks.coordinators.groups.idle()
-        assert await states(desks) == {"g": "Empty"}
+        services.coordinators.groups.timers.look()
+        await services.coordinators.groups.idle()
+        assert await states(services) == {"g": "Empty"}
 
 
 async def test_members_parked_in_a_rebalance_are_sent_away_at_the_end(tmp_path):
     """A stop does not wait for them, and nobody is taken any more."""
-    async with KafkaDesks(tmp_path, group_initial_rebalance_delay_ms=60_000) as desks:
-        known = await desks.ask(join())
-        parked = desks.begin(join(known.member_id))
+    async with KafkaServices(tmp_path, group_initial_rebalance_delay_ms=60_000) as services:
+        known = await services.ask(join())
+        parked = services.begin(join(known.member_id))
         await asyncio.sleep(0)
-        desks.coordinators.drain()
+        services.coordinators.drain()
         assert (await parked).error_code == Code.COORDINATOR_NOT_AVAILABLE
-        late = await desks.ask(HeartbeatRequest("g", 1, known.member_id), caller=CALLER)
+        late = await services.ask(HeartbeatRequest("g", 1, known.member_id), session=SESSION)
         assert late.error_code == Code.COORDINATOR_NOT_AVAILABLE

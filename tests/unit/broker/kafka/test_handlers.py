@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cordwood.broker.kafka.desk import KafkaDesk
-from cordwood.wire.kafka.schema import APIS
-from support.kafka_desks import KafkaDesks
+from cordwood.broker.kafka.dispatcher import RequestDispatcher
+from cordwood.protocol.kafka.schema import APIS
+from support.kafka_services import KafkaServices
 
 
 async def test_every_api_that_is_served_has_its_handler(tmp_path):
-    """No more and no less: the desk refuses a table with a hole."""
-    async with KafkaDesks(tmp_path) as desks:
-        assert set(desks.handlers) == {api.name for api in APIS}
-        assert KafkaDesk(desks.writer, desks.produce_desk, desks.handlers)
+    """No more and no less: the service refuses a table with a hole."""
+    async with KafkaServices(tmp_path) as services:
+        assert set(services.handlers) == {api.name for api in APIS}
+        assert RequestDispatcher(services.writer, services.produce_service, services.handlers)

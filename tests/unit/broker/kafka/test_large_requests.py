@@ -10,28 +10,28 @@ import pytest
 
 from cordwood.batch.records import encode_batch
 from cordwood.broker.kafka import admin
-from cordwood.broker.kafka import desk as desk_module
-from cordwood.broker.kafka.caller import Caller
+from cordwood.broker.kafka import dispatcher as service_module
 from cordwood.broker.kafka.commits import STEP_OFFSETS
-from cordwood.broker.kafka.desk import KafkaDesk
+from cordwood.broker.kafka.dispatcher import RequestDispatcher
 from cordwood.broker.kafka.fetch import WATCHED_MAX
 from cordwood.broker.kafka.metadata import CREATED_MAX
-from cordwood.broker.kafka.turns import TURN_ITEMS, Turns, is_large
-from cordwood.decide.codes import Code
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import TURN_ITEMS, RequestSlices, is_large
+from cordwood.codes import Code
 from cordwood.errors import TooManyElements
 from cordwood.model import Record
-from cordwood.wire.kafka.frames import encode_request, parse_request
-from cordwood.wire.kafka.messages import commits as c
-from cordwood.wire.kafka.messages import configs as f
-from cordwood.wire.kafka.messages import fetch as fe
-from cordwood.wire.kafka.messages import groups as g
-from cordwood.wire.kafka.messages import metadata as m
-from cordwood.wire.kafka.messages import offsets as o
-from cordwood.wire.kafka.messages import placement as p
-from cordwood.wire.kafka.messages import produce as pr
-from cordwood.wire.kafka.messages import topics as t
-from cordwood.wire.kafka.messages import transactions as x
-from support.kafka_desks import CALLER, KafkaDesks
+from cordwood.protocol.kafka.frames import encode_request, parse_request
+from cordwood.protocol.kafka.messages import commits as c
+from cordwood.protocol.kafka.messages import configs as f
+from cordwood.protocol.kafka.messages import fetch as fe
+from cordwood.protocol.kafka.messages import groups as g
+from cordwood.protocol.kafka.messages import metadata as m
+from cordwood.protocol.kafka.messages import offsets as o
+from cordwood.protocol.kafka.messages import placement as p
+from cordwood.protocol.kafka.messages import produce as pr
+from cordwood.protocol.kafka.messages import topics as t
+from cordwood.protocol.kafka.messages import transactions as x
+from support.kafka_services import SESSION, KafkaServices
 
 MANY = 4_000
 WIDE = 100  # partitions there are; the others named are not
@@ -117,8 +117,8 @@ def wide(tmp_path_factory):
     path = tmp_path_factory.mktemp("wide")
 
     async def make():
-        async with KafkaDesks(path) as desks:
-            await desks.create("t", WIDE)
+        async with KafkaServices(path) as services:
+            await services.create("t", WIDE)
 
     asyncio.run(make())
     return path
@@ -126,7 +126,7 @@ def wide(tmp_path_factory):
 
 async def test_no_large_request_keeps_the_loop_to_itself(wide):
     """Whatever it asks for, others have their turn after every few hundred things."""
-    async with KafkaDesks(wide) as desks:
+    async with KafkaServices(wide) as services:
         loop = asyncio.get_running_loop()
         turns: list[float] = []
 
@@ -138,7 +138,7 @@ async def test_no_large_request_keeps_the_loop_to_itself(wide):
         for name, request in LARGE.items():
             api = name.split()[0]
             turns[:] = [time.thread_time()]
-            reply = await desks.handlers[api](request, VERSIONS.get(api, 8), CALLER)
+            reply = await services.handlers[api](request, VERSIONS.get(api, 8), SESSION)
             assert reply is not None, name
             gaps = [after - before for before, after in pairwise(turns)]
             longest_ms = max(gaps, default=0.0) * 1000
@@ -159,59 +159,59 @@ def test_a_reply_is_large_however_deep_its_elements_are():
 async def test_names_are_sorted_in_turns():
     """In order, and nobody waits for all of them."""
     noted = []
-    task = asyncio.ensure_future(Turns().sort(NAMES[::-1]))
+    task = asyncio.ensure_future(RequestSlices().sort(NAMES[::-1]))
     while not task.done():
         await asyncio.sleep(0)
         noted.append(None)
     assert await task == sorted(NAMES)
     assert len(noted) >= MANY / TURN_ITEMS
-    assert await Turns().sort([]) == []
+    assert await RequestSlices().sort([]) == []
 
 
 async def test_one_request_creates_a_bounded_number_of_topics(tmp_path, monkeypatch):
     """More are refused, all of them, with the protocol's error and the remedy."""
     monkeypatch.setattr(admin, "CREATED_MAX", 3)
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         wanted = [t.CreateTopic(f"n{n}", 1, 1) for n in range(4)]
-        refused = await desks.ask(t.CreateTopicsRequest(wanted, 1000, False))
+        refused = await services.ask(t.CreateTopicsRequest(wanted, 1000, False))
         assert {each.error_code for each in refused.topics} == {Code.POLICY_VIOLATION}
         assert "create them in several" in refused.topics[0].error_message
-        made = await desks.ask(t.CreateTopicsRequest(wanted[:3], 1000, False))
+        made = await services.ask(t.CreateTopicsRequest(wanted[:3], 1000, False))
         assert {each.error_code for each in made.topics} == {Code.NONE}
 
 
 async def test_a_topic_named_again_and_again_is_answered_once(tmp_path):
     """A small request must not become a large reply."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 3)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 3)
         named = [m.MetadataRequestTopic(name="t")] * 1_000
-        assert len((await desks.ask(m.MetadataRequest(named))).topics) == 1
+        assert len((await services.ask(m.MetadataRequest(named))).topics) == 1
         resources = [f.DescribeConfigsResource(2, "t", None)] * 1_000
-        assert len((await desks.ask(f.DescribeConfigsRequest(resources))).results) == 1
-        described = await desks.ask(g.DescribeGroupsRequest(["g"] * 1_000))
+        assert len((await services.ask(f.DescribeConfigsRequest(resources))).results) == 1
+        described = await services.ask(g.DescribeGroupsRequest(["g"] * 1_000))
         assert len(described.groups) == 1
 
 
 async def test_one_metadata_request_creates_a_share_of_topics(tmp_path):
     """The others are to be asked for again, and then they are created too."""
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         named = [m.MetadataRequestTopic(name=f"n{i}") for i in range(CREATED_MAX + 7)]
         named.append(m.MetadataRequestTopic(name="no topic's name"))
-        first = (await desks.ask(m.MetadataRequest(named))).topics
+        first = (await services.ask(m.MetadataRequest(named))).topics
         codes = [topic.error_code for topic in first]
         again = Code.LEADER_NOT_AVAILABLE
         assert codes == [Code.NONE] * CREATED_MAX + [again] * 7 + [Code.INVALID_TOPIC_EXCEPTION]
-        assert len(desks.topics.all()) == CREATED_MAX
-        second = (await desks.ask(m.MetadataRequest(named[:-1]))).topics
+        assert len(services.topics.all()) == CREATED_MAX
+        second = (await services.ask(m.MetadataRequest(named[:-1]))).topics
         assert {topic.error_code for topic in second} == {Code.NONE}
 
 
 async def test_pages_of_partitions_lead_through_all_of_them(wide):
     """Each has what its client asked for at most, and says where the next begins."""
-    async with KafkaDesks(wide) as desks:
+    async with KafkaServices(wide) as services:
         found, cursor = [], None
         while True:
-            page = await desks.ask(m.DescribeTopicPartitionsRequest([], 30, cursor))
+            page = await services.ask(m.DescribeTopicPartitionsRequest([], 30, cursor))
             (topic,) = page.topics
             assert len(topic.partitions) <= 30
             found += [part.partition for part in topic.partitions]
@@ -226,20 +226,20 @@ async def test_a_wide_fetch_waits_a_little_and_answers_for_every_partition(wide)
     wanted = WATCHED_MAX + 1
     parts = [fe.FetchPartition(n % WIDE, partition_max_bytes=1 << 20) for n in range(wanted)]
     request = fe.FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=[fe.FetchTopic("t", parts)])
-    async with KafkaDesks(wide) as desks:
-        reply = await desks.ask(request, 11)
+    async with KafkaServices(wide) as services:
+        reply = await services.ask(request, 11)
         assert len(reply.topics[0].partitions) == wanted
 
 
 async def test_commits_in_steps_move_every_cursor(wide):
     """One commit of thousands is taken in several events and answered as one."""
-    async with KafkaDesks(wide) as desks:
+    async with KafkaServices(wide) as services:
         offsets = [c.OffsetCommitPartition(n % WIDE, 0) for n in range(STEP_OFFSETS + WIDE)]
         request = c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", offsets)])
-        reply = await desks.ask(request)
+        reply = await services.ask(request)
         assert {part.error_code for part in reply.topics[0].partitions} == {Code.NONE}
         assert len(reply.topics[0].partitions) == len(offsets)
-        fetched = await desks.ask(LARGE["OffsetFetch"])
+        fetched = await services.ask(LARGE["OffsetFetch"])
         found = [part.offset for part in fetched.groups[0].topics[0].partitions]
         assert found == [0] * WIDE + [-1] * (MANY - WIDE)
 
@@ -250,28 +250,30 @@ def framed(message, version):
 
 async def test_a_request_is_decoded_beside_the_loop_when_it_is_large(wide, monkeypatch):
     """And refused before it is decoded when it passes the broker's limit, or may not be large."""
-    caller = Caller("peer", "host", 1)
+    session = Session("peer", "host", 1)
     decoded = []
-    decode_request = desk_module.decode_request
+    decode_request = service_module.decode_request
 
     def noted(request, elements_max):
         decoded.append(elements_max)
         return decode_request(request, elements_max)
 
-    monkeypatch.setattr(desk_module, "decode_request", noted)
-    async with KafkaDesks(wide) as desks:
-        desk = KafkaDesk(desks.writer, desks.produce_desk, desks.handlers, MANY + 1)
-        reply = await desk.answer(framed(LARGE["ListOffsets"], 5), caller)
+    monkeypatch.setattr(service_module, "decode_request", noted)
+    async with KafkaServices(wide) as services:
+        service = RequestDispatcher(
+            services.writer, services.produce_service, services.handlers, MANY + 1
+        )
+        reply = await service.answer(framed(LARGE["ListOffsets"], 5), session)
         assert len(reply.topics[0].partitions) == MANY
         assert is_large(reply)
-        assert decoded == [desk_module.LOOP_ELEMENTS, MANY + 1]
+        assert decoded == [service_module.LOOP_ELEMENTS, MANY + 1]
         too_many = o.ListOffsetsRequest(
             -1, 0, [o.ListOffsetsTopic("t", [o.ListOffsetsPartition(n) for n in [*NUMBERS, 0]])]
         )
         with pytest.raises(TooManyElements):
-            await desk.answer(framed(too_many, 5), caller)
+            await service.answer(framed(too_many, 5), session)
         crowd = g.JoinGroupRequest(
             "g", 10_000, protocols=[g.JoinGroupProtocol(f"p{n}", b"") for n in range(3_000)]
         )
         with pytest.raises(TooManyElements):
-            await desk.answer(framed(crowd, 5), caller)
+            await service.answer(framed(crowd, 5), session)

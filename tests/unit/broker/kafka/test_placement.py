@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.decide.codes import Code
-from cordwood.wire.kafka.messages.placement import (
+from cordwood.codes import Code
+from cordwood.protocol.kafka.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     ElectLeadersRequest,
@@ -16,26 +16,26 @@ from cordwood.wire.kafka.messages.placement import (
     ReassignPartition,
     ReassignTopic,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 
 @pytest.mark.parametrize("version", range(3))
 async def test_no_election_is_needed(tmp_path, version):
     """Each partition named is told so; an unknown one is unknown; of all, none is listed."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         asked = ElectLeadersRequest(topics=[ElectTopic("t", [0, 1]), ElectTopic("nope", [0])])
-        reply = await desks.ask(asked, version)
+        reply = await services.ask(asked, version)
         codes = [part.error_code for topic in reply.topics for part in topic.partitions]
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
         assert codes == [Code.ELECTION_NOT_NEEDED, unknown, unknown]
-        assert not (await desks.ask(ElectLeadersRequest(topics=None), version)).topics
+        assert not (await services.ask(ElectLeadersRequest(topics=None), version)).topics
 
 
 async def test_a_partition_can_be_assigned_to_the_only_broker_and_to_no_other(tmp_path):
     """There is nothing to end either, and nothing under way."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         for replicas, code in (
             ([1], Code.NONE),
             ([2], Code.INVALID_REPLICA_ASSIGNMENT),
@@ -44,21 +44,21 @@ async def test_a_partition_can_be_assigned_to_the_only_broker_and_to_no_other(tm
             (None, Code.NO_REASSIGNMENT_IN_PROGRESS),
         ):
             topic = ReassignTopic("t", [ReassignPartition(0, replicas)])
-            reply = await desks.ask(AlterPartitionReassignmentsRequest(topics=[topic]), 0)
+            reply = await services.ask(AlterPartitionReassignmentsRequest(topics=[topic]), 0)
             assert reply.topics[0].partitions[0].error_code == code
-        assert not (await desks.ask(ListPartitionReassignmentsRequest(), 0)).topics
+        assert not (await services.ask(ListPartitionReassignmentsRequest(), 0)).topics
 
 
 @pytest.mark.parametrize("version", range(1, 3))
 async def test_logs_lie_in_the_data_directory_and_nowhere_else(tmp_path, version):
     """Moving a partition there is done; another directory is not found."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
         for path, number, code in (
             (str(tmp_path), 0, Code.NONE),
             ("/elsewhere", 0, Code.LOG_DIR_NOT_FOUND),
             (str(tmp_path), 1, Code.UNKNOWN_TOPIC_OR_PARTITION),
         ):
             asked = AlterReplicaLogDirsRequest([MoveTo(path, [MoveTopic("t", [number])])])
-            (topic,) = (await desks.ask(asked, version)).results
+            (topic,) = (await services.ask(asked, version)).results
             assert [tuple(part) for part in topic.partitions] == [(number, code)]

@@ -8,19 +8,19 @@ import pytest
 
 from cordwood.batch.records import decode_batches
 from cordwood.clock import ManualClock
-from cordwood.decide.codes import Code
+from cordwood.codes import Code
 from cordwood.errors import DiskFull, UnavailableError
-from cordwood.log.partition import Partition
-from cordwood.meta.keys import ReaderPartition
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.keys import ReaderPartition
 from cordwood.model import TopicPartition
-from cordwood.wire.kafka.messages.commits import (
+from cordwood.protocol.kafka.messages.commits import (
     OffsetFetchRequest,
     OffsetFetchTopic,
     TxnOffsetCommitRequest,
     TxnOffsetPartition,
     TxnOffsetTopic,
 )
-from cordwood.wire.kafka.messages.transactions import (
+from cordwood.protocol.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeProducersRequest,
@@ -31,7 +31,7 @@ from cordwood.wire.kafka.messages.transactions import (
     ListTransactionsRequest,
     TxnTopic,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 
 MINUTE_MS = 60_000
 
@@ -39,17 +39,17 @@ MINUTE_MS = 60_000
 class Producer:
     """One transactional producer, as far as the broker sees it."""
 
-    def __init__(self, desks, name="tx"):
-        self.desks, self.name = desks, name
+    def __init__(self, services, name="tx"):
+        self.services, self.name = services, name
         self.sequences = {}
 
     async def init(self, **how):
-        reply = await self.desks.ask(InitProducerIdRequest(self.name, MINUTE_MS, **how))
+        reply = await self.services.ask(InitProducerIdRequest(self.name, MINUTE_MS, **how))
         self.id, self.epoch = reply.producer_id, reply.producer_epoch
         return reply.error_code
 
     async def add(self, *numbers, topic="t"):
-        reply = await self.desks.ask(
+        reply = await self.services.ask(
             AddPartitionsToTxnRequest(
                 self.name, self.id, self.epoch, [TxnTopic(topic, list(numbers))]
             )
@@ -59,7 +59,7 @@ class Producer:
     async def write(self, *values, partition=0, topic="t"):
         sequence = self.sequences.get(partition, 0)
         self.sequences[partition] = sequence + len(values)
-        return await self.desks.write(
+        return await self.services.write(
             topic,
             values,
             partition=partition,
@@ -70,24 +70,26 @@ class Producer:
         )
 
     async def add_offsets(self, group="g"):
-        reply = await self.desks.ask(AddOffsetsToTxnRequest(self.name, self.id, self.epoch, group))
+        reply = await self.services.ask(
+            AddOffsetsToTxnRequest(self.name, self.id, self.epoch, group)
+        )
         return reply.error_code
 
     async def stage(self, offset, group="g", **who):
         topics = [TxnOffsetTopic("t", [TxnOffsetPartition(0, offset)])]
-        reply = await self.desks.ask(
+        reply = await self.services.ask(
             TxnOffsetCommitRequest(self.name, group, self.id, self.epoch, topics=topics, **who)
         )
         return reply.topics[0].partitions[0].error_code
 
     async def end(self, *, commit):
-        reply = await self.desks.ask(EndTxnRequest(self.name, self.id, self.epoch, commit))
+        reply = await self.services.ask(EndTxnRequest(self.name, self.id, self.epoch, commit))
         return reply.error_code
 
 
-async def begun(desks, *values):
+async def begun(services, *values):
     """A producer with an open transaction on t-0."""
-    producer = Producer(desks)
+    producer = Producer(services)
     assert await producer.init() == Code.NONE
     assert await producer.add(0) == [Code.NONE]
     if values:
@@ -95,8 +97,8 @@ async def begun(desks, *values):
     return producer
 
 
-async def state_of(desks, name="tx"):
-    (found,) = (await desks.ask(DescribeTransactionsRequest([name]))).transactions
+async def state_of(services, name="tx"):
+    (found,) = (await services.ask(DescribeTransactionsRequest([name]))).transactions
     return found.state
 
 
@@ -105,9 +107,9 @@ async def test_an_idempotent_producer_gets_an_id_of_its_own(tmp_path):
     request = InitProducerIdRequest(None, MINUTE_MS)
     seen = []
     for _ in range(2):
-        async with KafkaDesks(tmp_path) as desks:
+        async with KafkaServices(tmp_path) as services:
             for version in range(5):
-                reply = await desks.ask(request, version)
+                reply = await services.ask(request, version)
                 assert (reply.error_code, reply.producer_epoch) == (0, 0)
                 seen.append(reply.producer_id)
     assert len(set(seen)) == len(seen)
@@ -115,33 +117,33 @@ async def test_an_idempotent_producer_gets_an_id_of_its_own(tmp_path):
 
 async def test_a_transactional_id_needs_a_name_and_a_timeout_in_bounds(tmp_path):
     """An empty id and a timeout above transaction.max.timeout.ms are refused."""
-    async with KafkaDesks(tmp_path, transaction_max_timeout_ms=1000) as desks:
-        named = await desks.ask(InitProducerIdRequest("tx", 1001))
+    async with KafkaServices(tmp_path, transaction_max_timeout_ms=1000) as services:
+        named = await services.ask(InitProducerIdRequest("tx", 1001))
         assert named.error_code == Code.INVALID_TRANSACTION_TIMEOUT
-        empty = await desks.ask(InitProducerIdRequest("", 1000))
+        empty = await services.ask(InitProducerIdRequest("", 1000))
         assert empty.error_code == Code.INVALID_REQUEST
 
 
 async def test_a_committed_transaction_can_be_read_when_the_end_is_answered(tmp_path):
     """The stable offset stands at its beginning while it is open, and past its marker after."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a", b"b")
-        (partition,) = desks.store.partitions("t")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = await begun(services, b"a", b"b")
+        (partition,) = services.store.partitions("t")
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 2)
         assert await producer.end(commit=True) == Code.NONE
         assert partition.last_stable_offset == partition.high_watermark == 3
         assert not partition.aborted(0, 3)
-        assert await state_of(desks) == "CompleteCommit"
+        assert await state_of(services) == "CompleteCommit"
 
 
 async def test_an_aborted_transaction_is_named_to_readers(tmp_path):
     """Its range is in the aborted list; the next transaction goes on at once."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = await begun(services, b"a")
         assert await producer.end(commit=False) == Code.NONE
-        (partition,) = desks.store.partitions("t")
+        (partition,) = services.store.partitions("t")
         (aborted,) = partition.aborted(0, 2)
         assert (aborted.producer_id, aborted.first_offset) == (producer.id, 0)
         assert await producer.add(0) == [Code.NONE]
@@ -153,33 +155,35 @@ async def test_an_aborted_transaction_is_named_to_readers(tmp_path):
 
 async def test_markers_go_to_every_partition(tmp_path):
     """Also to one that was added and not written to."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 3)
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 3)
+        producer = await begun(services)
         assert await producer.add(1, 2) == [0, 0]
         await producer.write(b"x", partition=2)
         await producer.end(commit=True)
-        marks = [partition.high_watermark for partition in desks.store.partitions("t")]
+        marks = [partition.high_watermark for partition in services.store.partitions("t")]
         assert marks == [1, 1, 2]
-        assert {p.last_stable_offset - p.high_watermark for p in desks.store.partitions("t")} == {0}
+        assert {
+            p.last_stable_offset - p.high_watermark for p in services.store.partitions("t")
+        } == {0}
 
 
 async def test_unknown_partitions_keep_all_from_being_added(tmp_path):
     """The known ones are told that nothing was tried."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = Producer(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = Producer(services)
         await producer.init()
         codes = [Code.OPERATION_NOT_ATTEMPTED, Code.UNKNOWN_TOPIC_OR_PARTITION]
         assert await producer.add(0, 5) == codes
-        assert await state_of(desks) == "Empty"
+        assert await state_of(services) == "Empty"
 
 
 async def test_a_batch_outside_its_transaction_is_refused(tmp_path):
     """Before it is added, after its end, under an old epoch, or without the id."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        producer = Producer(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        producer = Producer(services)
         await producer.init()
         assert (await producer.write(b"early")).error_code == Code.INVALID_TXN_STATE
         producer.sequences.clear()
@@ -191,11 +195,11 @@ async def test_a_batch_outside_its_transaction_is_refused(tmp_path):
         await producer.end(commit=True)
         late = await producer.write(b"late")
         assert (late.error_code, late.base_offset) == (Code.INVALID_TXN_STATE, -1)
-        nameless = await desks.write(
+        nameless = await services.write(
             "t", [b"x"], producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=1
         )
         assert nameless.error_code == Code.NONE  # idempotent and not transactional is well
-        (partition, _) = desks.store.partitions("t")
+        (partition, _) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark
 
 
@@ -203,15 +207,15 @@ async def test_refused_batches_do_not_refuse_their_neighbours(tmp_path):
     """One request, three partitions, one not in the transaction: answers in order."""
     from cordwood.batch.records import encode_batch
     from cordwood.model import Record
-    from cordwood.wire.kafka.messages.produce import (
+    from cordwood.protocol.kafka.messages.produce import (
         ProducePartition,
         ProduceRequest,
         ProduceTopic,
     )
 
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 3)
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 3)
+        producer = await begun(services)
         await producer.add(2)
         data = encode_batch(
             [Record(0, 1, None, b"v")],
@@ -221,72 +225,72 @@ async def test_refused_batches_do_not_refuse_their_neighbours(tmp_path):
             is_transactional=True,
         )
         parts = [ProducePartition(number, data) for number in range(3)]
-        reply = await desks.ask(ProduceRequest("tx", -1, 1000, [ProduceTopic("t", parts)]))
+        reply = await services.ask(ProduceRequest("tx", -1, 1000, [ProduceTopic("t", parts)]))
         answered = [(p.partition, p.error_code) for p in reply.topics[0].partitions]
         assert answered == [(0, 0), (1, Code.INVALID_TXN_STATE), (2, 0)]
 
 
 async def test_a_newer_instance_fences_the_older(tmp_path):
     """Its open transaction is aborted, and nothing it sends counts any more."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        old = await begun(desks, b"lost")
-        new = Producer(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        old = await begun(services, b"lost")
+        new = Producer(services)
         assert await new.init() == Code.CONCURRENT_TRANSACTIONS  # until the old one is aborted
-        await desks.coordinators.transactions.idle()
+        await services.coordinators.transactions.idle()
         assert await new.init() == Code.NONE
         assert (new.id, new.epoch) == (old.id, old.epoch + 2)  # one epoch fenced, one was given
         assert await old.add(0) == [Code.PRODUCER_FENCED]
         assert await old.end(commit=True) == Code.PRODUCER_FENCED
         assert (await old.write(b"zombie")).error_code == Code.INVALID_PRODUCER_EPOCH
-        (partition,) = desks.store.partitions("t")
+        (partition,) = services.store.partitions("t")
         assert len(partition.aborted(0, partition.high_watermark)) == 1
 
 
 async def test_a_transaction_left_open_is_aborted_in_time(tmp_path):
     """By the timer, after the producer's own timeout."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        producer = await begun(services, b"a")
         clock.advance(MINUTE_MS)
-        desks.coordinators.transactions.timers.look()
-        await desks.coordinators.transactions.idle()
-        assert await state_of(desks) == "CompleteAbort"
+        services.coordinators.transactions.timers.look()
+        await services.coordinators.transactions.idle()
+        assert await state_of(services) == "CompleteAbort"
         assert await producer.end(commit=True) == Code.PRODUCER_FENCED
-        (partition,) = desks.store.partitions("t")
+        (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark == 2
 
 
 async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
     """While it is open a careful reader is told to wait; the group is waited for by RECLAIM."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", cleanup_policy="consume")
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", cleanup_policy="consume")
+        producer = await begun(services)
         assert await producer.add_offsets() == Code.NONE
         assert await producer.stage(7) == Code.NONE
         ask = OffsetFetchRequest("g", [OffsetFetchTopic("t", [0])], require_stable=True)
-        found = (await desks.ask(ask, 7)).topics[0].partitions[0]
+        found = (await services.ask(ask, 7)).topics[0].partitions[0]
         assert found.error_code == Code.UNSTABLE_OFFSET_COMMIT
-        loose = (await desks.ask(ask._replace(require_stable=False), 7)).topics[0].partitions[0]
+        loose = (await services.ask(ask._replace(require_stable=False), 7)).topics[0].partitions[0]
         assert (loose.offset, loose.error_code) == (-1, 0)
         assert await producer.end(commit=True) == Code.NONE
-        found = (await desks.ask(ask, 7)).topics[0].partitions[0]
+        found = (await services.ask(ask, 7)).topics[0].partitions[0]
         assert (found.offset, found.error_code) == (7, 0)
-        assert "g" in desks.catalog.registered("t")
+        assert "g" in services.catalog.registered("t")
 
 
 async def test_the_ledger_that_ends_a_transaction_and_its_offsets_are_one_write(
     tmp_path, monkeypatch
 ):
     """A crash between two would leave records committed and offsets not, or the reverse."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = await begun(services)
         await producer.add_offsets()
         await producer.stage(7)
         writes: list[set[str]] = []
-        store = desks.catalog._store
+        store = services.catalog._store
         txn = store.txn
 
         def noted(**how):
@@ -301,21 +305,21 @@ async def test_the_ledger_that_ends_a_transaction_and_its_offsets_are_one_write(
 
 async def test_offsets_of_an_aborted_transaction_never_move(tmp_path):
     """Neither cursor nor registration."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", cleanup_policy="consume")
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", cleanup_policy="consume")
+        producer = await begun(services)
         await producer.add_offsets()
         await producer.stage(7)
         await producer.end(commit=False)
-        assert not desks.catalog.cursors()
-        assert not desks.catalog.registered("t")
+        assert not services.catalog.cursors()
+        assert not services.catalog.registered("t")
 
 
 async def test_a_transaction_may_not_commit_for_a_member_that_is_none(tmp_path):
     """The group has a say, and so has the transaction."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = await begun(desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = await begun(services)
         assert await producer.stage(1) == Code.TRANSACTION_ABORTABLE  # offsets not announced
         await producer.add_offsets()
         who = {"generation_id": 3, "member_id": "stranger"}
@@ -326,68 +330,68 @@ async def test_a_transaction_may_not_commit_for_a_member_that_is_none(tmp_path):
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_start_finishes_what_was_decided(tmp_path, monkeypatch, commit):
     """Decided but not marked when the process went: the next one marks, and moves the cursors."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        producer = await begun(services, b"a")
         await producer.add_offsets()
         await producer.stage(1)
 
         async def never(*_):
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(desks.coordinators.transactions, "_append", never)
+        monkeypatch.setattr(services.coordinators.transactions, "_append", never)
         ending = asyncio.ensure_future(producer.end(commit=commit))
         await asyncio.sleep(0)
-        await desks.coordinators.transactions._lanes.idle()
-        assert desks.catalog.transactions["tx"]["state"].startswith("Prepare")
-        desks.coordinators.drain()
+        await services.coordinators.transactions._keyed_queue.idle()
+        assert services.catalog.transactions["tx"]["state"].startswith("Prepare")
+        services.coordinators.drain()
         assert await ending == Code.COORDINATOR_NOT_AVAILABLE
-    async with KafkaDesks(tmp_path) as desks:
+    async with KafkaServices(tmp_path) as services:
         wanted = "CompleteCommit" if commit else "CompleteAbort"
-        await desks.coordinators.transactions.idle()
-        assert await state_of(desks) == wanted
-        (partition,) = desks.store.partitions("t")
+        await services.coordinators.transactions.idle()
+        assert await state_of(services) == wanted
+        (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark == 2
         assert len(partition.aborted(0, 2)) == (0 if commit else 1)
-        assert (ReaderPartition("g", "t", 0) in desks.catalog.cursors()) is commit
+        assert (ReaderPartition("g", "t", 0) in services.catalog.cursors()) is commit
 
 
 async def test_an_open_transaction_survives_a_restart(tmp_path):
     """The producer goes on where it was and commits."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        before = await begun(desks, b"a")
-    async with KafkaDesks(tmp_path) as desks:
-        after = Producer(desks)
-        after.__dict__.update(before.__dict__, desks=desks)
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        before = await begun(services, b"a")
+    async with KafkaServices(tmp_path) as services:
+        after = Producer(services)
+        after.__dict__.update(before.__dict__, services=services)
         assert (await after.write(b"b")).error_code == Code.NONE
         assert await after.end(commit=True) == Code.NONE
-        (partition,) = desks.store.partitions("t")
+        (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == 3
 
 
 async def test_a_topic_deleted_meanwhile_does_not_stop_the_end(tmp_path):
     """Nothing is left there to be marked, and no cursor to be moved."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.create("u")
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.create("u")
+        producer = await begun(services, b"a")
         await producer.add(0, topic="u")
         await producer.add_offsets()
         await producer.stage(1)
-        await desks.topics.delete("t")
+        await services.topics.delete("t")
         assert await producer.end(commit=True) == Code.NONE
-        assert await state_of(desks) == "CompleteCommit"
-        assert desks.store.partitions("u")[0].high_watermark == 1
-        assert not desks.catalog.cursors()
+        assert await state_of(services) == "CompleteCommit"
+        assert services.store.partitions("u")[0].high_watermark == 1
+        assert not services.catalog.cursors()
 
 
 async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
     """The end is answered, its fate being sealed; the next try completes it."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        producer = await begun(services, b"a")
 
         def full(_, appends):
             return [DiskFull("no space left")] * len(appends)
@@ -395,64 +399,64 @@ async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(Partition, "append_all", full)
             assert await producer.end(commit=True) == Code.NONE
-        assert await state_of(desks) == "PrepareCommit"
+        assert await state_of(services) == "PrepareCommit"
         assert await producer.add(0) == [Code.CONCURRENT_TRANSACTIONS]
         clock.advance(1_000)
-        desks.coordinators.transactions.timers.look()
-        await desks.coordinators.transactions.idle()
-        assert await state_of(desks) == "CompleteCommit"
-        (partition,) = desks.store.partitions("t")
+        services.coordinators.transactions.timers.look()
+        await services.coordinators.transactions.idle()
+        assert await state_of(services) == "CompleteCommit"
+        (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == 2
 
 
 async def test_a_ledger_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_path, monkeypatch):
     """Whoever waits is refused, memory falls back to the disk, and the same request holds later."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t", 2)
-        producer = await begun(desks, b"a")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t", 2)
+        producer = await begun(services, b"a")
 
         def broken(*_):
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(desks.catalog, "put_transaction", broken)
+            patched.setattr(services.catalog, "put_transaction", broken)
             codes = await asyncio.gather(producer.add(1), producer.end(commit=True))
             assert codes == [[Code.COORDINATOR_NOT_AVAILABLE], Code.COORDINATOR_NOT_AVAILABLE]
-            assert await Producer(desks, "new").init() == Code.COORDINATOR_NOT_AVAILABLE
-        await desks.coordinators.transactions.idle()
-        (open_one,) = (await desks.ask(DescribeTransactionsRequest(["tx"]))).transactions
+            assert await Producer(services, "new").init() == Code.COORDINATOR_NOT_AVAILABLE
+        await services.coordinators.transactions.idle()
+        (open_one,) = (await services.ask(DescribeTransactionsRequest(["tx"]))).transactions
         assert open_one.state == "Ongoing"
         assert [tuple(topic) for topic in open_one.topics] == [("t", (0,))]
         assert await producer.add(1) == [Code.NONE]
         assert await producer.end(commit=True) == Code.NONE
-        assert [p.high_watermark for p in desks.store.partitions("t")] == [2, 1]
+        assert [p.high_watermark for p in services.store.partitions("t")] == [2, 1]
 
 
 async def test_a_completion_that_cannot_be_saved_is_tried_again(tmp_path, monkeypatch):
     """After a pause, not in a loop; markers twice over change nothing for readers."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        producer = await begun(desks, b"a")
-        put = desks.catalog.put_transaction
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        producer = await begun(services, b"a")
+        put = services.catalog.put_transaction
         failures = []
 
-        def broken(name, ledger, cursors=None):
-            if ledger["state"].startswith("Complete"):
-                failures.append(ledger)
+        def broken(name, txn_record, cursors=None):
+            if txn_record["state"].startswith("Complete"):
+                failures.append(txn_record)
                 raise UnavailableError("the disk is away")
-            put(name, ledger, cursors)
+            put(name, txn_record, cursors)
 
         with monkeypatch.context() as patched:
-            patched.setattr(desks.catalog, "put_transaction", broken)
+            patched.setattr(services.catalog, "put_transaction", broken)
             assert await producer.end(commit=True) == Code.COORDINATOR_NOT_AVAILABLE
             await asyncio.sleep(0.05)
         assert len(failures) == 1
         clock.advance(1_000)
-        desks.coordinators.transactions.timers.look()
-        await desks.coordinators.transactions.idle()
-        assert await state_of(desks) == "CompleteCommit"
-        (partition,) = desks.store.partitions("t")
+        services.coordinators.transactions.timers.look()
+        await services.coordinators.transactions.idle()
+        assert await state_of(services) == "CompleteCommit"
+        (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark == 3
         assert not partition.aborted(0, 3)
 
@@ -460,24 +464,24 @@ async def test_a_completion_that_cannot_be_saved_is_tried_again(tmp_path, monkey
 async def test_an_unused_id_is_forgotten(tmp_path):
     """After transactional.id.expiration.ms, from memory and from disk."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock, transactional_id_expiration_ms=5_000) as desks:
-        await Producer(desks).init()
+    async with KafkaServices(tmp_path, clock, transactional_id_expiration_ms=5_000) as services:
+        await Producer(services).init()
         clock.advance(5_000)
-        desks.coordinators.transactions.timers.look()
-        await desks.coordinators.transactions.idle()
-        assert not desks.catalog.transactions
-        (found,) = (await desks.ask(DescribeTransactionsRequest(["tx"]))).transactions
+        services.coordinators.transactions.timers.look()
+        await services.coordinators.transactions.idle()
+        assert not services.catalog.transactions
+        (found,) = (await services.ask(DescribeTransactionsRequest(["tx"]))).transactions
         assert found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
 
 
 async def test_producers_of_a_partition_are_described(tmp_path):
     """Id, epoch, last sequence and where the open transaction begins."""
-    async with KafkaDesks(tmp_path) as desks:
-        await desks.create("t")
-        await desks.write("t", [b"plain"])
-        producer = await begun(desks, b"a", b"b")
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await services.write("t", [b"plain"])
+        producer = await begun(services, b"a", b"b")
         asked = DescribeProducersRequest([DescribeProducersTopic("t", [0, 9])])
-        one, absent = (await desks.ask(asked)).topics[0].partitions
+        one, absent = (await services.ask(asked)).topics[0].partitions
         (found,) = one.active_producers
         assert (found.producer_id, found.producer_epoch) == (producer.id, producer.epoch)
         assert (found.last_sequence, found.current_txn_start_offset) == (1, 1)
@@ -487,15 +491,15 @@ async def test_producers_of_a_partition_are_described(tmp_path):
 async def test_transactions_are_listed_by_what_is_asked(tmp_path):
     """By state, by producer, by how long they have run; unknown states are named."""
     clock = ManualClock()
-    async with KafkaDesks(tmp_path, clock) as desks:
-        await desks.create("t")
-        producer = await begun(desks)
-        other = Producer(desks, "idle")
+    async with KafkaServices(tmp_path, clock) as services:
+        await services.create("t")
+        producer = await begun(services)
+        other = Producer(services, "idle")
         await other.init()
         clock.advance(10)
 
         async def listed(*filters, version=1):
-            reply = await desks.ask(ListTransactionsRequest(*filters), version)
+            reply = await services.ask(ListTransactionsRequest(*filters), version)
             return [each.transactional_id for each in reply.transactions]
 
         assert await listed([], []) == ["idle", "tx"]
@@ -503,9 +507,9 @@ async def test_transactions_are_listed_by_what_is_asked(tmp_path):
         assert await listed([], [other.id]) == ["idle"]
         assert await listed([], [], 9) == ["tx"]
         assert await listed([], [], 10) == []
-        reply = await desks.ask(ListTransactionsRequest(["Nope", "Ongoing"], []))
+        reply = await services.ask(ListTransactionsRequest(["Nope", "Ongoing"], []))
         assert list(reply.unknown_state_filters) == ["Nope"]
-        described = (await desks.ask(DescribeTransactionsRequest(["tx"]))).transactions[0]
+        described = (await services.ask(DescribeTransactionsRequest(["tx"]))).transactions[0]
         assert (described.producer_id, described.timeout_ms) == (producer.id, MINUTE_MS)
         assert TopicPartition("t", 0) in [
             TopicPartition(topic.name, number)

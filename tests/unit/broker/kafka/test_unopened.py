@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from cordwood.log.files import Files
-from cordwood.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from cordwood.wire.kafka.messages.metadata import MetadataRequest
-from cordwood.wire.kafka.messages.offsets import (
+from cordwood.log.files.disk import Files
+from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.kafka.messages.metadata import MetadataRequest
+from cordwood.protocol.kafka.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from support.kafka_desks import KafkaDesks
+from support.kafka_services import KafkaServices
 from support.stores import append, open_store
 
 COUNT = 6
@@ -54,11 +54,11 @@ def test_metadata_of_all_topics_opens_none(tmp_path):
     prepared(tmp_path)
 
     async def story():
-        async with KafkaDesks(tmp_path, eager=0) as desks:
-            reply = await desks.ask(MetadataRequest(None))
+        async with KafkaServices(tmp_path, eager=0) as services:
+            reply = await services.ask(MetadataRequest(None))
             (topic,) = reply.topics
             assert [part.error_code for part in topic.partitions] == [0] * COUNT
-            assert len(desks.store.unopened()) == COUNT
+            assert len(services.store.unopened()) == COUNT
 
     asyncio.run(story())
 
@@ -69,14 +69,14 @@ def test_a_fetch_opens_what_it_asks_for_off_the_loop(tmp_path):
 
     async def story():
         files = WatchedFiles()
-        async with KafkaDesks(tmp_path, eager=0, files=files) as desks:
+        async with KafkaServices(tmp_path, eager=0, files=files) as services:
             files.threads.clear()
             for number, level in ((1, 0), (2, 1)):
-                reply = await desks.ask(fetch(number, isolation_level=level))
+                reply = await services.ask(fetch(number, isolation_level=level))
                 (part,) = reply.topics[0].partitions
                 assert (part.error_code, part.high_watermark) == (0, 2)
                 assert part.records
-            assert len(desks.store.unopened()) == COUNT - 2
+            assert len(services.store.unopened()) == COUNT - 2
             assert threading.current_thread() not in files.threads
 
     asyncio.run(story())
@@ -88,8 +88,8 @@ def test_a_fetch_of_a_damaged_one_has_its_error_and_its_neighbours_records(tmp_p
     damage(tmp_path, 1)
 
     async def story():
-        async with KafkaDesks(tmp_path, eager=0) as desks:
-            reply = await desks.ask(fetch(0, 1, 2))
+        async with KafkaServices(tmp_path, eager=0) as services:
+            reply = await services.ask(fetch(0, 1, 2))
             codes = [part.error_code for part in reply.topics[0].partitions]
             assert codes == [0, 56, 0]
             assert [bool(part.records) for part in reply.topics[0].partitions] == [1, 0, 1]
@@ -103,10 +103,10 @@ def test_offsets_of_all_partitions_are_listed_whether_they_were_open_or_not(tmp_
     damage(tmp_path, 4)
 
     async def story():
-        async with KafkaDesks(tmp_path, eager=0) as desks:
+        async with KafkaServices(tmp_path, eager=0) as services:
             wanted = [ListOffsetsPartition(number, timestamp_ms=-1) for number in range(COUNT)]
             request = ListOffsetsRequest(-1, topics=[ListOffsetsTopic("t", wanted)])
-            listed = (await desks.ask(request)).topics[0].partitions
+            listed = (await services.ask(request)).topics[0].partitions
             assert [part.offset for part in listed] == [2, 2, 2, 2, -1, 2]
             assert listed[4].error_code == 56
 
@@ -119,10 +119,10 @@ def test_producing_to_an_unopened_partition_keeps_the_order_of_requests(tmp_path
 
     async def story():
         files = WatchedFiles()
-        async with KafkaDesks(tmp_path, eager=0, files=files) as desks:
+        async with KafkaServices(tmp_path, eager=0, files=files) as services:
             files.threads.clear()
-            first = asyncio.ensure_future(desks.write("t", [b"1", b"2"], partition=3))
-            second = asyncio.ensure_future(desks.write("t", [b"3"], partition=3))
+            first = asyncio.ensure_future(services.write("t", [b"1", b"2"], partition=3))
+            second = asyncio.ensure_future(services.write("t", [b"3"], partition=3))
             assert [(await first).base_offset, (await second).base_offset] == [2, 4]
             assert threading.current_thread() not in files.threads
 

@@ -1,0 +1,1 @@
+"""Numba kernels: the loops that run once per batch, record or byte."""

@@ -1,0 +1,58 @@
+"""Decoded records → the lines (or frames) a subscriber reads, many in one call.
+
+The format and the plain-Python way to the same bytes are in ``protocol.line.records``; tests hold
+the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from cordwood.batch.columns import OFFSET_END, Columns, decode_columns
+from cordwood.batch.header import Buffer
+from cordwood.batch.kernels.loader import kernels
+
+_WANTED: Final = frozenset({"timestamp", "key", "value", "headers"})
+
+
+def format_batches(
+    data: Buffer,
+    start_offset: int,
+    aborted: Sequence[tuple[int, int, int]] = (),
+    *,
+    end_offset: int = OFFSET_END,
+    is_framed: bool,
+) -> bytes:
+    """The records of whole batches with offsets in [start, end); raises ``CorruptBatch``.
+
+    Those of ``aborted`` transactions (producer id, first and last offset) are for nobody.
+    """
+    columns = decode_columns(
+        data, start_offset=start_offset, end_offset=end_offset, wanted=_WANTED, aborted=aborted
+    )
+    return format_columns(columns, is_framed=is_framed)
+
+
+def format_columns(columns: Columns, *, is_framed: bool) -> bytes:
+    """Records that were decoded with keys, values, timestamps and headers."""
+    keys, values, headers = columns.keys, columns.values, columns.headers
+    assert keys is not None
+    assert values is not None
+    assert headers is not None, "all were wanted"
+    kernel = kernels()
+    text_bytes = keys.size_bytes + values.size_bytes + headers.contents.size_bytes
+    out = np.empty(2 * text_bytes + len(columns) * kernel.ROW_OVERHEAD, np.uint8)
+    spans = [(s.data, s.starts, s.lengths) for s in (keys, values, headers.names, headers.contents)]
+    size = kernel.format_lines(
+        columns.offsets,
+        columns.timestamps_ms,
+        *spans[:2],
+        headers.rows,
+        *spans[2:],
+        int(is_framed),
+        out,
+    )
+    return out[:size].tobytes()

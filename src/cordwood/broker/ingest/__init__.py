@@ -1,0 +1,1 @@
+"""Ingress lines to batches: the service behind the ingress listener."""

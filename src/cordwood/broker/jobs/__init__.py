@@ -1,0 +1,1 @@
+"""What Spark jobs ask of the broker: deliveries, swaps, bundles, replays, bindings."""

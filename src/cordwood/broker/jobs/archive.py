@@ -1,0 +1,231 @@
+"""The service for the archive: which bundles hold what, and which of them the broker has proved.
+
+A job writes bundles, enters them in the manifest and tells the broker. The broker believes what it
+can see: it reads the manifest and every bundle at the archive's place, and compares every record
+with its own log (``verification``), beside the event loop and at a low priority. A bundle that
+contradicts the log is refused. One that cannot be reached from here, or not be proved, is recorded
+as not verified, and RECLAIM does not count on it (``archive.required``) unless the topic believes
+its jobs (``archive.verified.by=job``).
+
+A bundle is proved once. Before segments are deleted because of it, it is read once more
+(``confirm``): one that is gone or changed since is not verified any more. The health registry names
+every partition whose archive RECLAIM waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cordwood.broker.jobs.bundle_verification import (
+    Lost,
+    Unreachable,
+    confirm_bundles,
+    verify_bundles,
+)
+from cordwood.decide.archive import Span, bundle_name, topic_archive_name
+from cordwood.errors import RequestError, StaleManifest
+from cordwood.log.health.registry import Condition
+from cordwood.log.lifecycle.archive_proof import Unproven
+from cordwood.log.lifecycle.directory import ARCHIVE
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.bundle_index import BundleEntry
+from cordwood.model import TopicPartition
+
+logger = logging.getLogger("cordwood.broker")
+
+NICE: Final = 10
+
+
+class Recorded(NamedTuple):
+    """How far a partition is archived now, and why the broker could not prove it, if so."""
+
+    archived_end: int
+    verified_end: int
+    unverified: str | None = None
+
+
+class ArchiveService:
+    """Verify bundles, record them and list them."""
+
+    def __init__(self, store: Store, meta_thread: Executor) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._meta_thread = meta_thread
+        self._unverified: dict[TopicPartition, str] = {}  # why, as far as it is known
+        self._unreachable: dict[TopicPartition, str] = {}  # verified, and not to be read just now
+        self._reading = ThreadPoolExecutor(
+            1, thread_name_prefix="cordwood-archive", initializer=_yield_processor
+        )
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        """What of a topic is archived, and the cursors an archive must keep with it."""
+        record = self._catalog.topic(topic)
+        cursors: dict[TopicPartition, dict[str, int]] = {}
+        for where, at in list(self._catalog.cursors().items()):
+            if where.topic == topic:
+                cursors.setdefault(TopicPartition(*where[1:]), {})[where.reader] = at.offset
+        return {
+            "topic": topic,
+            "id": record.id,
+            "partitions": [
+                {
+                    "partition": tp.partition,
+                    "archived_end": self._catalog.bundles(tp).end,
+                    "verified_end": self._catalog.bundles(tp).verified_end,
+                    "bundles": [asdict(entry) for entry in self._catalog.bundles(tp).entries()],
+                    "cursors": cursors.get(tp, {}),
+                }
+                for tp in record.partition_list()
+            ],
+        }
+
+    async def record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> Recorded:
+        """Bundles a job has entered in its manifest, in order; all of them or none."""
+        loop = asyncio.get_running_loop()
+        asked = await loop.run_in_executor(self._meta_thread, self._plan, tp, bundles)
+        partition = self._store.topic(tp.topic).partition(tp.partition)
+        reason = None
+        try:
+            asked = await loop.run_in_executor(self._reading, verify_bundles, tp, asked, partition)
+        except Unproven as error:
+            reason = str(error)
+            self._unverified[tp] = reason
+            logger.warning("archive.unverified partition=%s reason=%s", tp, reason)
+        ends = await loop.run_in_executor(self._meta_thread, self._record, tp, asked)
+        self.note_health(partition)
+        return Recorded(*ends, reason)
+
+    # --- what RECLAIM counts on -------------------------------------------------------------
+
+    async def confirm(self, partition: Partition, span: Span) -> int:
+        """Read the bundles that hold these offsets again; one past the last that is as it was."""
+        tp, loop = partition.tp, asyncio.get_running_loop()
+        bundles = [
+            entry
+            for entry in self._catalog.bundles(tp).entries()
+            if entry.start_offset < span.end and span.start < entry.end_offset
+        ]
+        try:
+            await loop.run_in_executor(self._reading, confirm_bundles, tp, bundles)
+        except Lost as error:
+            self._unverified[tp] = str(error)
+            logger.warning(
+                "archive.lost partition=%s bundle=%s reason=%s", tp, error.bundle.name, error
+            )
+            await loop.run_in_executor(self._meta_thread, self._forget_proof, tp, error.bundle)
+            self.note_health(partition)
+            return error.bundle.start_offset
+        except Unreachable as error:
+            self._unreachable[tp] = str(error)
+            self.note_health(partition)
+            return span.start
+        self._unreachable.pop(tp, None)
+        self.note_health(partition)
+        return span.end
+
+    def note_health(self, partition: Partition) -> None:
+        """Name the partition if RECLAIM waits for a bundle that is recorded and not verified."""
+        tp = partition.tp
+        reason = self._waits_for(partition) if self._is_asked(partition) else None
+        if reason is not None:
+            self._store.health.report(tp, Condition.ARCHIVE_UNVERIFIED, reason)
+            return
+        self._unverified.pop(tp, None)
+        self._unreachable.pop(tp, None)
+        self._store.health.resolve(tp, Condition.ARCHIVE_UNVERIFIED)
+
+    def _is_asked(self, partition: Partition) -> bool:
+        config = partition.config
+        return config.archive_required and config.archive_verified_by != "job"
+
+    def _waits_for(self, partition: Partition) -> str | None:
+        index = self._catalog.bundles(partition.tp)
+        if index.verified_end >= index.end:
+            return self._unreachable.get(partition.tp) if index.end else None
+        why = self._unverified.get(partition.tp, "run `cordwood archive create` again")
+        return f"archived up to offset {index.end}, verified up to {index.verified_end}: {why}"
+
+    def close(self) -> None:
+        """End the thread that reads bundles, with the bundle it is in."""
+        self._reading.shutdown(cancel_futures=True)
+
+    # --- on the metadata thread -------------------------------------------------------------
+
+    def _plan(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> list[BundleEntry]:
+        """Those to be verified: new, or recorded without being verified; raises what cannot be."""
+        topic = self._catalog.topic(tp.topic)
+        if tp not in topic.partition_list():
+            raise RequestError(f"topic {tp.topic} has no partition {tp.partition}")
+        index = self._catalog.bundles(tp)
+        partition = self._store.topic(tp.topic).partition(tp.partition)
+        end, asked = index.end, []
+        for bundle in bundles:
+            self._check_place(bundle.place)
+            span = Span(bundle.start_offset, bundle.end_offset)
+            wanted = f"{topic_archive_name(tp.topic, topic.id)}/{bundle_name(tp.partition, span)}"
+            if bundle.name != wanted:
+                raise StaleManifest(
+                    f"{bundle.name} is no bundle of {tp}, whose name would be {wanted}; was the "
+                    "topic deleted and created again? Run `cordwood archive create` again"
+                )
+            known = index.find(bundle.start_offset)
+            if known is not None and _as_told(known) == bundle:
+                asked += [] if known.verified else [bundle]
+                continue
+            if not max(end, partition.log_start_offset) >= bundle.start_offset >= end:
+                raise StaleManifest(
+                    f"{tp} is archived up to {end}, and bundle {bundle.name} begins at "
+                    f"{bundle.start_offset}: another run was quicker; run `cordwood archive` again"
+                )
+            if not bundle.start_offset < bundle.end_offset <= partition.high_watermark:
+                raise RequestError(f"bundle {bundle.name} does not fit {tp}")
+            end = bundle.end_offset
+            asked.append(bundle)
+        return asked
+
+    def _check_place(self, place: str) -> None:
+        """Raise ``RequestError`` for a place whose files the broker itself removes or replaces."""
+        name, data = place.removeprefix("file://"), self._store.data.resolve()
+        path = Path(name).resolve() if name.startswith("/") else None
+        if path and path.is_relative_to(data) and not path.is_relative_to(data / ARCHIVE):
+            raise RequestError(
+                f"{place} is the broker's own directory; archive to {data / ARCHIVE} or elsewhere"
+            )
+
+    def _record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> tuple[int, int]:
+        """Much may have happened while they were read: what is recorded is planned once more."""
+        left = set(self._plan(tp, [_as_told(bundle) for bundle in bundles]))
+        new = [bundle for bundle in bundles if _as_told(bundle) in left]
+        self._catalog.put_bundles(tp, new)
+        index = self._catalog.bundles(tp)
+        logger.info(
+            "archive.recorded partition=%s bundles=%d end=%d verified_end=%d",
+            tp, len(new), index.end, index.verified_end,
+        )  # fmt: skip
+        return index.end, index.verified_end
+
+    def _forget_proof(self, tp: TopicPartition, bundle: BundleEntry) -> None:
+        """It is not verified any more, if it is still what is recorded."""
+        if tp.topic in self._store.topics and bundle in self._catalog.bundles(tp).entries():
+            self._catalog.put_bundles(tp, [_as_told(bundle)])
+
+
+def _as_told(bundle: BundleEntry) -> BundleEntry:
+    """Without what the broker found out about it."""
+    return replace(bundle, verified=False, unproven_records=0)
+
+
+def _yield_processor() -> None:
+    """This thread comes behind others that want to run, or to read; it is never left out."""
+    with suppress(OSError):  # refused in some sandboxes, and unknown outside of Linux
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -1,0 +1,153 @@
+"""What the broker must have seen before RECLAIM counts on a bundle: all of it, at its place.
+
+The manifest holds an entry with the very hash, its chain whole; the bundle's bytes have that hash;
+the bundle holds the very records of the log (``log.lifecycle.archive_proof``); and every number the
+entry says of it is the one found in it. Names are made here from the topic and its offsets, so a
+caller names the place and nothing else.
+
+``verify_bundles`` does all that, once for each bundle. ``confirm_bundles`` is for the moment before
+segments are deleted: bundles that were verified must still be there with the hash they had.
+
+Long, and blocking: for a thread of its own. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Final
+
+from cordwood.client.storage import Storage, open_storage
+from cordwood.decide.archive import MANIFEST, Entry, Span, check_manifest
+from cordwood.errors import ConfigError, CorruptionError, UnavailableError
+from cordwood.log.format.bundle import proving
+from cordwood.log.lifecycle.archive_proof import BundleProof, Log, Unproven, prove_bundle
+from cordwood.metadata.bundle_index import BundleEntry
+from cordwood.model import TopicPartition
+
+FILE: Final = "file://"
+
+
+class Unreachable(Unproven):
+    """The archive's place cannot be seen from this process; nothing is known about its bundles."""
+
+
+class Lost(Exception):
+    """A bundle that was verified is gone, or is another by now."""
+
+    def __init__(self, bundle: BundleEntry, reason: str) -> None:
+        super().__init__(reason)
+        self.bundle = bundle
+
+
+def verify_bundles(
+    tp: TopicPartition, bundles: Sequence[BundleEntry], log: Log
+) -> list[BundleEntry]:
+    """Read them all beside the log; the same ones, verified.
+
+    Raises ``CorruptionError`` for what is not as told, ``Unproven`` for what cannot be told.
+    """
+    verified = []
+    for bundle, entry, storage in _entered(tp, bundles):
+        with _reading(storage, bundle, entry) as source:
+            proof = prove_bundle(source, tp, entry.span, log)
+        _check_entry(bundle.name, entry, proof)
+        unproven_records = proof.unproven_records
+        verified.append(replace(bundle, verified=True, unproven_records=unproven_records))
+    return verified
+
+
+def confirm_bundles(tp: TopicPartition, bundles: Sequence[BundleEntry]) -> None:
+    """Read verified bundles again; raises ``Lost`` for the first that is not what it was.
+
+    Raises ``Unreachable`` where nothing can be told.
+    """
+    for bundle in bundles:
+        try:
+            for each, entry, storage in _entered(tp, [bundle]):
+                with _reading(storage, each, entry):
+                    pass  # to its end, for the hash
+        except CorruptionError as error:
+            raise Lost(bundle, str(error)) from None
+
+
+def _entered(
+    tp: TopicPartition, bundles: Sequence[BundleEntry]
+) -> Iterator[tuple[BundleEntry, Entry, Storage]]:
+    """Each bundle with its entry in the manifest."""
+    manifests: dict[str, dict[str, Entry]] = {}
+    for bundle in bundles:
+        storage = _open(bundle.place)
+        if bundle.place not in manifests:
+            manifests[bundle.place] = _entries(storage, bundle.name.partition("/")[0])
+        yield bundle, _entry(manifests[bundle.place], tp, bundle), storage
+
+
+def _open(place: str) -> Storage:
+    if "://" not in place and not place.startswith("/"):
+        raise Unreachable(f"{place} is no absolute path, so it is another place in every process")
+    if place.startswith(FILE) and not Path(place.removeprefix(FILE)).is_dir():
+        raise Unreachable(f"there is no directory {place}")  # which opening it would make
+    try:
+        return open_storage(place)
+    except ConfigError as error:
+        raise Unreachable(str(error)) from None
+
+
+def _entries(storage: Storage, home: str) -> dict[str, Entry]:
+    """The manifest by bundle; a place where it is not to be seen is not the job's place."""
+    try:
+        with closing(storage.open(f"{home}/{MANIFEST}")) as file:
+            entries, findings = check_manifest(file.read())
+    except (OSError, UnavailableError) as error:
+        why = "is not there" if isinstance(error, FileNotFoundError) else f"fails: {error}"
+        raise Unreachable(
+            f"the broker cannot see the archive at {storage.place}: {home}/{MANIFEST} {why}"
+        ) from None
+    if findings:
+        first = findings[0]
+        raise CorruptionError(f"{storage.place}/{home}/{MANIFEST}: {first.where}: {first.detail}")
+    return {entry.bundle: entry for entry in entries}
+
+
+def _entry(entries: Mapping[str, Entry], tp: TopicPartition, bundle: BundleEntry) -> Entry:
+    entry = entries.get(bundle.name.partition("/")[2])
+    span = Span(bundle.start_offset, bundle.end_offset)
+    if entry is None or (entry.link, entry.sha256, entry.span, entry.partition) != (
+        bundle.link, bundle.sha256, span, tp.partition,
+    ):  # fmt: skip
+        raise CorruptionError(
+            f"the manifest in {bundle.place} has no such entry for {bundle.name}; run "
+            "`cordwood archive verify`"
+        )
+    return entry
+
+
+@contextmanager
+def _reading(storage: Storage, bundle: BundleEntry, entry: Entry) -> Iterator[IO[bytes]]:
+    """A bundle's bytes; raises ``CorruptionError`` in the end unless their hash is the entry's."""
+    try:
+        with (
+            closing(storage.open(bundle.name)) as file,
+            proving(file, bundle.name, entry.sha256) as source,
+        ):
+            yield source
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"{bundle.name} is in the manifest and not in {storage.place}, as the broker sees it; "
+            "do the Spark executors, the job and the broker share that place?"
+        ) from None
+    except (OSError, UnavailableError) as error:
+        raise Unreachable(f"{bundle.name} in {storage.place} cannot be read: {error}") from None
+
+
+def _check_entry(name: str, entry: Entry, proof: BundleProof) -> None:
+    """A restore goes by these: a bundle whose entry calls it young or plain would be passed by."""
+    found = proof._asdict()
+    for field in ("records", "first_ms", "newest_ms", "transactional"):
+        if getattr(entry, field) != found[field]:
+            raise CorruptionError(
+                f"{name} has {field} {found[field]}, its entry says {getattr(entry, field)}"
+            )

@@ -1,0 +1,416 @@
+"""The service for compaction: what is due and why, orders for jobs, and what came of them.
+
+A job asks for orders (``begin``), works on the files by itself, and reports (``finish``, ``fail``).
+Nothing is swapped but on an order that still holds (``swap_orders``): its token is the job's lease,
+which it renews, and a restart ends all of them. Before anything is replaced the broker reads the
+result and the log it was made from (``log.lifecycle.compaction_proof``). How far compaction has
+come is written down in the very transaction that ends the last swap. A partition is not given out
+again before the job reports or its lease ends; a job whose partition was given to another is told
+so when it renews or reports, and is not let in.
+
+Decides nothing: ``decide.compaction`` does. A partition whose pass failed is left alone for a
+while, is named in ``/readyz`` and in the metrics, and holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from cordwood.broker.jobs.delivery import DeliveryService
+from cordwood.broker.jobs.swap_orders import SwapOrder, check_policy, verify_pass
+from cordwood.broker.topics import TopicService
+from cordwood.clock import Clock
+from cordwood.config import MINUTE_MS, overrides
+from cordwood.decide.compaction import (
+    CleanerState,
+    CompactionFacts,
+    CompactionPlan,
+    due_first,
+    encode_state,
+    explain,
+    parse_state,
+    plan_compaction,
+    plan_retry,
+    watermark,
+)
+from cordwood.decide.roll import RollReason
+from cordwood.errors import CordwoodError, InvalidManifest, PolicyViolation, StaleManifest
+from cordwood.log.format.producers import Aborted
+from cordwood.log.health.registry import Condition
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.write.partition import Partition
+from cordwood.model import TopicPartition
+
+LEASE_MS: Final = 5 * MINUTE_MS  # a job renews it; one that died leaves its partition so long
+ERROR_CHARS_MAX: Final = 500
+
+logger = logging.getLogger("cordwood.broker")
+
+
+class CompactionCheck(NamedTuple):
+    """One partition as compaction sees it now."""
+
+    partition: Partition
+    facts: CompactionFacts
+    plan: CompactionPlan
+
+
+class CompactionService:
+    """Compacted partitions as requests, jobs and metrics see them."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicService,
+        deliveries: DeliveryService,
+        clock: Clock,
+        meta_thread: Executor,
+    ) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._topics = topics
+        self._deliveries = deliveries
+        self._clock = clock
+        self._meta_thread = meta_thread
+        self._leases: dict[TopicPartition, SwapOrder] = {}
+        self._finishing: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
+        for topic in self._catalog.topics.values():
+            for tp in topic.partition_list():
+                self._report_state(tp, self._catalog.cleaner(tp))
+
+    # --- what there is to know ----------------------------------------------------------------
+
+    def look(self, topic: str | None = None, *, demand: bool = False) -> list[CompactionCheck]:
+        """Every compacted partition, or those of one topic whatever its policy."""
+        return list(self.looks(topic, demand=demand))
+
+    def looks(self, topic: str | None = None, *, demand: bool = False) -> Iterator[CompactionCheck]:
+        """The same one by one."""
+        for partition in self._partitions(topic):
+            yield self._look(partition, demand)
+
+    def _partitions(self, topic: str | None) -> Iterator[Partition]:
+        if topic is not None:
+            yield from self._topics.get(topic).online()
+            return
+        for live in list(self._store.topics.values()):
+            if "compact" in live.config.cleanup_policy:
+                yield from live.online()
+
+    def _look(self, partition: Partition, demand: bool) -> CompactionCheck:
+        facts = self._facts(partition)
+        return CompactionCheck(partition, facts, plan_compaction(facts, demand=demand))
+
+    def _facts(self, partition: Partition) -> CompactionFacts:
+        *sealed, active = partition.segments()
+        log_start = partition.log_start_offset
+        now_ms = self._clock.now_ms()
+        return CompactionFacts(
+            sealed=tuple(segment for segment in sealed if segment.end_offset > log_start),
+            active=active,
+            log_start=log_start,
+            last_stable=partition.last_stable_offset,
+            state=self._catalog.cleaner(partition.tp),
+            readers=self._catalog.registered_positions(partition.tp),
+            config=partition.config,
+            now_ms=now_ms,
+            is_running=self._holder(partition.tp) is not None,
+        )
+
+    def quarantined(self) -> dict[TopicPartition, str]:
+        """Partitions whose last pass failed, and why."""
+        failed = self._store.health.reasons(Condition.COMPACTION_FAILED)
+        return {tp: error for tp, error in failed.items() if self._is_compacted(tp.topic)}
+
+    def _is_compacted(self, topic: str) -> bool:
+        live = self._store.topics.get(topic)
+        return live is not None and "compact" in live.config.cleanup_policy
+
+    def _report_state(self, tp: TopicPartition, state: CleanerState) -> None:
+        """Tell the registry how the last pass went."""
+        if state.failures:
+            self._store.health.report(tp, Condition.COMPACTION_FAILED, state.error)
+        else:
+            self._store.health.resolve(tp, Condition.COMPACTION_FAILED)
+
+    # --- orders -------------------------------------------------------------------------------
+
+    async def begin(
+        self, topic: str | None = None, *, demand: bool = False, dry: bool = False
+    ) -> list[dict[str, Any]]:
+        """Orders for what is due, the most dirty first; ``demand`` cuts first and takes it all.
+
+        A ``dry`` order is for looking only: nothing is cut, and the partition may be given out.
+        """
+        if topic is not None and "compact" not in self._topics.get(topic).config.cleanup_policy:
+            raise PolicyViolation(
+                f"topic {topic} is not compacted; set its cleanup.policy to compact first"
+            )
+        if topic is not None:
+            await self._topics.open_topic(topic)
+        if demand and topic is not None and not dry:
+            for partition in self._topics.get(topic).online():
+                with self._store.guard(partition, Condition.RETENTION_FAILED):
+                    await self._topics.on_writer(partial(self._cut, partition))
+        looks = {look.partition.tp: look for look in self.look(topic, demand=demand)}
+        for tp, look in looks.items():
+            if look.plan.is_reset:
+                state = replace(look.facts.state, clean_end=look.plan.clean_end, horizons=())
+                await self._remember(tp, state)
+        orders = []
+        for tp in due_first({tp: look.plan for tp, look in looks.items()}):
+            try:
+                order = await self._topics.on_writer(partial(self._order, looks[tp]))
+                if not dry:
+                    await self._grant(looks[tp], order)
+            except CordwoodError as error:  # the orders for others are given out all the same
+                await self._cannot_order(looks[tp], error)
+                continue
+            orders.append(order)
+        return orders
+
+    async def _cannot_order(self, look: CompactionCheck, error: CordwoodError) -> None:
+        """Quarantine a partition that cannot be looked at; one deleted meanwhile is no failure."""
+        if self._store.is_live(look.partition):
+            await self._note_failure(look.partition.tp, str(error))
+
+    async def _grant(self, look: CompactionCheck, order: dict[str, Any]) -> None:
+        """Remember what is ordered, and name every segment in it by its sha256."""
+        partition, facts, plan = look
+        tp = partition.tp
+        hashes = await self._deliveries.in_verifying(partial(self._store.hash_partition, partition))
+        for segment in order["segments"]:
+            segment["sha256"] = hashes.get(segment["base_offset"])
+        order["lease"] = secrets.token_hex(16)
+        self._leases[tp] = SwapOrder(
+            token=order["lease"],
+            until_ms=self._clock.now_ms() + LEASE_MS,
+            tp=tp,
+            topic_id=order["topic_id"],
+            segments=plan.clean + plan.dirty,
+            hashes=hashes,
+            bound=plan.bound,
+            now_ms=facts.now_ms,
+            delete_retention_ms=facts.config.delete_retention_ms,
+            passed_end=watermark(facts.readers),
+            compression_type=facts.config.compression_type,
+            aborted=tuple(Aborted(*entry) for entry in order["aborted"]),
+            producers=tuple((each[0], each[1], each[2]) for each in order["producers"]),
+        )
+
+    def renew(self, tp: TopicPartition, token: str) -> None:
+        """The job still works on it; raises ``StaleManifest`` when its order is over."""
+        self._renewed(tp, token)
+
+    def _renewed(self, tp: TopicPartition, token: str) -> SwapOrder:
+        """The order of this token, which holds from now on as long as at first."""
+        order = self._leases.get(tp)
+        now_ms = self._clock.now_ms()
+        if order is None or order.until_ms <= now_ms:
+            raise StaleManifest(
+                f"the order for {tp} has ended, by its time or by a restart; run the job again"
+            )
+        if not secrets.compare_digest(order.token.encode(), token.encode()):
+            raise StaleManifest(f"{tp} was given to another job meanwhile; this one must stop")
+        self._leases[tp] = replace(order, until_ms=now_ms + LEASE_MS)
+        return order
+
+    def _holder(self, tp: TopicPartition) -> str | None:
+        """Whose lease holds now; after a restart, nobody's."""
+        lease = self._leases.get(tp)
+        return lease.token if lease and lease.until_ms > self._clock.now_ms() else None
+
+    def _end_lease(self, tp: TopicPartition, token: str) -> bool:
+        """End the order of this token; False when it is not the last one given."""
+        order = self._leases.get(tp)
+        if order is None or order.token != token:
+            return False
+        del self._leases[tp]
+        return True
+
+    def _cut(self, partition: Partition) -> None:
+        self._store.roll(partition, RollReason.DEMAND)
+
+    def _order(self, look: CompactionCheck) -> dict[str, Any]:
+        """On the writer thread, as producers are its own."""
+        partition, facts, plan = look
+        taken = plan.clean + plan.dirty
+        tp = partition.tp
+        start = taken[0].base_offset
+        return {
+            **describe(look),
+            "topic_id": self._store.topic(tp.topic).id,
+            "data": str(self._store.data.absolute()),
+            "identity": self._store.identity._asdict(),
+            "config": overrides(partition.config),
+            "now_ms": facts.now_ms,
+            "bound": plan.bound,
+            "segments": [_segment(segment) for segment in taken],
+            "readers": dict(facts.readers),
+            "aborted": [list(entry) for entry in partition.aborted(start, plan.bound)],
+            "producers": [
+                [
+                    producer_id,
+                    producer.epoch,
+                    producer.sent[-1].last_offset if producer.sent else -1,
+                ]
+                for producer_id, producer, _ in partition.producers.active()
+            ],
+        }
+
+    # --- results ------------------------------------------------------------------------------
+
+    async def finish(
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        jobs: Sequence[str],
+        state: Mapping[str, Any],
+        lease: str = "",
+    ) -> None:
+        """Let a pass's swaps in, lowest offsets first, and remember how far it has come.
+
+        The order matters: a tombstone may go only after every older value it hides. A report that
+        is sent again while the first is worked on waits for it.
+        """
+        async with self._finishing.setdefault(tp, asyncio.Lock()):
+            await self._finish(tp, topic_id, jobs, state, lease)
+
+    async def _finish(
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        jobs: Sequence[str],
+        state: Mapping[str, Any],
+        lease: str,
+    ) -> None:
+        try:
+            new = self._checked(tp, topic_id, state)
+        except InvalidManifest as error:
+            await self.fail(tp, str(error), lease)
+            raise
+        if self._is_done(tp, jobs, new):  # a report may come twice
+            self._end_lease(tp, lease)
+            return
+        order = self._renewed(tp, lease)
+        try:
+            await self._apply(order, jobs, new)
+        except StaleManifest:  # the log moved on under the job: no fault of anybody
+            raise
+        except CordwoodError as error:
+            await self.fail(tp, str(error), lease)
+            raise
+        finally:
+            self._end_lease(tp, lease)
+        self._report_state(tp, new)
+        logger.info(
+            "compaction.finished partition=%s clean_end=%d freed_bytes=%d swaps=%d",
+            tp, new.clean_end, new.last_freed_bytes, len(jobs),
+        )  # fmt: skip
+
+    async def _apply(self, order: SwapOrder, jobs: Sequence[str], new: CleanerState) -> None:
+        tp = order.tp
+        if new.clean_end != order.bound:
+            raise InvalidManifest(f"{tp} was ordered up to {order.bound}, not {new.clean_end}")
+        self._check_policy(order)
+        if not jobs:
+            await self._remember(tp, new)
+            return
+        act = partial(verify_pass, self._store, order, tuple(jobs), self._passed_end(tp))
+        verified, proof = await self._deliveries.in_verifying(act)
+        try:
+            states = [each.manifest.verified.get("cleaner") for each in verified]
+            if states[:-1] != [None] * (len(jobs) - 1) or parse_state(states[-1] or {}) != new:
+                raise InvalidManifest(f"{tp}: the manifests and the report disagree on its state")
+            for each in verified:
+                self._check_policy(order)
+                if proof.tombstones_end > self._passed_end(tp):
+                    raise StaleManifest(f"{tp}: a reader was set back meanwhile; run the job again")
+                await self._deliveries.swap(each)
+        finally:
+            await self._deliveries.in_verifying(partial(self._store.release_jobs, verified))
+
+    def _check_policy(self, order: SwapOrder) -> None:
+        live = self._store.topic(order.tp.topic)
+        check_policy(order, live.id, live.config, self._clock.now_ms())
+
+    def _passed_end(self, tp: TopicPartition) -> int:
+        return watermark(self._catalog.registered_positions(tp))
+
+    def _is_done(self, tp: TopicPartition, jobs: Sequence[str], new: CleanerState) -> bool:
+        """Whether this very report was taken before."""
+        if self._catalog.cleaner(tp) != new:
+            return False
+        history = self._catalog.replaced_segments(tp)
+        return set(jobs) <= {text.rsplit("/", 2)[1] for text, _ in history}
+
+    def _checked(self, tp: TopicPartition, topic_id: str, state: Mapping[str, Any]) -> CleanerState:
+        """What a job wants remembered, if it can be true."""
+        partition, live = self._store.partition(tp), self._store.topic(tp.topic)
+        if live.id != topic_id:
+            raise StaleManifest(f"topic {tp.topic} was deleted and created again; run it again")
+        try:
+            new = parse_state(state)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidManifest(f"compaction of {tp}: {error}") from None
+        if not 0 <= new.clean_end <= partition.segments()[-1].base_offset:
+            raise StaleManifest(f"{tp} has no sealed offset {new.clean_end}; run it again")
+        return new
+
+    async def fail(self, tp: TopicPartition, error: str, lease: str = "") -> None:
+        """A pass failed, as the job that was given the partition says; from another, nothing."""
+        if self._end_lease(tp, lease):
+            await self._note_failure(tp, error)
+
+    async def _note_failure(self, tp: TopicPartition, error: str) -> None:
+        """Leave the partition alone for a while, longer each time."""
+        if tp.topic not in self._store.topics:
+            return
+        state = self._catalog.cleaner(tp)
+        failures = state.failures + 1
+        retry_ms = plan_retry(failures, self._clock.now_ms())
+        failed = replace(state, failures=failures, retry_ms=retry_ms, error=error[:ERROR_CHARS_MAX])
+        await self._remember(tp, failed)
+        logger.error("compaction.failed partition=%s failures=%d error=%s", tp, failures, error)
+
+    def release(self, tp: TopicPartition, lease: str = "") -> None:
+        """A job lets a partition go without a result; another's it leaves alone."""
+        self._end_lease(tp, lease)
+
+    async def _remember(self, tp: TopicPartition, state: CleanerState) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._meta_thread, self._catalog.put_cleaner, tp, state)
+        self._report_state(tp, state)
+
+
+def describe(look: CompactionCheck) -> dict[str, Any]:
+    """A partition's state and plan, as the API tells them."""
+    partition, facts, plan = look
+    return {
+        "topic": partition.tp.topic,
+        "partition": partition.tp.partition,
+        "is_due": plan.rule is not None,
+        "rule": plan.rule.value if plan.rule else None,
+        "wait": plan.wait.value if plan.wait else None,
+        "explain": explain(plan, facts),
+        "next_due_ms": plan.next_due_ms,
+        "dirty_ratio": round(plan.ratio, 4),
+        "clean_bytes": plan.clean_bytes,
+        "dirty_bytes": plan.dirty_bytes,
+        "clean_end": plan.clean_end,
+        "held_by": list(plan.held_by),
+        "records": sum(segment.records for segment in partition.segments()),
+        "state": encode_state(facts.state),
+    }
+
+
+def _segment(segment: Any) -> dict[str, Any]:
+    return {**asdict(segment), "state": segment.state.value}

@@ -1,0 +1,156 @@
+"""Orders to compact: what the broker gave out, and the check of what comes back for it.
+
+A swap happens on an order only: a token nobody can guess, for one partition of one topic id, these
+segments with these sha256, this time and these settings, until it ends. ``verify_pass`` holds the
+staged segments of a pass against its order and, by ``log.lifecycle.compaction_proof``, against the
+log. Plain functions that block for as long as it takes to read the range once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cordwood.config import TopicConfig
+from cordwood.errors import InvalidManifest, PolicyViolation, StaleManifest
+from cordwood.log.format.layout import FileKind
+from cordwood.log.format.manifest import Manifest, StagedSegment
+from cordwood.log.format.producers import Aborted
+from cordwood.log.lifecycle.compaction_proof import PassRules, Proof, Stretch, prove_pass
+from cordwood.log.lifecycle.store import Store
+from cordwood.log.swap.ladder import Verified
+from cordwood.model import Codec, SegmentInfo, TopicPartition
+
+TXNINDEX_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapOrder:
+    """What one job may replace, and by what rules."""
+
+    token: str
+    until_ms: int  # in the clock's milliseconds; a job renews it
+    tp: TopicPartition
+    topic_id: str
+    segments: tuple[SegmentInfo, ...]
+    hashes: Mapping[int, str]  # of every segment's log, by base offset
+    bound: int
+    now_ms: int
+    delete_retention_ms: int
+    passed_end: int  # where the slowest registered reader was
+    compression_type: str
+    aborted: tuple[Aborted, ...]
+    producers: tuple[tuple[int, int, int], ...]
+
+    def rules(self, passed_end: int) -> PassRules:
+        """For the records; a reader that was set back since counts from where it is now."""
+        return PassRules(
+            now_ms=self.now_ms,
+            delete_retention_ms=self.delete_retention_ms,
+            passed_end=min(self.passed_end, passed_end),
+            aborted=self.aborted,
+            producers=self.producers,
+            codecs=_codecs(self.compression_type),
+        )
+
+
+def _codecs(compression_type: str) -> frozenset[int] | None:
+    if compression_type == "producer":
+        return None
+    name = "NONE" if compression_type == "uncompressed" else compression_type.upper()
+    return frozenset({Codec[name].value, Codec.NONE.value})
+
+
+def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: int) -> None:
+    """Whether the topic still asks for what was ordered."""
+    if topic_id != order.topic_id:
+        raise StaleManifest(f"topic {order.tp.topic} was deleted and created again; run it again")
+    if "compact" not in config.cleanup_policy:
+        raise PolicyViolation(
+            f"topic {order.tp.topic} is no longer compacted; nothing was replaced"
+        )
+    lag_ms = config.min_compaction_lag_ms
+    if lag_ms and any(info.newest_ms > now_ms - lag_ms for info in order.segments):
+        raise StaleManifest(
+            f"{order.tp}: a record is younger than min.compaction.lag.ms, which was raised; run "
+            "the job again"
+        )
+
+
+def verify_pass(
+    store: Store, order: SwapOrder, jobs: Sequence[str], passed_end: int
+) -> tuple[list[Verified], Proof]:
+    """Read all that a pass staged, and the log it was made from; raises what does not hold."""
+    verified: list[Verified] = []
+    try:
+        for job in jobs:
+            verified.append(store.verify_job(job))  # noqa: PERF401 - those before are released
+        return verified, _prove(store, order, verified, passed_end)
+    except BaseException:
+        store.release_jobs(verified)
+        raise
+
+
+def _prove(store: Store, order: SwapOrder, verified: Sequence[Verified], passed_end: int) -> Proof:
+    for each in verified:
+        check_manifest(order, each.manifest)
+    stretches = plan_stretches(order, verified)
+    directory = store.partition(order.tp).directory
+    return prove_pass(directory, order.rules(passed_end), stretches)
+
+
+def check_manifest(order: SwapOrder, manifest: Manifest) -> None:
+    """A manifest replaces segments of its order, each as the broker knows it."""
+    if (manifest.topic_partition, manifest.topic_id) != (order.tp, order.topic_id):
+        raise InvalidManifest(f"job {manifest.job} is not about {order.tp}, which was ordered")
+    ordered = {info.base_offset: info for info in order.segments}
+    for replaced in manifest.replaces:
+        info = ordered.get(replaced.base_offset)
+        if info is None:
+            raise InvalidManifest(
+                f"job {manifest.job} replaces segment {replaced.base_offset} of {order.tp}, which "
+                "was not ordered"
+            )
+        if replaced.sha256 is None or replaced.sha256 != order.hashes.get(replaced.base_offset):
+            raise InvalidManifest(
+                f"job {manifest.job} names segment {replaced.base_offset} of {order.tp} by another "
+                "sha256 than its order, or by none"
+            )
+    for segment in manifest.segments:
+        kinds = {FileKind.LOG.value, FileKind.TXNINDEX.value}
+        if any("." + file.name.partition(".")[2] not in kinds for file in segment.files):
+            raise InvalidManifest(f"job {manifest.job} stages an index; the broker makes its own")
+
+
+def plan_stretches(order: SwapOrder, verified: Sequence[Verified]) -> list[Stretch]:
+    """The order's segments, lowest first, each with what takes its place."""
+    staged: dict[int, tuple[Path, StagedSegment]] = {}
+    for job in verified:
+        for segment in job.manifest.segments:
+            if segment.base_offset in staged:
+                raise InvalidManifest(f"two jobs replace segment {segment.base_offset}")
+            staged[segment.base_offset] = job.directory, segment
+    replaced = {each.base_offset for job in verified for each in job.manifest.replaces}
+    stretches: list[Stretch] = []
+    left = list(order.segments)
+    while left:
+        base = left[0].base_offset
+        if base not in staged:
+            if base in replaced:
+                raise InvalidManifest(f"segment {base} of {order.tp} would be replaced by nothing")
+            stretches.append(Stretch((left.pop(0),), None))
+            continue
+        directory, segment = staged.pop(base)
+        live = tuple(info for info in left if info.base_offset < segment.end_offset)
+        if live[-1].end_offset != segment.end_offset:
+            raise InvalidManifest(f"{segment.log.name} ends within a segment of {order.tp}")
+        left = left[len(live) :]
+        index = segment.file(FileKind.TXNINDEX)
+        if index and index.size_bytes > TXNINDEX_BYTES_MAX:
+            raise InvalidManifest(f"{index.name} has more than {TXNINDEX_BYTES_MAX} bytes")
+        text = (directory / index.name).read_bytes() if index else b""
+        stretches.append(Stretch(live, directory / segment.log.name, text))
+    if staged:
+        raise InvalidManifest(f"segments {sorted(staged)} replace nothing that was ordered")
+    return stretches

@@ -1,0 +1,312 @@
+"""``cordwood archive``: bundles of records that can be checked years later, and brought back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.output.progress import QuietOption, progress
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from cordwood.client.storage import Storage
+    from cordwood.decide.archive import Entry
+
+PROBLEMS = 5
+
+app = typer.Typer(
+    help="Archive sealed records in verifiable bundles, check them, bring them back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
+AnyTopic = Annotated[
+    str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
+]
+DestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dest",
+        envvar="CORDWOOD_ARCHIVE",
+        help="A directory or object-store URL. [default: archive/ in the broker's data directory]",
+        metavar="PATH-OR-URL",
+    ),
+]
+
+
+@app.command()
+def create(
+    topic: Topic,
+    through: Annotated[
+        str | None,
+        typer.Option(help="Up to this SEQ (included), or older than a time.", metavar="SEQ|TIME"),
+    ] = None,
+    bundle_records: Annotated[
+        int | None, typer.Option(min=1, help="Records in a bundle at most.")
+    ] = None,
+    bundle_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Batch bytes in a bundle at most. [default: 256 MiB]")
+    ] = None,
+    dest: DestOption = None,
+    cut: Annotated[bool, typer.Option("--cut", help="Seal the active segments first.")] = False,
+    lines: Annotated[
+        bool, typer.Option(help="Put the records as text lines beside the batches.")
+    ] = True,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write each bundle's records as Parquet, too.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a topic's sealed records that are not archived yet as bundles, and read them back."""
+    from cordwood.cli.options.spark_options import broker_context, spark_session
+    from cordwood.config import KEEP_ALL
+    from cordwood.errors import ConfigError
+    from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+    from cordwood.pipeline.runtime.staging import StagingTarget
+
+    if bundle_records is not None and bundle_bytes is not None:
+        raise typer.BadParameter("give --bundle-records or --bundle-bytes, not both")
+    seq, time_ms = _parse_through(through)
+    request = ArchiveRequest(
+        topic=topic,
+        through_seq=seq,
+        through_ms=time_ms,
+        bundle_records=bundle_records or KEEP_ALL,
+        bundle_bytes=bundle_bytes or KEEP_ALL,
+        lines=lines,
+        parquet=parquet,
+    )
+    warnings: list[str] = []
+    with broker_context(broker) as service:
+        storage = _storage(dest, broker)
+        if dest is None and not StagingTarget.of(service.api, service.where).is_reachable():
+            raise ConfigError(
+                f"the broker's archive directory {storage.place} cannot be written from here; say "
+                "where the archive goes with --dest"
+            )
+        if cut:
+            service.api.cut(topic)
+        with (
+            spark_session("archive", master, conf) as spark,
+            progress(f"archiving {topic}", quiet=quiet) as bar,
+        ):
+            entries = create_archive(
+                spark,
+                service.api,
+                service.where,
+                storage,
+                request,
+                watch=bar.watch,
+                warn=warnings.append,
+            )
+    show([_row(entry) for entry in entries], form)
+    typer.echo(
+        f"{len(entries)} bundles in {storage.place}"
+        if entries
+        else f"nothing sealed of {topic} waits to be archived; --cut seals what was written so far",
+        err=True,
+    )
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+@app.command("ls")
+def list_bundles(
+    topic: AnyTopic = None,
+    dest: DestOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Every bundle as the manifest has it, and whether the broker has verified it."""
+    from cordwood.decide.archive import check_manifest
+    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+
+    rows = []
+    for topic_archive in list_topic_archives(_storage(dest, broker), topic):
+        verified = _verified(broker, topic_archive)
+        entries, _ = check_manifest(topic_archive.manifest())
+        rows += [{**_row(e), "verified": verified.get(e.bundle, "unknown")} for e in entries]
+    show(rows, form)
+
+
+@app.command()
+def verify(
+    topic: AnyTopic = None,
+    dest: DestOption = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not compare with what a broker remembers.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Check the manifest's chain and every bundle's bytes; exit 5 when something is wrong."""
+    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+
+    topic_archives = list_topic_archives(_storage(dest, broker), topic)
+    rows: list[dict[str, Any]] = []
+    checked = 0
+    for topic_archive in topic_archives:
+        with progress(f"checking {topic_archive.home}", unit="bytes", quiet=quiet) as bar:
+            entries, findings = topic_archive.verify(bar.watch)
+        if not offline:
+            findings += _compare_with_broker(broker, topic_archive, entries)
+        checked += len(entries)
+        rows += [{"archive": topic_archive.home, **finding._asdict()} for finding in findings]
+    show(rows, form)
+    typer.echo(f"{checked} bundles checked, {len(rows)} problems", err=True)
+    if rows:
+        raise typer.Exit(PROBLEMS)
+
+
+@app.command()
+def restore(
+    topic: Topic,
+    to: Annotated[
+        str | None, typer.Option(help="The topic to restore into. [default: the same name]")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="As of this time: -1h, ISO 8601 or ms.", metavar="TIME")
+    ] = None,
+    dest: DestOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Bring archived records and cursors back, each once; run it again if it was interrupted."""
+    from cordwood.cli.options.offset_spec import parse_time
+    from cordwood.cli.options.spark_options import broker_context, spark_session
+    from cordwood.pipeline.archive.restore import restore_archive
+    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+
+    topic_archive = list_topic_archives(_storage(dest, broker), topic)[-1]
+    if findings := _compare_with_broker(broker, topic_archive, topic_archive.entries()):
+        first = findings[0]
+        raise CorruptionError(
+            f"{first.where}: {first.detail} ({topic_archive.home} in "
+            f"{topic_archive.storage.place}); nothing was restored, "
+            "restore the manifest from a copy"
+        )
+    at_ms = None if at is None else parse_time(at.removeprefix("@"))
+    with (
+        broker_context(broker) as service,
+        spark_session("restore", master, conf) as spark,
+        progress(f"restoring {topic}", unit="bytes", quiet=quiet) as bar,
+    ):
+        restored = restore_archive(
+            spark,
+            service.api,
+            service.where,
+            topic_archive,
+            to=to or topic,
+            at_ms=at_ms,
+            watch=bar.watch,
+        )
+    show(
+        [
+            {"topic": restored.topic, "partition": partition, "reader": reader, "offset": offset}
+            for partition, readers in sorted(restored.cursors.items())
+            for reader, offset in sorted(readers.items())
+        ],
+        form,
+    )
+    typer.echo(f"{restored.records} records restored to {restored.topic}", err=True)
+
+
+def _storage(dest: str | None, broker: str) -> Storage:
+    """The place named, or the broker's own archive directory."""
+    from pathlib import Path
+
+    from cordwood.cli.options.spark_options import broker_context
+    from cordwood.client.storage import open_storage
+
+    if dest is not None:
+        return open_storage(dest)
+    with broker_context(broker) as service:
+        return open_storage(str(Path(service.api.status()["data"]) / "archive"))
+
+
+def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
+    """Bundle → yes or no; empty where no broker knows this archive, or none is reached."""
+    from cordwood.errors import UnavailableError
+
+    try:
+        state = _known_to_broker(broker, topic_archive)
+    except UnavailableError:  # an archive can be listed without the broker
+        return {}
+    return {
+        bundle["name"].partition("/")[2]: "yes" if bundle["verified"] else "no"
+        for part in (state or {"partitions": []})["partitions"]
+        for bundle in part["bundles"]
+        if bundle["place"] == topic_archive.storage.place
+    }
+
+
+def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) -> list[Any]:
+    """A chain cannot show that its last links are gone; the broker remembers them."""
+    from cordwood.decide.archive import check_known
+    from cordwood.pipeline.archive.job import known_links
+
+    state = _known_to_broker(broker, topic_archive)
+    return check_known(entries, known_links(state, topic_archive.storage.place)) if state else []
+
+
+def _known_to_broker(broker: str, topic_archive: Any) -> dict[str, Any] | None:
+    """What a broker remembers of this archive; None when its topic is gone, or is another."""
+    from cordwood.cli.options.spark_options import broker_context
+    from cordwood.decide.archive import topic_archive_name
+    from cordwood.errors import UnknownTopic
+
+    topic = topic_archive.home.rpartition(".")[0]
+    with broker_context(broker) as service:
+        try:
+            state = service.api.archive(topic)
+        except UnknownTopic:
+            return None
+    return state if topic_archive_name(topic, state["id"]) == topic_archive.home else None
+
+
+def _parse_through(text: str | None) -> tuple[int | None, int | None]:
+    from cordwood.cli.options.offset_spec import parse_time
+
+    if text is None:
+        return None, None
+    if text.isdecimal():
+        return int(text), None
+    return None, parse_time(text.removeprefix("@"))
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "number": entry.number,
+        "bundle": entry.bundle,
+        "topic": entry.topic,
+        "partition": entry.partition,
+        "first_seq": entry.first_seq,
+        "last_seq": entry.last_seq,
+        "first_time": _iso(entry.first_ms),
+        "newest_time": _iso(entry.newest_ms),
+        "records": entry.records,
+        "bytes": entry.size_bytes,
+        "sha256": entry.sha256,
+        "archived": entry.archived,
+    }
+
+
+def _iso(time_ms: int) -> str | None:
+    if time_ms < 0:
+        return None
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,88 @@
+"""``cordwood cat``: a topic as ``seq|broker_ts|routing_key|producer_ts|n|payload`` lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
+from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.model import TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.pipeline.source.segment_files import Chunk
+
+PLAIN_BYTES: Final = 256 * 1024  # more than that is worth loading the kernels for
+
+
+def cat(
+    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
+    partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
+    data: Annotated[
+        Path | None, typer.Option(help="Read this data directory's files; no broker needed.")
+    ] = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Print a topic's records as lines for awk, from the first to the last there is now.
+
+    What a subscriber would read: nothing of a transaction that is undecided or was aborted.
+    """
+    out = sys.stdout.buffer
+    for chunk, end in _chunks(TopicPartition(topic, partition), data, broker):
+        try:
+            out.write(_lines(chunk, end))
+        except CorruptBatch as error:
+            raise CorruptionError(
+                f"{topic}-{partition}, offsets {chunk.start_offset} to {chunk.end_offset - 1}: "
+                f"{error}; run `cordwood segment verify {topic}`"
+            ) from None
+    out.flush()
+
+
+def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tuple[Chunk, int]]:
+    """The partition's batches in runs of a few MiB, however large it is, and where to end."""
+    from cordwood.client.kafka import KafkaClient
+    from cordwood.errors import UnknownTopic
+    from cordwood.pipeline.source.log_access import open_log
+    from cordwood.pipeline.source.offsets import Range
+    from cordwood.pipeline.source.options import COMMITTED, parse_options
+
+    if data is None:
+        with KafkaClient(broker) as client:
+            client.partitions(tp.topic)  # who answers not, or has it not, is said at once
+    where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
+    options = parse_options({**COMMITTED, "subscribe": tp.topic, **where}, streaming=False)
+    with open_log(options) as log:
+        if tp.partition not in log.topics().get(tp.topic, ()):
+            raise UnknownTopic(f"{data or broker} has no partition {tp}; see `cordwood topic list`")
+        bounds = log.bounds([tp])[tp]
+        for chunk in log.chunks(Range(tp, *bounds), None):
+            yield chunk, bounds.end
+
+
+def _lines(chunk: Chunk, end: int) -> bytes:
+    """By the kernels if it is long enough to wait for them, else record by record."""
+    if len(chunk.data) > PLAIN_BYTES:
+        from cordwood.batch.subscriber_lines import format_batches
+
+        return format_batches(
+            chunk.data, chunk.start_offset, chunk.aborted, end_offset=end, is_framed=False
+        )
+    from cordwood.batch.records import decode_committed
+    from cordwood.protocol.line.framing import Framing
+    from cordwood.protocol.line.records import encode_records
+
+    aborted = [
+        (each.producer_id, each.first_offset)
+        for each in chunk.aborted
+        if each.last_offset >= chunk.start_offset  # others' markers are behind us
+    ]
+    records = decode_committed(chunk.data, aborted)
+    return encode_records(
+        [r for r in records if chunk.start_offset <= r.offset < end], Framing.TEXT
+    )

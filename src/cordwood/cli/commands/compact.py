@@ -1,0 +1,132 @@
+"""``cordwood compact``: compact a topic on demand, or say when and why it will be."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+
+FAILED = 1
+
+
+def compact(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic; its cleanup.policy has compact.", autocompletion=complete_topics
+        ),
+    ],
+    now: Annotated[
+        bool, typer.Option("--now", help="Cut first, and clean all that may be, due or not.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go and what it frees; change nothing.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which rule decides and when the next is due.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Compact a topic: of every key only the newest record stays, at its offset.
+
+    Without --now only partitions that are due. The broker goes on serving throughout.
+    """
+    from cordwood.cli.options.spark_options import broker_context, spark_session
+    from cordwood.pipeline.compact.job import ANSWER_S, on_spark, run_due
+    from cordwood.pipeline.runtime.session import parallelism
+
+    with broker_context(broker, answer_s=ANSWER_S) as (api, _):
+        if explain:
+            show([plan_row(row) for row in _partitions(api, topic)], form)
+            return
+        if not now and not any(row["is_due"] for row in _partitions(api, topic)):
+            show([plan_row(row) for row in _partitions(api, topic)], form)
+            typer.echo("nothing is due; --now compacts all the same", err=True)
+            return
+        with (
+            spark_session("compact", master, conf) as spark,
+            progress(f"compacting {topic}", unit="bytes", quiet=quiet) as bar,
+        ):
+            stages = _Stages(bar)
+            outcomes = run_due(
+                api,
+                on_spark(spark, None if quiet else stages.watch),
+                topic=topic,
+                demand=now,
+                dry=dry_run,
+                progress=stages.begin,
+                tasks=parallelism(spark),
+            )
+        if not outcomes:
+            show([plan_row(row) for row in _partitions(api, topic)], form)
+            typer.echo("nothing was compacted; the table says why", err=True)
+            return
+    show([_outcome_row(outcome) for outcome in outcomes], form)
+    if any(outcome.error for outcome in outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _partitions(api: Any, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get("/api/compaction", topic=topic)["partitions"]
+    return found
+
+
+def plan_row(row: dict[str, Any]) -> dict[str, Any]:
+    """One partition as a line: how dirty, when compacted, what that freed, and what comes next."""
+    state = row["state"]
+    return {
+        "partition": row["partition"],
+        "dirty_ratio": row["dirty_ratio"],
+        "last_compacted": _moment(state["last_ms"]) if state["passes"] else None,
+        "freed_bytes": state["freed_bytes"],
+        "next_due": "now" if row["is_due"] else _moment(row["next_due_ms"]),
+        "explain": row["explain"],
+    }
+
+
+def _outcome_row(outcome: Any) -> dict[str, Any]:
+    return {
+        "partition": outcome.tp.partition,
+        "rule": outcome.rule,
+        "records_before": outcome.records_before,
+        "records_after": outcome.records_after,
+        "bytes_before": outcome.bytes_before,
+        "bytes_after": outcome.bytes_after,
+        "frees": outcome.freed_bytes,
+        "segments": f"{outcome.segments_rewritten} -> {outcome.segments_staged}",
+        "seconds": round(outcome.seconds, 2),
+        "error": outcome.error,
+    }
+
+
+def _moment(at_ms: int | None) -> str | None:
+    if at_ms is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
+
+
+class _Stages:
+    """A pass's stages on one bar, in bytes of the log: a task is as good as any other."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+        self._stage_bytes = 0
+
+    def begin(self, stage: str, done_bytes: int, stage_bytes: int) -> None:
+        """A stage began or ended."""
+        self._stage_bytes = stage_bytes
+        self._bar.reach(done_bytes, total=stage_bytes, about=stage)
+
+    def watch(self, done: int, total: int) -> None:
+        """So many of the stage's tasks have ended."""
+        self._bar.reach(self._stage_bytes * done // total)

@@ -1,0 +1,48 @@
+"""``cordwood config``: what is set, and where it was set."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.output.tables import Format, FormatOption, show
+from cordwood.config import (
+    BrokerConfig,
+    environment_name,
+    format_value,
+    load_broker_config,
+    read_file,
+    rows,
+)
+
+app = typer.Typer(
+    help="Settings of the broker.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``show`` a command of its own."""
+
+
+@app.command("show")
+def show_config(
+    config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Every broker setting as `cordwood serve` would take it here, and its source."""
+    loaded = load_broker_config({}, os.environ, config)
+    in_file = read_file(config) if config else {}
+    shown = []
+    for name, (field, _, row) in rows(BrokerConfig).items():
+        source = "file" if name in in_file else "default"
+        if environment_name(name) in os.environ:
+            source = "environment"
+        value = format_value(row, getattr(loaded, field))
+        shown.append({"setting": name, "value": value, "source": source})
+    show(shown, form)

@@ -1,0 +1,224 @@
+"""``cordwood dlq``: look at dead letters, and send them back repaired."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.output.progress import QuietOption, progress
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.decide.deadletters import Cause, parse_cause
+from cordwood.model import Record, TopicPartition
+
+app = typer.Typer(
+    help="Dead letters: count, look, replay.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="The topic to look at. [default: the broker's dead-letter topic]",
+        autocompletion=complete_topics,
+    ),
+]
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
+
+
+@app.command("ls")
+def list_letters(
+    topic: FromOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """How many letters died of what, by the topic they came from."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for _, record, cause in _letters(broker, topic):
+        times = groups.setdefault((cause.reason or "-", cause.topic or cause.source or "-"), [])
+        times.append(record.timestamp_ms)
+    rows = [
+        {
+            "reason": reason,
+            "source": source,
+            "letters": len(times),
+            "first": _iso(min(times)),
+            "last": _iso(max(times)),
+        }
+        for (reason, source), times in sorted(groups.items(), key=lambda each: -len(each[1]))
+    ]
+    show(rows, form)
+
+
+@app.command()
+def sample(
+    count: Annotated[int, typer.Option("-n", "--num", min=1, help="How many.")] = 10,
+    reason: Annotated[str | None, typer.Option(help="Only those that died of this.")] = None,
+    topic: FromOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Some letters, with why and where each of them died; the newest."""
+    from collections import deque
+
+    found = (
+        {
+            "partition": tp.partition,
+            "offset": record.offset,
+            "time": _iso(record.timestamp_ms),
+            "reason": cause.reason,
+            "detail": cause.detail,
+            "source": cause.source or _place(cause),
+            "key": _text(record.key),
+            "value": _text(record.value),
+        }
+        for tp, record, cause in _letters(broker, topic)
+        if reason is None or cause.reason == reason
+    )
+    show(list(deque(found, maxlen=count)), form)
+
+
+@app.command()
+def replay(
+    where: Annotated[
+        str | None, typer.Option("--where", help="Which letters, as an SQL condition.")
+    ] = None,
+    set_key: Annotated[
+        str | None, typer.Option(help="The new key, as an SQL expression.", metavar="SQL")
+    ] = None,
+    set_value: Annotated[
+        str | None, typer.Option(help="The new value, as an SQL expression.", metavar="SQL")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="The topic to append to. [default: the ingress topic, to be routed]",
+            autocompletion=complete_topics,
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Records a second at most.", metavar="N/s")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")
+    ] = False,
+    name: Annotated[
+        str, typer.Option(help="A name of its own makes an equal replay another one.")
+    ] = "",
+    topic: FromOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Send letters back, each once; the letters themselves stay.
+
+    Expressions may name key_text, value_text, reason, detail, source, source_topic,
+    source_partition, source_offset, and the record's own columns.
+    """
+    from cordwood.cli.options.spark_options import broker_context, spark_session
+    from cordwood.pipeline.replay.job import Replay, preview, read_options, run_replay
+    from cordwood.pipeline.runtime.job_labels import labelled
+
+    most = _parse_rate(rate)
+    with broker_context(broker) as service:
+        status = service.api.status()
+        job = Replay(
+            topic=topic or status["dead_letter_topic"],
+            to=to or status["ingress_topic"],
+            where=where,
+            set_key=set_key,
+            set_value=set_value,
+            name=name,
+        )
+        service.api.topic(job.topic)  # a missing topic is said before Spark starts
+        with spark_session("replay", master, conf) as spark:
+            if dry_run:
+                options = read_options(service.api, service.where, job.topic)
+                with labelled(spark, f"dry run, {job.topic} to {job.to}"):
+                    _show_preview(preview(spark, options, job), job, form)
+                return
+            with progress(f"replaying {job.topic}", unit="letters", quiet=quiet) as bar:
+                outcome = run_replay(
+                    spark, service.api, service.where, job, rate=most, watch=bar.watch
+                )
+    show([{"replay": outcome.id, "scanned": outcome.scanned, "replayed": outcome.replayed}], form)
+    typer.echo(f"{outcome.replayed} of {outcome.scanned} letters sent to {job.to}", err=True)
+
+
+@app.command()
+def replays(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
+    """Every replay there was: what it did, and how far it came."""
+    from cordwood.cli.options.connect import http_client
+
+    rows = http_client(broker).get("/api/replays")["replays"]
+    names = ("id", "state", "topic", "to", "where", "set_key", "set_value", "name")
+    numbers = ("scanned", "records", "started", "updated")
+    show([{name: row.get(name) for name in (*names, *numbers)} for row in rows], form)
+
+
+def _show_preview(frame: Any, job: Any, form: Format) -> None:
+    from cordwood.pipeline.replay.job import collect_rows
+
+    rows = [row.asDict() for row in collect_rows(frame.limit(20))]
+    show(rows, form)
+    total = collect_rows(frame.groupBy().count())[0]["count"]
+    typer.echo(f"dry run: {total} letters would be sent to {job.to}", err=True)
+
+
+def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, Record, Cause]]:
+    """Every letter from the first to the last there is now; read without Spark."""
+    from cordwood.batch.header import parse_headers
+    from cordwood.batch.records import decode_committed
+    from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
+
+    wanted = topic
+    if wanted is None:
+        from cordwood.cli.options.connect import http_client
+
+        wanted = http_client(broker).get("/api/status")["dead_letter_topic"]
+    with KafkaClient(broker) as client:
+        if topic is None and wanted not in {each.name for each in client.topics()}:
+            return  # it is made for the first letter: so far all is well
+        for tp in client.partitions(wanted):
+            offset, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
+            while offset < end:
+                part = client.fetch({tp: offset}, max_wait_ms=0, committed=True)[tp]
+                data = bytes(part.records or b"")
+                if not data:
+                    break
+                aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
+                for record in decode_committed(data, aborted):
+                    if offset <= record.offset < end:
+                        yield tp, record, parse_cause(record.headers)
+                offset = max(offset, parse_headers(data)[-1].end_offset)
+
+
+def _parse_rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _RATE.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise typer.BadParameter(f"{text!r} is no rate; use 100/s", param_hint="--rate")
+    return float(match[1])
+
+
+def _place(cause: Cause) -> str | None:
+    return None if cause.topic is None else f"{cause.topic}-{cause.partition}:{cause.offset}"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _iso(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,114 @@
+"""``cordwood group``: consumer groups, where they stand, and moving them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.output.tables import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    Format,
+    FormatOption,
+    confirm,
+    show,
+)
+from cordwood.errors import UnknownReader
+
+app = typer.Typer(
+    help="Consumer groups.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
+
+Group = Annotated[str, typer.Argument(help="The group's name.")]
+
+
+@app.command("list")
+def list_groups(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
+    """Every group and its state."""
+    from cordwood.client.kafka import KafkaClient
+
+    with KafkaClient(broker) as client:
+        rows = [{"group": group.group_id, "state": group.state} for group in client.groups()]
+    show(rows, form)
+
+
+@app.command()
+def describe(
+    group: Group, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
+) -> None:
+    """A group's cursors and lag, partition by partition."""
+    from cordwood.client.kafka import LATEST, KafkaClient
+
+    with KafkaClient(broker) as client:
+        described = client.describe_group(group)
+        rows = []
+        for cursor in client.committed(group):
+            end = client.offset(cursor.partition, LATEST) or 0
+            rows.append(
+                {
+                    "topic": cursor.partition.topic,
+                    "partition": cursor.partition.partition,
+                    "cursor": cursor.offset,
+                    "end": end,
+                    "lag": max(0, end - cursor.offset),
+                }
+            )
+    if form is Format.TABLE:
+        typer.echo(f"{group}: {described.state}, {len(described.members)} members", err=True)
+    show(rows, form)
+
+
+@app.command()
+def seek(
+    group: Group,
+    to: Annotated[str, typer.Option(help="start, end, an offset, or @ and a time.")],
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Only these topics.", autocompletion=complete_topics)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Show, and change nothing.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Move a group that has no members; shows before and after.
+
+    An offset before the log start or past the end becomes the nearest one there is, as with
+    Kafka's own tool.
+    """
+    from cordwood.cli.options.offset_spec import clamp_place, find_place, parse_place
+    from cordwood.client.kafka import KafkaClient
+
+    place = parse_place(to)
+    with KafkaClient(broker) as client:
+        now = {cursor.partition: cursor.offset for cursor in client.committed(group)}
+        wanted = [tp for tp in now if not topic or tp.topic in topic]
+        wanted += [tp for name in topic or [] for tp in client.partitions(name) if tp not in now]
+        if not wanted:
+            raise UnknownReader(f"group {group} has no cursors; name its topics with --topic")
+        asked = {tp: find_place(client, tp, place) for tp in wanted}
+        after = {tp: clamp_place(client, tp, offset) for tp, offset in asked.items()}
+        if not dry_run:
+            client.commit(group, after)
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "before": now.get(tp), "after": offset}
+        for tp, offset in sorted(after.items())
+    ]
+    for tp in sorted(tp for tp in wanted if asked[tp] != after[tp]):
+        typer.echo(f"{tp} has no offset {asked[tp]}; {after[tp]} is the nearest", err=True)
+    show(rows, form)
+
+
+@app.command()
+def delete(
+    group: Group,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Forget a group and its cursors."""
+    from cordwood.client.kafka import KafkaClient
+
+    confirm(f"Delete group {group} and its cursors?", yes=yes)
+    with KafkaClient(broker) as client:
+        client.delete_group(group)
+    typer.echo(f"deleted {group}", err=True)

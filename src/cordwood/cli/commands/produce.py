@@ -1,0 +1,205 @@
+"""``cordwood produce``: lines of a file or pipe into a topic, one record each."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
+from cordwood.cli.output.record_format import parse_separator
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
+from cordwood.config import KIB
+from cordwood.errors import UnknownTopic
+from cordwood.model import Codec, Header, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.client.kafka import KafkaClient
+
+BATCH_RECORDS = 1000
+BATCH_BYTES = 256 * KIB
+LINE_BYTES_MAX = 16 * 1024 * KIB
+
+
+class Compression(StrEnum):
+    """Codecs by their Kafka names."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def produce(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="Where to; created on sight if the broker may.", autocompletion=complete_topics
+        ),
+    ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Files to read; without one, standard input.", exists=True, dir_okay=False
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="One key for all.")] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option("-K", "--key-separator", help=r"The line is key, this, value; \t is a tab."),
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("-H", "--header", help="A header, name=value; repeat.")
+    ] = None,
+    null: Annotated[
+        bool, typer.Option("-Z", "--null", help="An empty value is a null: a tombstone.")
+    ] = False,
+    codec: Annotated[
+        Compression, typer.Option("-z", "--compression", help="How batches are compressed.")
+    ] = Compression.NONE,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", min=0)] = None,
+    quiet: QuietOption = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Append records: one line is one record. Each batch is durable before the next is sent."""
+    from cordwood.batch.records import encode_batch
+    from cordwood.client.kafka import KafkaClient
+
+    shared = tuple(_header(text) for text in headers or [])
+    sent = 0
+    typed = not files and sys.stdin.isatty()
+    size_bytes = _size(files)
+    with (
+        KafkaClient(broker) as client,
+        progress(f"to {topic}", total=size_bytes, unit="bytes", quiet=quiet or typed) as bar,
+    ):
+        count = _partition_count(client, topic)
+        lines = _lines(files, bar)
+        cut_at = None if separator is None else parse_separator(separator)
+        for group in _groups(_records(lines, key, cut_at, shared, null=null)):
+            for number, records in _by_partition(group, count, partition).items():
+                batch = encode_batch(_numbered(records), codec=Codec[codec.name])
+                client.produce(TopicPartition(topic, number), batch)
+            sent += len(group)
+    typer.echo(f"{sent} records", err=True)
+
+
+def _partition_count(client: KafkaClient, topic: str) -> int:
+    try:
+        return len(client.partitions(topic))
+    except UnknownTopic:
+        client.create_topic(topic, -1, {})
+        return len(client.partitions(topic))
+
+
+def _header(text: str) -> Header:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not a header, name=value")
+    return Header(name, value.encode())
+
+
+def _records(
+    lines: Iterator[bytes],
+    key: str | None,
+    separator: bytes | None,
+    headers: tuple[Header, ...],
+    *,
+    null: bool,
+) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        found_key, value = (key.encode() if key is not None else None), line
+        if separator is not None:
+            found_key, cut, value = line.partition(separator)
+            if not cut:
+                shown = line[:60].decode(errors="backslashreplace")
+                raise typer.BadParameter(
+                    f"line {number} has no key separator: {shown}", param_hint="--key-separator"
+                )
+        is_null = null and not value
+        yield Record(0, time.time_ns() // 1_000_000, found_key, None if is_null else value, headers)
+
+
+def _size(files: list[Path] | None) -> int | None:
+    """How many bytes are to be read, where that is known beforehand."""
+    found = [path.stat() for path in files] if files else [os.fstat(sys.stdin.fileno())]
+    is_known = all(stat.S_ISREG(each.st_mode) for each in found)
+    return sum(each.st_size for each in found) if is_known else None
+
+
+def _lines(files: list[Path] | None, bar: ProgressBar) -> Iterator[bytes]:
+    if not files:
+        yield from _lines_of(sys.stdin.buffer, bar)
+    for path in files or []:
+        with path.open("rb") as file:
+            yield from _lines_of(file, bar)
+
+
+def _lines_of(file: BinaryIO, bar: ProgressBar) -> Iterator[bytes]:
+    while line := file.readline(LINE_BYTES_MAX):
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+        bar.advance(len(line))
+
+
+def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Records in groups that make good batches; on a terminal each line goes at once."""
+    limit = 1 if sys.stdin.isatty() else BATCH_RECORDS
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += len(record.value or b"") + len(record.key or b"")
+        if len(group) >= limit or size >= BATCH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _by_partition(
+    records: list[Record], count: int, partition: int | None
+) -> dict[int, list[Record]]:
+    """A key always goes to one partition; keyless groups take turns by their first value."""
+    chosen: dict[int, list[Record]] = {}
+    spread = zlib.crc32(records[0].value or b"") % count
+    for record in records:
+        if partition is not None:
+            number = partition
+        else:
+            number = spread if record.key is None else _hash(record.key) % count
+        chosen.setdefault(number, []).append(record)
+    return chosen
+
+
+def _hash(key: bytes) -> int:
+    """Kafka's default partitioner: murmur2, made positive."""
+    return _murmur2(key) & 0x7FFFFFFF
+
+
+def _murmur2(data: bytes) -> int:
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    state = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
+        word = (word ^ (word >> 24)) * multiplier & mask
+        state = (state * multiplier & mask) ^ word
+    rest = data[whole:]
+    if rest:
+        state = (state ^ int.from_bytes(rest, "little")) * multiplier & mask
+    state = (state ^ (state >> 13)) * multiplier & mask
+    return state ^ (state >> 15)
+
+
+def _numbered(records: list[Record]) -> list[Record]:
+    return [Record(i, r.timestamp_ms, r.key, r.value, r.headers) for i, r in enumerate(records)]

@@ -1,0 +1,181 @@
+"""``cordwood segment``: look at the files themselves; needs the data directory, no broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.commands.scrub import accept_damage, scrub
+from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
+from cordwood.cli.output.tables import Format, FormatOption, show
+from cordwood.errors import UnknownTopic
+from cordwood.log.format.layout import parse_directory_name, parse_file_name
+from cordwood.log.format.scan import BatchWalk, End, Located, read_fd
+from cordwood.metadata.keys import SegmentEntry
+from cordwood.model import TopicPartition
+
+app = typer.Typer(
+    help="Segment files of a data directory: list, dump, verify, scrub, accept-damage.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+app.command()(scrub)
+app.command("accept-damage")(accept_damage)
+
+PROBLEMS = 5
+UNREADABLE = "unreadable"
+DataOption = Annotated[
+    Path, typer.Option("--data", envvar="CORDWOOD_DATA", help="The data directory.")
+]
+DEFAULT_DATA = Path("data")
+
+
+@app.command("ls")
+def list_segments(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    data: DataOption = DEFAULT_DATA,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Every segment file, its offsets, size and last scrub; other files are named on stderr."""
+    from cordwood.log.lifecycle.directory import META
+    from cordwood.metadata.read_only import peek_segments
+
+    entries = peek_segments(data / META)
+    rows = [
+        {
+            "partition": path.parent.name,
+            "file": path.name,
+            "base_offset": int(path.stem),
+            "bytes": path.stat().st_size if path.is_file() else None,
+            **_scrubbed(path, entries),
+        }
+        for path in _logs(data, topic)
+    ]
+    show(rows, form)
+
+
+def _scrubbed(
+    path: Path, entries: Mapping[tuple[TopicPartition, int], SegmentEntry]
+) -> dict[str, Any]:
+    """What the broker wrote down of the last scrub; nothing for a segment it has not come to."""
+    tp = parse_directory_name(path.parent.name)
+    entry = entries.get((tp, int(path.stem))) if tp is not None else None
+    if entry is None or entry.scrub is None:
+        return {"scrubbed": None, "damaged_ranges": None, "accepted_ranges": None}
+    moment = datetime.fromtimestamp(entry.scrub.at_ms / 1000, tz=UTC)
+    return {
+        "scrubbed": f"{moment:%Y-%m-%d %H:%M:%S}Z",
+        "damaged_ranges": len(entry.scrub.damage),
+        "accepted_ranges": len(entry.scrub.accepted),
+    }
+
+
+@app.command()
+def dump(
+    file: Annotated[Path, typer.Argument(help="A .log file.", exists=True, dir_okay=False)],
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """The batches of one segment file, header by header."""
+    with file.open("rb") as opened:
+        walk = BatchWalk(read_fd(opened.fileno()), os.fstat(opened.fileno()).st_size, base_offset=0)
+        show([_batch_row(located) for located in walk], form)
+        end = walk.end()
+    if end is not End.CLEAN:
+        typer.echo(f"{file}: {end.value} after {walk.valid_bytes} bytes", err=True)
+        raise typer.Exit(PROBLEMS)
+
+
+@app.command()
+def verify(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    data: DataOption = DEFAULT_DATA,
+    form: FormatOption = Format.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Read every batch of every segment and check its length and checksum; exit 5 on damage."""
+    paths = list(_logs(data, topic))
+    total = sum(path.stat().st_size for path in paths if path.is_file())
+    with progress("verifying", total=total, unit="bytes", quiet=quiet) as bar:
+        rows = [_verified(path, bar) for path in paths]
+    show(rows, form)
+    damaged = sum(row["end"] != End.CLEAN.value for row in rows)
+    if damaged:
+        typer.echo(f"{damaged} damaged, unfinished or unreadable segment files", err=True)
+        raise typer.Exit(PROBLEMS)
+
+
+def _logs(data: Path, topic: str | None) -> Iterator[Path]:
+    """Segment files by their names; what else is called .log there is somebody else's."""
+    wanted = []
+    for path in sorted(data.glob("*/*.log")):
+        partition = parse_directory_name(path.parent.name)
+        if topic is not None and (partition is None or partition.topic != topic):
+            continue
+        if partition is None or parse_file_name(path.name) is None:
+            typer.echo(f"{path} is not a segment file, and is passed over", err=True)
+        else:
+            wanted.append(path)
+    if not wanted:
+        what = f"no segment of topic {topic}" if topic else "no segments"
+        raise UnknownTopic(f"{data} has {what}; name the data directory with --data")
+    yield from wanted
+
+
+def _verified(path: Path, bar: ProgressBar) -> dict[str, Any]:
+    """What a walk over one file found; one that cannot be read is a row like any other."""
+    try:
+        return _walked(path, bar)
+    except OSError as error:
+        typer.echo(f"{path} cannot be read: {error.strerror}", err=True)
+        unread = {"batches": 0, "valid_bytes": 0, "bytes": None, "end": UNREADABLE}
+        return {"file": f"{path.parent.name}/{path.name}", **unread}
+
+
+def _walked(path: Path, bar: ProgressBar) -> dict[str, Any]:
+    """In constant memory however large the file is."""
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        walk = BatchWalk(read_fd(file.fileno()), size_bytes, int(path.stem))
+        batches = 0
+        for located in walk:
+            batches += 1
+            bar.advance(located.header.size_bytes)
+        bar.advance(size_bytes - walk.valid_bytes)
+        end = walk.end()
+    return {
+        "file": f"{path.parent.name}/{path.name}",
+        "batches": batches,
+        "valid_bytes": walk.valid_bytes,
+        "bytes": size_bytes,
+        "end": end.value,
+    }
+
+
+def _batch_row(located: Located) -> dict[str, Any]:
+    header = located.header
+    return {
+        "position": located.position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.count,
+        "bytes": header.size_bytes,
+        "codec": header.codec.name.lower(),
+        "producer": header.producer_id,
+        "sequence": header.base_sequence,
+        "epoch": header.leader_epoch,
+        "max_ms": header.max_timestamp_ms,
+        "kind": _kind(header.is_control, header.is_transactional),
+    }
+
+
+def _kind(is_control: bool, is_transactional: bool) -> str:
+    if is_control:
+        return "control"
+    return "transactional" if is_transactional else "data"

@@ -1,0 +1,104 @@
+"""``cordwood serve``: a broker in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.config import BrokerConfig, load_broker_config, rows
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for every row of the broker's settings table."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    flags = [
+        inspect.Parameter(
+            field_name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(
+                    "--" + name.replace(".", "-"),
+                    help=f"{row.doc} [default: {row.default or 'none'}]",
+                    metavar="|".join(row.choices) or kind.upper(),
+                    rich_help_panel="Settings (also CORDWOOD_* variables and --config)",
+                ),
+            ],
+        )
+        for name, (field_name, kind, row) in rows(BrokerConfig).items()
+    ]
+    kept = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ |= {flag.name: flag.annotation for flag in flags}
+    return command
+
+
+@_with_settings
+def serve(
+    config: Annotated[
+        str | None, typer.Option("--config", help="A TOML file of settings.", metavar="FILE")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(help="How much to log: debug, info, warning, error.", metavar="LEVEL")
+    ] = "info",
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="Leave Spark out; the same as --pipeline off.")
+    ] = False,
+    **settings: Any,
+) -> None:
+    """Run a broker: Kafka protocol, line ingress, line commands and HTTP.
+
+    When it is ready it prints READY and the addresses as JSON on stdout. SIGTERM or Ctrl-C drains
+    connections and stops.
+    """
+    names = {field_name: name for name, (field_name, _, _) in rows(BrokerConfig).items()}
+    flags = {names[field_name]: value for field_name, value in settings.items()}
+    if no_pipeline:
+        flags["pipeline"] = "off"
+    loaded = load_broker_config(flags, os.environ, config)
+    _start_logging(log_level)
+    from cordwood.server.service import run_service
+
+    run_service(loaded, on_ready=_announce)
+
+
+def _start_logging(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"{level!r} is not a log level", param_hint="--log-level")
+    logging.basicConfig(
+        level=number,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s %(message)s",
+    )
+
+
+def _announce(addresses: dict[str, list[str]]) -> None:
+    """A banner for people on stderr, one line for programs on stdout."""
+    first = {name: bound[0] for name, bound in addresses.items()}
+    print(_banner(first), file=sys.stderr)
+    print("READY " + json.dumps(first), flush=True)
+
+
+def _banner(first: dict[str, str]) -> str:
+    lines = ["cordwood is ready:"]
+    if "kafka" in first:
+        lines.append(f"  kafka    {first['kafka']:<22} kcat -b {first['kafka']} -L")
+    if "ingress" in first:
+        nc = " ".join(first["ingress"].rsplit(":", 1))
+        lines.append(f"  ingress  {first['ingress']:<22} echo 'test.hi|0|1|hello' | nc -N {nc}")
+    if "control" in first:
+        nc = " ".join(first["control"].rsplit(":", 1))
+        lines.append(f"  control  {first['control']:<22} echo GET_ACK | nc -N {nc}")
+    if "http" in first:
+        lines.append(f"  http     {first['http']:<22} curl http://{first['http']}/metrics")
+    lines += [f"  {name:<8} {address}" for name, address in first.items() if name.endswith("_tls")]
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""``cordwood table``: the latest state per key of a topic, as Parquet or Delta."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.output.progress import QuietOption, progress
+from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
+
+
+class TableFormat(StrEnum):
+    """How a table is stored."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def table(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="A changelog topic: records have keys.", autocompletion=complete_topics
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            help="The table's directory, made if missing, or an object-store URL.",
+            metavar="PATH-OR-URL",
+        ),
+    ],
+    form: Annotated[TableFormat, typer.Option("--format", help="How it is stored.")] = (
+        TableFormat.PARQUET
+    ),
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="The state of a time, or before an offset.", metavar="TIME|OFFSET"),
+    ] = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the newest value of every key; run again, read only what is new.
+
+    With --format parquet the table is OUT/current. Deleted keys are left out.
+    """
+    from cordwood.cli.options.offset_spec import parse_time
+    from cordwood.cli.options.spark_options import broker_context, spark_session
+    from cordwood.pipeline.table.job import TableRequest, build_table
+
+    is_offset = as_of is not None and as_of.isdecimal()
+    request = TableRequest(
+        topic=topic,
+        out=out,
+        form=form.value,
+        as_of_offset=int(as_of) if as_of is not None and is_offset else None,
+        as_of_ms=parse_time(as_of.removeprefix("@"))
+        if as_of is not None and not is_offset
+        else None,
+    )
+    with broker_context(broker) as service:
+        service.api.topic(topic)  # a missing topic is said before Spark starts
+        with (
+            spark_session("table", master, conf) as spark,
+            progress(f"reading {topic}", quiet=quiet) as bar,
+        ):
+            built = build_table(
+                spark, service.api, service.where, request, progress=None if quiet else bar.stage
+            )
+    typer.echo(built.place)
+    how = "laid over the table" if built.is_incremental else "read from the start"
+    typer.echo(f"{built.rows} keys; {built.read} offsets {how}", err=True)

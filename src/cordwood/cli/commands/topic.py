@@ -1,0 +1,192 @@
+"""``cordwood topic``: create, list, describe, alter, delete, accept-loss."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.output.tables import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    Format,
+    FormatOption,
+    confirm,
+    parse_settings,
+    show,
+)
+
+app = typer.Typer(
+    help="Topics and their settings.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="A setting, name=value; repeat for more."),
+]
+_DYNAMIC = 1  # a setting's source: the topic itself
+STATES = ("offline", "read-only", "damaged")  # the worst first
+
+
+@app.command()
+def create(
+    topic: Topic,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many.")] = 1,
+    config: ConfigOption = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Create a topic."""
+    from cordwood.client.kafka import KafkaClient
+
+    with KafkaClient(broker) as client:
+        client.create_topic(topic, partitions, parse_settings(config or []))
+    typer.echo(f"created {topic}", err=True)
+
+
+@app.command("list")
+def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
+    """Every topic with its size and end."""
+    show([_summary(topic) for topic in _topics(broker)], form)
+
+
+@app.command()
+def describe(
+    topic: Topic, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
+) -> None:
+    """A topic's partitions, how compaction stands, and settings that differ from the defaults."""
+    found = _topics(broker, topic)[0]
+    cleaning = _cleaning(broker, found)
+    rows = {p["partition"]: _partition(p) for p in found["partitions"]}
+    for problem in found["problems"]:
+        number = problem["partition"]
+        rows.setdefault(number, {"partition": number})["state"] = problem["state"]
+    show([{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)], form)
+    if form is Format.TABLE:
+        for name, value in found["config"].items():
+            typer.echo(f"{name}={value}", err=True)
+        for problem in found["problems"]:
+            _tell(f"{topic}-{problem['partition']}", problem)
+
+
+def _tell(partition: str, problem: dict[str, Any]) -> None:
+    """What is wrong with one partition, a line each."""
+    for condition, reason in problem["problems"].items():
+        typer.echo(f"{partition} {condition}: {reason}", err=True)
+    for found in problem["damage"]:
+        first, last = found["start_offset"], found["end_offset"] - 1
+        what = "damaged, accepted" if found["accepted"] else "damaged"
+        typer.echo(f"{partition} {what}: offsets {first} to {last}: {found['problem']}", err=True)
+
+
+@app.command()
+def alter(
+    topic: Topic,
+    config: ConfigOption = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(help="A setting to give its default back.")
+    ] = None,
+    partitions: Annotated[int | None, typer.Option(help="Raise the count to this.")] = None,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Change settings (all or none), or add partitions."""
+    from cordwood.client.kafka import KafkaClient
+
+    changes: dict[str, str | None] = {**parse_settings(config or [])}
+    changes |= dict.fromkeys(unset or [])
+    with KafkaClient(broker) as client:
+        if changes:
+            client.alter_topic(topic, changes)
+        if partitions is not None:
+            client.add_partitions(topic, partitions)
+    typer.echo(f"altered {topic}", err=True)
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Delete a topic, its records and everything known of it."""
+    from cordwood.client.kafka import KafkaClient
+
+    confirm(f"Delete topic {topic} and all its records?", yes=yes)
+    with KafkaClient(broker) as client:
+        client.delete_topic(topic)
+    typer.echo(f"deleted {topic}", err=True)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    topic: Topic,
+    partition: Annotated[int, typer.Argument(min=0, help="The partition that is offline.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+) -> None:
+    """Serve an offline partition without the records that are gone from its directory."""
+    from cordwood.cli.options.connect import http_client
+
+    confirm(f"Go on without the records that {topic}-{partition} lost?", yes=yes)
+    body = {"topic": topic, "partition": partition}
+    found = http_client(broker).post("/api/accept-loss", body)
+    typer.echo(
+        f"{topic}-{partition} is online: offsets {found['log_start_offset']} to "
+        f"{found['kept_end']} (end not included) are left, the next record gets "
+        f"{found['next_offset']}",
+        err=True,
+    )
+
+
+def _topics(broker: str, name: str | None = None) -> list[dict[str, Any]]:
+    from cordwood.cli.options.connect import http_client
+
+    found = http_client(broker).get("/api/topics", **({"name": name} if name else {}))
+    topics: list[dict[str, Any]] = found["topics"]
+    return topics
+
+
+def _cleaning(broker: str, topic: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Partition → how compaction stands; nothing for a topic that is not compacted."""
+    if "compact" not in topic["config"].get("cleanup.policy", ""):
+        return {}
+    from cordwood.cli.commands.compact import plan_row
+    from cordwood.cli.options.connect import http_client
+
+    rows = http_client(broker).get("/api/compaction", topic=topic["name"])["partitions"]
+    return {row["partition"]: plan_row(row) for row in rows}
+
+
+def _summary(topic: dict[str, Any]) -> dict[str, Any]:
+    parts = topic["partitions"]
+    return {
+        "topic": topic["name"],
+        "partitions": topic["partition_count"],
+        "records": sum(s["records"] for part in parts for s in part["segments"]),
+        "bytes": sum(part["size_bytes"] for part in parts),
+        "segments": sum(len(part["segments"]) for part in parts),
+        "policy": topic["config"].get("cleanup.policy", "delete"),
+        "state": _worst(topic["problems"]),
+    }
+
+
+def _worst(problems: list[dict[str, Any]]) -> str:
+    """The state of the partition that is worst off."""
+    states = {problem["state"] for problem in problems}
+    return next((state for state in STATES if state in states), "online")
+
+
+def _partition(part: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "partition": part["partition"],
+        "start": part["log_start_offset"],
+        "end": part["high_watermark"],
+        "records": sum(segment["records"] for segment in part["segments"]),
+        "bytes": part["size_bytes"],
+        "segments": len(part["segments"]),
+        "state": "online",
+    }

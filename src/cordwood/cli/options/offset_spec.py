@@ -1,0 +1,125 @@
+"""Places in a log as people write them: ``start``, ``end``, ``N``, ``-N``, ``@time``, ``@t1:t2``.
+
+A time is ``-1h`` (ago; s, m, h, d), milliseconds since the epoch, or ISO 8601 such as
+``2026-11-15T10:00Z``. Pure, but for ``find_place``, which asks the broker.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from cordwood.model import OFFSET_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from cordwood.client.kafka import KafkaClient
+
+_AGO = re.compile(r"-(\d+)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Anchor(Enum):
+    """What a place is counted from."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    FROM_END = "from end"  # so many records before the end
+    TIME = "time"
+
+
+class OffsetSpec(NamedTuple):
+    """One place; ``value`` is an offset, a count or a time in ms."""
+
+    anchor: Anchor
+    value: int = 0
+
+
+def parse_span(text: str) -> tuple[OffsetSpec, OffsetSpec | None]:
+    """A place to begin at and, for ``@t1:t2``, one to end at."""
+    if text.startswith("@") and (cut := _span_cut(text[1:])) is not None:
+        first, last = text[1:][:cut], text[1:][cut + 1 :]
+        return OffsetSpec(Anchor.TIME, parse_time(first)), OffsetSpec(Anchor.TIME, parse_time(last))
+    return parse_place(text), None
+
+
+def parse_place(text: str) -> OffsetSpec:
+    """One place; raises ``BadParameter``."""
+    if text in {"start", "beginning", "earliest"}:
+        return OffsetSpec(Anchor.START)
+    if text in {"end", "latest"}:
+        return OffsetSpec(Anchor.END)
+    if text.startswith("@"):
+        return OffsetSpec(Anchor.TIME, parse_time(text[1:]))
+    if text.isdecimal():
+        return OffsetSpec(Anchor.OFFSET, _parse_int64(text))
+    if text.startswith("-") and text[1:].isdecimal():
+        return OffsetSpec(Anchor.FROM_END, _parse_int64(text[1:]))
+    raise typer.BadParameter(f"{text!r} is no place; use start, end, N, -N, @time or @t1:t2")
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """Milliseconds since the epoch; raises ``BadParameter``."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if ago := _AGO.fullmatch(text):
+        return max(0, now_ms - _parse_int64(ago[1]) * _UNIT_MS[ago[2]])
+    if text.isdecimal():
+        return _parse_int64(text)
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time; use -1h, milliseconds, or 2026-11-15T10:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.astimezone()
+    return int(moment.timestamp() * 1000)
+
+
+def _parse_int64(text: str) -> int:
+    """Digits as the number they are; the wire has 64 bits for an offset or a time."""
+    if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
+        raise typer.BadParameter(f"{text[:40]} is too large; the largest is {OFFSET_MAX}")
+    return int(text)
+
+
+def clamp_place(client: KafkaClient, tp: TopicPartition, offset: int) -> int:
+    """The nearest offset at which a reader of the partition can begin now."""
+    from cordwood.client.kafka import EARLIEST, LATEST
+
+    start, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
+    return max(start, min(offset, end))
+
+
+def find_place(client: KafkaClient, tp: TopicPartition, place: OffsetSpec) -> int:
+    """The offset a place means on a partition now."""
+    from cordwood.client.kafka import EARLIEST, LATEST
+
+    if place.anchor is Anchor.OFFSET:
+        return place.value
+    if place.anchor is Anchor.START:
+        return client.offset(tp, EARLIEST) or 0
+    end = client.offset(tp, LATEST) or 0
+    if place.anchor is Anchor.FROM_END:
+        return max(client.offset(tp, EARLIEST) or 0, end - place.value)
+    if place.anchor is Anchor.TIME:
+        found = client.offset(tp, place.value)
+        return end if found is None else found
+    return end
+
+
+def _span_cut(text: str) -> int | None:
+    """Where ``t1:t2`` is cut; a time may hold colons itself, so both halves must be times."""
+    for cut in (i for i, letter in enumerate(text) if letter == ":"):
+        try:
+            parse_time(text[:cut])
+            parse_time(text[cut + 1 :])
+        except typer.BadParameter:
+            continue
+        return cut
+    return None

@@ -1,0 +1,210 @@
+"""What every command that runs on Spark shares: where Spark runs, and which broker it talks to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from cordwood.cli.output.progress import progress
+from cordwood.cli.output.tables import parse_settings
+from cordwood.errors import CordwoodError, UnavailableError
+
+if TYPE_CHECKING:
+    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+
+RESTART_S = 10  # a broker that is started again is back by then
+ENDING_S = 10  # a Java that hangs up is gone by then
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A Spark master such as spark://host:7077; without it Spark runs in here.",
+        metavar="URL",
+        envvar="CORDWOOD_MASTER",
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        help="A Spark setting, name=value; repeat for more.",
+        envvar="CORDWOOD_SPARK_CONF",
+    ),
+]
+
+
+class BrokerContext(NamedTuple):
+    """A broker to ask, and how it is found."""
+
+    api: BrokerApi
+    where: BrokerAddress
+
+
+@contextmanager
+def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerContext]:
+    """The broker's JSON API. It must be there now; later, one that restarts is waited for."""
+    from contextlib import closing
+
+    from cordwood.cli.options.connect import listener_address
+    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+
+    listener_address(broker, "http")
+    where = BrokerAddress(broker)
+    with closing(BrokerApi(where, timeout_s=RESTART_S, answer_s=answer_s)) as api:
+        yield BrokerContext(api, where)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Java greets on stderr; what it says is shown only when it does not start."""
+    with tempfile.TemporaryFile() as said:
+        stderr = os.dup(2)
+        sys.stderr.flush()
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(stderr, said.read()[-4096:])
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+@contextmanager
+def ungreeted() -> Iterator[None]:
+    """As ``_hushed``, but what Java says once it has started is passed on, for as long as it lives.
+
+    Java keeps the stderr it was started with: a pipe, read here until it ends.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    stderr = os.dup(2)
+    greeting, lock, started = bytearray(), threading.Lock(), threading.Event()
+
+    def hear() -> bool:
+        """Take what was said so far; false when nobody is left to say more."""
+        try:
+            while said := os.read(reading, 1 << 16):
+                if started.is_set():
+                    os.write(stderr, said)
+                else:
+                    greeting.extend(said)
+        except BlockingIOError:
+            return True
+        return False
+
+    def follow() -> None:
+        waiting = select.poll()  # not select: it takes no descriptor above 1023
+        waiting.register(reading, select.POLLIN)
+        is_open = True
+        while is_open:
+            waiting.poll()
+            with lock:
+                is_open = hear()
+        started.wait()
+        os.close(reading)
+        os.close(stderr)
+
+    def end_greeting() -> None:
+        os.dup2(stderr, 2)
+        with lock:
+            hear()
+            started.set()
+
+    sys.stderr.flush()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=follow, name="java-stderr", daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        end_greeting()
+        os.write(2, greeting[-4096:])
+        raise
+    end_greeting()
+
+
+@contextmanager
+def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> Iterator[Any]:
+    """A session for one command; Ctrl-C cancels its jobs, and a job that fails is a sentence.
+
+    Somebody waits for it, so it has the rank of any program unless ``conf`` says otherwise.
+    """
+    from cordwood.pipeline.runtime import priority
+    from cordwood.pipeline.runtime.failure_reasons import sentence
+    from cordwood.pipeline.runtime.job_labels import OURS
+    from cordwood.pipeline.runtime.session import open_session
+
+    _keep_spark_quiet()
+    settings = {priority.SETTING: priority.NORMAL, **parse_settings(conf or [])}
+    with progress("starting Spark"), _hushed():
+        spark = open_session(f"cordwood {app}", master=master, conf=settings)
+    spark.sparkContext.setJobGroup(OURS, f"cordwood {app}")  # what its jobs begin with in the UI
+    # Spark's own handler asks Java in the middle of a question that is still unanswered.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    except KeyboardInterrupt:
+        cancel_jobs(spark)
+        raise
+    except (CordwoodError, BrokenPipeError):
+        raise
+    except Exception as error:  # noqa: BLE001 - told, or raised as it is
+        if isinstance(error.__context__, KeyboardInterrupt):  # Spark met it while tidying up
+            cancel_jobs(spark)
+            raise KeyboardInterrupt from None
+        if _has_ended(spark):
+            raise UnavailableError(
+                "Spark's Java ended in the middle, most likely for want of memory; "
+                "give it more with --conf spark.driver.memory=4g"
+            ) from None
+        raise sentence(error) from None
+    finally:
+        _elsewhere(spark.stop)
+
+
+def cancel_jobs(spark: Any) -> None:
+    """End whatever the session runs, also after a Ctrl-C that came while Java was asked."""
+    _elsewhere(spark.sparkContext.cancelAllJobs)
+
+
+def _elsewhere(ask: Callable[[], None]) -> None:
+    """Ask Java from another thread: an interrupted one would read the answer it left unread."""
+
+    def act() -> None:
+        with suppress(Exception):  # a Java that has ended has nothing left to stop
+            ask()
+
+    asker = threading.Thread(target=act, name="spark-end", daemon=True)
+    asker.start()
+    asker.join()
+
+
+def _has_ended(spark: Any) -> bool:
+    """Whether the Java that this process started is no more; it may be about to end."""
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no public way
+    with suppress(subprocess.TimeoutExpired):
+        return java is not None and java.wait(ENDING_S) is not None
+    return False
+
+
+def _keep_spark_quiet() -> None:
+    """Errors are said once, by us: not by Spark's loggers, nor by those who use the root's."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    ours = logging.StreamHandler()
+    ours.addFilter(lambda record: record.name != "root")
+    logging.getLogger().addHandler(ours)

@@ -1,0 +1,1 @@
+"""How commands print: tables, rows, record formats, progress."""

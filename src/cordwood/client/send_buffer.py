@@ -1,0 +1,123 @@
+"""A producer's records between the caller and the broker's acknowledgement. Pure: no I/O, no clock.
+
+Every record is numbered once, when it is added, and kept until an ``ACK`` covers its number. After
+a lost connection the broker says the last number it holds; what lies behind it is forgotten, the
+rest is sent again under the same numbers, and the broker drops what it has already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Final, NamedTuple
+
+from cordwood.errors import InvalidRecord, ProtocolError, StaleProducer
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.replies import Welcome
+from cordwood.protocol.line.serial import NOTHING_YET, is_after, next_n
+
+_ROUTING_KEY: Final = re.compile(rb"[^|\x00-\x1f\x7f]{1,249}")  # as batch.lines asks
+
+
+class Message(NamedTuple):
+    """What ``send_and_confirm`` takes; a plain tuple of the same will do."""
+
+    routing_key: str | bytes
+    payload: str | bytes
+    timestamp_ms: int | None = None  # the producer's clock; None is now
+
+
+Sendable = Message | tuple[str | bytes, str | bytes] | tuple[str | bytes, str | bytes, int]
+
+
+class SendBuffer:
+    """Numbered records that are not yet confirmed, oldest first."""
+
+    def __init__(self, framing: Framing, line_bytes_max: int) -> None:
+        """Records above ``line_bytes_max`` are refused here, as the broker would skip them."""
+        self._framing = framing
+        self._bytes_max = line_bytes_max
+        self._pending: deque[tuple[int, bytes]] = deque()
+        self._unsent: deque[bytes] = deque()
+        self._is_open = False
+        self.last_n = NOTHING_YET  # of the newest record added
+        self.confirmed_n = NOTHING_YET
+        self.pending_bytes = 0
+        self.unsent_bytes = 0
+
+    def __len__(self) -> int:
+        """How many records are not confirmed."""
+        return len(self._pending)
+
+    def add(self, message: Message, now_ms: int) -> int:
+        """Number a record and queue it; raises ``InvalidRecord`` and changes nothing."""
+        n = next_n(self.last_n)
+        data = self._framing.encode(self._encode(message, n, now_ms))
+        self._pending.append((n, data))
+        self._unsent.append(data)
+        self.pending_bytes += len(data)
+        self.unsent_bytes += len(data)
+        self.last_n = n
+        return n
+
+    def take_unsent(self, bytes_max: int) -> bytes:
+        """The next records to write, about so many bytes; they count as sent."""
+        chunk: list[bytes] = []
+        taken = 0
+        while self._unsent and taken < bytes_max:
+            chunk.append(self._unsent.popleft())
+            taken += len(chunk[-1])
+        self.unsent_bytes -= taken
+        return b"".join(chunk)
+
+    def confirm(self, n: int) -> bool:
+        """The broker holds everything up to ``n``; whether that was news."""
+        if is_after(n, self.last_n):
+            raise ProtocolError(f"the broker confirmed n={n} and the last sent is {self.last_n}")
+        if not is_after(n, self.confirmed_n):
+            return False
+        self.confirmed_n = n
+        while self._pending and not is_after(self._pending[0][0], n):
+            self.pending_bytes -= len(self._pending.popleft()[1])
+        return True
+
+    def resume(self, welcome: Welcome) -> None:
+        """Go on where the broker says, on a new connection: all that it lacks is unsent again."""
+        if not self._is_open:
+            self.last_n = self.confirmed_n = welcome.last_n
+            self._is_open = True
+        if is_after(welcome.last_n, self.last_n):
+            raise StaleProducer(
+                f"the broker holds n={welcome.last_n} of producer {welcome.producer} and this one "
+                f"has sent up to {self.last_n}: another uses the name; give each its own"
+            )
+        self.confirm(welcome.last_n)
+        self._unsent = deque(data for _, data in self._pending)
+        self.unsent_bytes = self.pending_bytes
+
+    def _encode(self, message: Message, n: int, now_ms: int) -> bytes:
+        key = _bytes(message.routing_key)
+        payload = _bytes(message.payload)
+        timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
+        if not _ROUTING_KEY.fullmatch(key):
+            raise InvalidRecord(
+                f"a routing key has 1 to 249 bytes, no '|' and no control character: {key[:300]!r}"
+            )
+        if not 0 <= timestamp_ms < 2**63:
+            raise InvalidRecord(f"a timestamp is from 0 to 2**63 - 1: {timestamp_ms}")
+        if self._framing is Framing.TEXT and (b"\n" in payload or payload[-1:] == b"\r"):
+            raise InvalidRecord(
+                "the payload has a newline or ends with a carriage return, which a line cannot "
+                "carry; open the producer with binary=True"
+            )
+        body = b"%b|%d|%d|%b" % (key, timestamp_ms, n, payload)
+        if len(body) > self._bytes_max:
+            raise InvalidRecord(
+                f"the record takes {len(body)} bytes and the limit is {self._bytes_max}; "
+                "raise line_bytes_max here and line.bytes.max at the broker"
+            )
+        return body
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value

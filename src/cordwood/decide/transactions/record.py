@@ -1,0 +1,107 @@
+"""What must be known of a transactional id after a crash: a frozen value and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from cordwood.decide.offsets import PartitionOffset
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
+
+_EPOCH_MAX = 2**15 - 1
+
+
+class TransactionState(StrEnum):
+    """Where an id is; the values are the names Kafka's tools show."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+
+
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+
+
+class StagedOffsets(NamedTuple):
+    """Offsets of one group that count only if the transaction commits."""
+
+    group_id: str
+    offsets: tuple[PartitionOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """One transactional id: its producer, and the transaction that is open or was the last."""
+
+    state: TransactionState = TransactionState.EMPTY
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = NO_PRODUCER
+    last_epoch: int = NO_PRODUCER  # the epoch before, if the same producer asked for the new one
+    previous_producer_id: int = NO_PRODUCER
+    timeout_ms: int = 0
+    started_ms: int = NO_TIMESTAMP
+    updated_ms: int = 0
+    partitions: frozenset[TopicPartition] = frozenset()
+    groups: frozenset[str] = frozenset()  # whose offsets were announced
+    staged: tuple[StagedOffsets, ...] = ()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no epoch is left to give; one is kept back so that fencing stays possible."""
+        return self.producer_epoch >= _EPOCH_MAX - 1
+
+    def stage(
+        self, group_id: str, offsets: tuple[PartitionOffset, ...]
+    ) -> tuple[StagedOffsets, ...]:
+        """The staged offsets with these added; the latest of a partition counts."""
+        by_group = {each.group_id: each.offsets for each in self.staged}
+        by_partition = {each.partition: each for each in (*by_group.get(group_id, ()), *offsets)}
+        by_group[group_id] = tuple(by_partition.values())
+        return tuple(StagedOffsets(group_id, kept) for group_id, kept in by_group.items())
+
+
+def encode_transaction_record(txn_record: TransactionRecord) -> dict[str, Any]:
+    """As JSON can hold it."""
+    return {
+        "state": str(txn_record.state),
+        "producer_id": txn_record.producer_id,
+        "producer_epoch": txn_record.producer_epoch,
+        "last_epoch": txn_record.last_epoch,
+        "previous_producer_id": txn_record.previous_producer_id,
+        "timeout_ms": txn_record.timeout_ms,
+        "started_ms": txn_record.started_ms,
+        "updated_ms": txn_record.updated_ms,
+        "partitions": [list(each) for each in sorted(txn_record.partitions)],
+        "groups": sorted(txn_record.groups),
+        "staged": [
+            [group_id, [[*each.partition, *each[1:]] for each in offsets]]
+            for group_id, offsets in txn_record.staged
+        ],
+    }
+
+
+def parse_transaction_record(said: Mapping[str, Any]) -> TransactionRecord:
+    """The inverse of ``encode_transaction_record``."""
+    rest = dict(said)
+    return TransactionRecord(
+        state=TransactionState(rest.pop("state")),
+        partitions=frozenset(TopicPartition(*each) for each in rest.pop("partitions")),
+        groups=frozenset(rest.pop("groups")),
+        staged=tuple(
+            StagedOffsets(
+                group_id,
+                tuple(
+                    PartitionOffset(TopicPartition(topic, partition), *others)
+                    for topic, partition, *others in offsets
+                ),
+            )
+            for group_id, offsets in rest.pop("staged")
+        ),
+        **rest,
+    )

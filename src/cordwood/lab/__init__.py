@@ -1,0 +1,1 @@
+"""Demo, scenarios and load test: optional, imported by nothing the broker runs."""

@@ -1,0 +1,81 @@
+"""What a run was asked to do, and what came of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cordwood.model import Codec
+
+Report = Callable[[int], None]  # so many more records are done
+
+BATCH_BYTES: Final = 256 * 1024
+BATCH_RECORDS_MAX: Final = 1_000
+_VALUES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How many records of which size, from how many clients at once."""
+
+    records: int
+    size_bytes: int
+    acks: int = -1  # -1 is all, as Kafka writes it
+    codec: Codec = Codec.NONE
+    clients: int = 1
+
+    @property
+    def batch_records(self) -> int:
+        """Records in a batch, so that batches are neither tiny nor huge."""
+        return max(1, min(BATCH_RECORDS_MAX, BATCH_BYTES // max(1, self.size_bytes)))
+
+    def shares(self) -> list[int]:
+        """Records of each client, in whole batches but for the last."""
+        batches = math.ceil(self.records / self.batch_records)
+        counts = [
+            batches // self.clients + (n < batches % self.clients) for n in range(self.clients)
+        ]
+        shares = [count * self.batch_records for count in counts]
+        spare = sum(shares) - self.records
+        last = max(n for n, share in enumerate(shares) if share)
+        shares[last] -= spare
+        return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """One row of results; ``waits_s`` are how long single answers took, in any order."""
+
+    workload: str
+    client: str
+    records: int
+    size_bytes: int
+    seconds: float
+    waits_s: Sequence[float]
+
+    @property
+    def records_per_s(self) -> float:
+        """The rate, over the whole run."""
+        return self.records / self.seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes of values, without what surrounds them on the wire."""
+        return self.records * self.size_bytes / self.seconds
+
+    def wait_s(self, share: float) -> float | None:
+        """The wait that this share of all did not exceed; None when nobody waited."""
+        if not self.waits_s:
+            return None
+        ordered = sorted(self.waits_s)
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def make_values(size_bytes: int, seed: int = 1) -> list[bytes]:
+    """Values to take turns with: half of each is noise, so that codecs have work and success."""
+    chance = random.Random(seed)  # noqa: S311 - the same bytes in every run
+    noise = size_bytes // 2
+    return [chance.randbytes(noise) + b"x" * (size_bytes - noise) for _ in range(_VALUES)]

@@ -1,0 +1,187 @@
+"""A real standalone Spark cluster: master, worker and executors as processes of their own.
+
+Or a Spark Connect server, for clients that have no Java. Everything binds to loopback. Daemons are
+ended by their pids, executors with their worker.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from cordwood.lab.scenarios.processes import descendants_named
+from cordwood.lab.scenarios.stage import Failed
+
+READY_S: Final = 120.0
+STOP_S: Final = 30.0
+JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short lives: start fast
+LOOPBACK: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+CONNECT_SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the class such a Java is started with
+WORKER: Final = b"-m\0cordwood.pipeline.daemon"  # Java's command line names the module too
+
+
+class Cluster:
+    """One master and one worker."""
+
+    def __init__(self, url: str, worker_pid: int) -> None:
+        """Of processes that run."""
+        self.url = url
+        self.worker_pid = worker_pid
+
+    def executors(self) -> list[int]:
+        """The Java processes that tasks run in."""
+        return descendants_named(self.worker_pid, EXECUTOR)
+
+    def workers(self) -> list[int]:
+        """The Python processes below them: the one that forks, and its forks."""
+        return descendants_named(self.worker_pid, WORKER)
+
+
+@contextmanager
+def open_cluster(
+    work: Path,
+    *,
+    cores: int = 2,
+    under: Sequence[Sequence[str]] = ((),),
+    before_workers: Callable[[str], None] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster that has found itself; logs and scratch files go to ``work``.
+
+    One worker for each of ``under``, a command it is started under (``unshare -m …``), with the
+    first one's log in ``worker.log`` and its process in ``worker_pid``. ``before_workers`` is given
+    the master's URL while the cluster has no worker yet.
+    """
+    with ExitStack() as stack:
+        master = stack.enter_context(_daemon(work / "master.log", "master.Master", *LOOPBACK))
+        url = master.wait_for(r"Starting Spark master at (spark://\S+)")
+        if before_workers is not None:
+            before_workers(url)
+        arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
+        workers = [
+            stack.enter_context(
+                _daemon(
+                    work / f"worker{number or ''}.log", "worker.Worker", *arguments, *LOOPBACK,
+                    under=command,
+                )
+            )
+            for number, command in enumerate(under)
+        ]  # fmt: skip
+        for worker in workers:
+            worker.wait_for(r"Successfully registered with master ()")
+        yield Cluster(url, workers[0].pid)
+
+
+@contextmanager
+def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
+    """The ``sc://`` address of a Spark Connect server; its log goes to ``work``."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": JAVA,
+        "spark.python.authenticate.socketTimeout": "10m",
+        "spark.ui.enabled": "false",
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    server = ("--class", CONNECT_SERVER, "--master", master, *conf, "spark-internal")
+    with _daemon(work / "connect.log", "SparkSubmit", *server) as daemon:
+        yield "sc://" + daemon.wait_for(r"Spark Connect server started at: (\S+)")
+
+
+class _Daemon:
+    """A Spark process and what it has said so far."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._log = log
+        self._said = ""
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._log.open("w") as log:
+            for line in self._process.stderr:
+                log.write(line)
+                with self._more:
+                    self._said += line
+                    self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    def wait_for(self, pattern: str) -> str:
+        """What the pattern's group is, once the process has said it."""
+        with self._more:
+            found = self._more.wait_for(
+                lambda: re.search(pattern, self._said) or self._process.poll() is not None,
+                timeout=READY_S,
+            )
+        if not isinstance(found, re.Match):
+            raise Failed(f"Spark did not start: {self._said[-2000:]}")
+        return str(found[1])
+
+    def close(self) -> None:
+        assert self._process.stderr is not None
+        self._process.terminate()
+        self._process.wait(STOP_S)
+        self._reader.join(STOP_S)
+        self._process.stderr.close()
+
+
+@contextmanager
+def _daemon(log: Path, name: str, *arguments: str, under: Sequence[str] = ()) -> Iterator[_Daemon]:
+    home = _spark_home()
+    command = [
+        *under,
+        str(home / "bin" / "spark-class"),
+        f"org.apache.spark.deploy.{name}",
+        *arguments,
+    ]
+    environment = os.environ | {
+        "JAVA_HOME": str(_java_home()),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    daemon = _Daemon(command, environment, log)
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
+def _spark_home() -> Path:
+    """Where Spark is installed; it need not be loaded here."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise Failed('it needs Spark: pip install "cordwood[spark]"')
+    return Path(found.origin).parent
+
+
+def _java_home() -> Path:
+    from cordwood.pipeline.runtime.java import java_home
+
+    return java_home()

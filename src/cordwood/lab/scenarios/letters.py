@@ -1,0 +1,62 @@
+"""Dead letters go back into the log repaired, once, and stay where they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cordwood.client import Client, Producer
+from cordwood.lab.scenarios.archive import run_command
+from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
+
+KNOWN = 70
+DEAD = 30
+PIPELINE_START_S = 180.0  # Spark starts in seconds, on a loaded machine in a minute
+
+
+def dead_letter(stage: ScenarioRun) -> None:
+    """70 known and 30 ``dead.letter_*`` keys; redriven as ``test.recovered_*``; run twice."""
+    child = stage.serve(pipeline="embedded")
+    control, kafka = child.addresses["control"], child.addresses["kafka"]
+    sent = [(f"test.probe_{i}", f"known {i}") for i in range(KNOWN)]
+    sent += [(f"dead.letter_{i}", f"letter {i}") for i in range(DEAD)]
+    with Client(control) as client, Producer(child.addresses["ingress"], name="sender") as producer:
+        producer.send_and_confirm(sent)
+        _wait(client, {"test": KNOWN, "dead": DEAD}, PIPELINE_START_S)
+        dead = read_all(control, "dead", DEAD)
+        first = _replay(kafka)
+        stage.check(first == DEAD, "every dead letter was sent back", replayed=first)
+        _wait(client, {"append": KNOWN + 2 * DEAD, "test": KNOWN + DEAD}, 60)
+        keys = [line.routing_key for line in read_all(control, "test", KNOWN + DEAD)]
+        recovered = [f"test.recovered_{i}" for i in range(DEAD)]
+        stage.check(keys[KNOWN:] == recovered, "recovered in order, under their new keys")
+        second = _replay(kafka)
+        stage.check(second == 0, "run twice, nothing is sent twice", replayed=second)
+        producer.send_and_confirm([("mark.end", "behind everything")])
+        _wait(client, {"mark": 1}, 60)  # the router has passed whatever came before
+        ends = {topic: client.get_ack(topic) for topic in ("test", "dead")}
+        stage.check(ends == {"test": KNOWN + DEAD, "dead": DEAD}, "test grew by 100", **ends)
+        stage.check(read_all(control, "dead", DEAD) == dead, "the dead letters are untouched")
+
+
+def _replay(kafka: str) -> int:
+    """Redrive topic ``dead`` into the ingress topic under new keys; how many were sent."""
+    done = run_command(
+        "dlq", "replay", "--from", "dead",
+        "--set-key", "concat('test.recovered_', split_part(key_text, '_', 2))",
+        at=kafka,
+    )  # fmt: skip
+    return int(json.loads(done.stdout)[0]["replayed"])
+
+
+def _wait(client: Client, ends: dict[str, int], timeout_s: float) -> None:
+    def arrived() -> bool:
+        known = set(ends) & set(_topics(client))
+        return known == set(ends) and all(client.get_ack(topic) >= ends[topic] for topic in ends)
+
+    wait_until(arrived, f"topics hold {ends}", timeout_s)
+
+
+def _topics(client: Client) -> list[str]:
+    marks: Any = client.metrics()["cordwood_high_watermark"]
+    return [mark["topic"] for mark in marks]

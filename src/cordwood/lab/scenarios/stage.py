@@ -1,0 +1,161 @@
+"""What every scenario stands on: a temporary directory, child brokers, logfmt, a seeded chance."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from cordwood.client import Client, Line
+
+READY = "READY "
+HOUR_MS = 3_600_000  # a monitor that looks this seldom leaves every RECLAIM to the scenario
+
+
+class Failed(Exception):  # the verdict of a scenario, not an error of the program
+    """The scenario did not hold; the message says what was seen."""
+
+
+class Child:
+    """``cordwood serve`` as a child process on free ports."""
+
+    def __init__(self, data: Path, settings: dict[str, str]) -> None:
+        listeners = ("--kafka", "--ingress", "--control", "--http")
+        flags = [word for listener in listeners for word in (listener, "127.0.0.1:0")]
+        said = {"pipeline": "off", **settings}
+        flags += [f"--{name.replace('.', '-')}={value}" for name, value in said.items()]
+        self.log_path = data.parent / f"{data.name}.log"
+        command = [sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags]
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        self.addresses = self._read_ready()
+
+    def _read_ready(self) -> dict[str, str]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode()
+        if not line.startswith(READY):
+            self._process.wait()
+            raise Failed(f"the broker did not start: {self.log().strip().splitlines()[-1:]}")
+        addresses: dict[str, str] = json.loads(line.removeprefix(READY))
+        return addresses
+
+    def log(self) -> str:
+        """What this child wrote to its log so far."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """Ask it to stop, and wait."""
+        self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the child lives."""
+        return self._process.poll() is None
+
+
+class ScenarioRun:
+    """One run of one scenario."""
+
+    def __init__(self, name: str, seed: int | None = None, out: IO[str] | None = None) -> None:
+        self.name = name
+        self.seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+        self.random = random.Random(self.seed)  # noqa: S311 - chance that can be repeated
+        self._out = out or sys.stdout
+        self._children: list[Child] = []
+        self.directory = Path(tempfile.mkdtemp(prefix=f"cordwood-{name}-"))
+
+    def serve(self, data: str = "data", **settings: str) -> Child:
+        """A child broker on a data directory of this stage; underscores become dots."""
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        child = Child(self.directory / data, dotted)
+        self._children.append(child)
+        return child
+
+    def say(self, step: str, **facts: object) -> None:
+        """One logfmt line."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        shown = " ".join(f"{name}={_quoted(value)}" for name, value in facts.items())
+        print(f"ts={now} scenario={self.name} step={step} {shown}".rstrip(), file=self._out)
+
+    def check(self, holds: bool, what: str, **facts: object) -> None:
+        """Say that something holds, or fail the scenario."""
+        self.say("check", what=what, outcome="PASS" if holds else "FAIL", **facts)
+        if not holds:
+            raise Failed(f"{self.name} (seed {self.seed}): {what}: {facts}")
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self.say("begin", seed=self.seed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """End what still runs; the directory stays when the scenario failed."""
+        for child in self._children:
+            if child.is_running:
+                child.kill()
+        if error is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.say("result", outcome="PASS")
+        else:
+            self.say("result", outcome="FAIL", error=str(error), kept=self.directory)
+
+
+def read_all(control: str, topic: str, count: int) -> list[Line]:
+    """The first ``count`` records of a topic, from the start."""
+    lines: list[Line] = []
+    with (
+        Client(control) as client,
+        client.subscribe(topic, from_start=True, idle_timeout_s=30) as stream,
+    ):
+        for line in stream:
+            lines.append(line)
+            if len(lines) == count:
+                break
+    return lines
+
+
+def wait_until(
+    holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, every_s: float = 0.01
+) -> None:
+    """Ask again and again until it holds; raises ``Failed`` when it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Failed(f"waited {timeout_s:.0f} s in vain until {what}")
+        time.sleep(every_s)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if " " in text or '"' in text or not text else text

@@ -1,0 +1,1 @@
+"""Open files, their modes, and everything that changes the disk."""

@@ -1,0 +1,167 @@
+"""Read an archive bundle: a gzipped tar whose ``.log`` member is a run of record batches.
+
+Shared by whoever may believe a bundle only after reading it: the task that wrote it, the broker
+before RECLAIM counts on it, and a restore. ``pipeline.archive.bundle_writer`` writes bundles.
+
+Everything streams: a bundle of any size needs memory for a block.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+import numpy as np
+
+from cordwood.batch.header import CONTROL_BIT
+from cordwood.batch.header_table import HeaderTable, WalkEnd, walk_batches
+from cordwood.decide.archive import Span
+from cordwood.errors import CorruptionError
+from cordwood.log.format.layout import FileKind, file_name
+from cordwood.model import TopicPartition
+
+READ_BYTES: Final = 4 << 20
+BATCH_BYTES_MAX: Final = 256 << 20  # more than any batch a broker takes
+TAR_BYTES: Final = 1 << 20  # handed to gzip at once
+
+
+def _quickest_gzip() -> tuple[Any, Any, int]:
+    """A gzip file, what it raises at damage, and the level worth its time (docs/archive.md).
+
+    ISA-L takes a quarter of the time and comes with ``cordwood[spark]``; bundles can be read
+    without it.
+    """
+    try:
+        from isal import igzip, isal_zlib
+    except ImportError:
+        return gzip.GzipFile, zlib.error, 1
+    return igzip.IGzipFile, isal_zlib.error, 2
+
+
+GzipFile, GzipError, GZIP_LEVEL = _quickest_gzip()
+
+
+def digest(source: IO[bytes]) -> str:
+    """The sha256 of a file, read in blocks."""
+    found = hashlib.sha256()
+    while block := source.read(READ_BYTES):
+        found.update(block)
+    return found.hexdigest()
+
+
+@contextmanager
+def proving(source: IO[bytes], name: str, sha256: str) -> Iterator[IO[bytes]]:
+    """The same file to read; raises ``CorruptionError`` in the end unless its sum is this one.
+
+    A file whose sum is wrong is reported as that, whatever reading it led to.
+    """
+    raw = _Summing(source)
+    reader = io.BufferedReader(raw, TAR_BYTES)
+    problem: CorruptionError | None = None
+    try:
+        yield reader
+    except CorruptionError as error:
+        problem = error
+    while reader.read(READ_BYTES):
+        pass
+    if raw.sha256 != sha256:
+        raise CorruptionError(
+            f"{name}: its sha256 is {raw.sha256[:12]}…, and {sha256[:12]}… was written"
+        )
+    if problem is not None:
+        raise problem
+
+
+class _Summing(io.RawIOBase):
+    """A file that sums what is read of it."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        self._inner = inner
+        self._sum = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._inner.read(len(buffer))
+        self._sum.update(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._sum.hexdigest()
+
+
+def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[bytes]:
+    """The bundle's batches in runs of whole ones; raises ``CorruptionError``."""
+    wanted = f"{tp}/{file_name(span.start, FileKind.LOG)}"
+    try:
+        with (
+            GzipFile(fileobj=source) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r|", bufsize=TAR_BYTES) as tar,
+        ):
+            for member in tar:
+                if member.name == wanted:
+                    content = tar.extractfile(member)
+                    if content is None:
+                        raise CorruptionError(f"{wanted} in the bundle of {tp} is no file")
+                    yield from whole_batches(content, wanted)
+                    return
+    except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise CorruptionError(f"the bundle of {tp} from seq {span.start + 1}: {error}") from None
+    raise CorruptionError(f"the bundle of {tp} has no {wanted}")
+
+
+def whole_batches(
+    content: IO[bytes], name: str, *, batch_bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[bytes]:
+    """Runs of whole batches out of a stream, which may be anybody's: what is held is bounded."""
+    pending = b""
+    while block := content.read(READ_BYTES):
+        pending += block
+        walk = walk_batches(pending, verify=False)
+        if walk.end is WalkEnd.CORRUPT or len(pending) - walk.valid_bytes > batch_bytes_max:
+            raise CorruptionError(f"{name} holds something that is no batch")
+        if walk.valid_bytes:
+            yield pending[: walk.valid_bytes]
+            pending = pending[walk.valid_bytes :]
+    if pending:
+        raise CorruptionError(f"{name} ends in the middle of a batch")
+
+
+def checked_runs(
+    source: IO[bytes], tp: TopicPartition, span: Span
+) -> Iterator[tuple[bytes, HeaderTable]]:
+    """Runs of whole batches: every checksum right, every offset inside, all in order."""
+    reached = span.start
+    for data in read_batches(source, tp, span):
+        walk = walk_batches(data)
+        if walk.end is not WalkEnd.CLEAN:
+            raise CorruptionError(
+                f"the bundle of {tp} from seq {span.start + 1}: a batch behind offset {reached} "
+                "contradicts its checksum"
+            )
+        batches = walk.batches
+        ends = batches.last_offsets + 1
+        is_bad = (batches.base_offsets < np.append(reached, ends[:-1])) | (ends > span.end)
+        is_bad |= ends <= batches.base_offsets
+        if bool(is_bad.any()):
+            offset = int(batches.base_offsets[int(np.argmax(is_bad))])
+            raise CorruptionError(f"the bundle of {tp} holds offset {offset}")
+        yield data, batches
+        reached = int(ends[-1])
+
+
+def count_records(source: IO[bytes], tp: TopicPartition, span: Span) -> int:
+    """Read it through: every checksum right, every offset inside; its records, without markers."""
+    return sum(
+        int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
+        for _, batches in checked_runs(source, tp, span)
+    )

@@ -1,0 +1,249 @@
+"""Bytes of a ``.log`` file → batches, and how they end. Reports; never repairs.
+
+A walk goes from batch to batch by their lengths and stops at the first thing that cannot be one.
+There are three ends:
+
+* **CLEAN**: the last batch ends where the file ends.
+* **TORN**: the writer died in the middle of an append. Nothing after the stop was acknowledged.
+* **CORRUPT**: bytes that were whole once and are not any more, or never were ours.
+
+The first two are ordinary; the third is not, and telling it from the second is the art. A damaged
+length looks torn and a torn sector looks damaged, so TORN is believed only when all of this holds:
+
+1. it is the active segment (in a sealed one every bad end is corruption; the caller knows which),
+2. the stop lies past ``durable_bytes``, up to which the file is known to have been synced,
+3. what is left begins as the very next batch would begin, as far as it goes: its offset, a possible
+   length, the right magic. Zeros up to the end count as not written: a filesystem may have extended
+   the file only,
+4. no whole batch with a right checksum follows. An append never acknowledged can leave no batch
+   behind it: filesystems write a growing file's blocks before its length.
+
+Everything reads through a function ``read(position, length)``, so a file is walked in constant
+memory and a test walks a byte string.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from cordwood.batch.header import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    is_crc_valid,
+)
+
+Read = Callable[[int, int], bytes]
+
+CHUNK_BYTES: Final = 1 << 20  # when every byte is checked
+HEADERS_CHUNK_BYTES: Final = 1 << 16  # when only headers are wanted
+OFFSETS_AHEAD_MAX: Final = 2**31  # how far a batch's offset may lie past the one before it
+
+_MAGIC_POSITION: Final = 16
+# Every place a header may begin: offset below 2**48, length positive, magic 2.
+_HEADER_LIKE = re.compile(rb"(?=\x00\x00.{6}[\x00-\x7f].{7}\x02)", re.DOTALL)
+
+
+class End(Enum):
+    """How a file's batches end."""
+
+    CLEAN = "clean"
+    TORN = "torn"
+    CORRUPT = "corrupt"
+
+
+class Located(NamedTuple):
+    """A batch and where it begins."""
+
+    position: int
+    header: BatchHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a whole file holds."""
+
+    valid_bytes: int
+    end: End
+    headers: tuple[BatchHeader, ...]
+    problem: str  # what stopped the walk and where; empty when clean
+
+
+def read_from(data: bytes | bytearray | memoryview) -> Read:
+    """A reader over bytes in memory."""
+    return lambda position, length: bytes(data[position : position + length])
+
+
+def read_fd(fd: int) -> Read:
+    """A reader over an open file; never moves its position."""
+    return lambda position, length: os.pread(fd, length, position)
+
+
+class BatchWalk:
+    """One pass over the batches of ``[position, size_bytes)``; iterate it once, then ask its end.
+
+    ``base_offset`` is the least offset the first batch may have. With ``verify`` every checksum is
+    checked; without, only headers are read.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        size_bytes: int,
+        base_offset: int,
+        *,
+        position: int = 0,
+        verify: bool = True,
+    ) -> None:
+        self.valid_bytes = position  # where the walk stands, and at the end where it stopped
+        self.next_offset = base_offset
+        self.problem = ""
+        self._read = read
+        self._size_bytes = size_bytes
+        self._verify = verify
+        self._chunk_bytes = CHUNK_BYTES if verify else HEADERS_CHUNK_BYTES
+        self._chunk = b""
+        self._chunk_position = 0
+
+    def __iter__(self) -> Iterator[Located]:
+        """The batches, in order, up to the end or to the first that cannot be one."""
+        while self.valid_bytes < self._size_bytes:
+            position = self.valid_bytes
+            header = self._header_at(position)
+            if header is None:
+                return
+            yield Located(position, header)
+            self.valid_bytes = position + header.size_bytes
+            self.next_offset = header.end_offset
+
+    def batch(self, located: Located) -> bytes:
+        """The whole batch the walk stands at."""
+        start = self._reach(located.position, located.header.size_bytes)
+        return self._chunk[start : start + located.header.size_bytes]
+
+    def end(self, durable_bytes: int = 0) -> End:
+        """How it ended, by the rules above; ``durable_bytes`` were synced once."""
+        if not self.problem:
+            return End.CLEAN
+        if self.valid_bytes < durable_bytes:
+            return End.CORRUPT
+        return tail_end(self._read, self.valid_bytes, self._size_bytes, self.next_offset)
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        """The header there if a whole batch stands behind it; else None, and the problem is set."""
+        left_bytes = self._size_bytes - position
+        if left_bytes < HEADER_BYTES:
+            self.problem = f"{left_bytes} bytes at position {position} are too few for a batch"
+            return None
+        start = self._reach(position, HEADER_BYTES)
+        if len(self._chunk) - start < HEADER_BYTES:
+            self.problem = f"the file ends before position {position + HEADER_BYTES}"
+            return None
+        header = BatchHeader._make(HEADER.unpack_from(self._chunk, start))
+        self.problem = frame_problem(header, position, left_bytes, self.next_offset)
+        if not self.problem and self._verify:
+            start = self._reach(position, header.size_bytes)
+            if len(self._chunk) - start < header.size_bytes or not is_crc_valid(
+                self._chunk, start, header
+            ):
+                self.problem = f"the batch at position {position} does not match its checksum"
+        return None if self.problem else header
+
+    def _reach(self, position: int, length: int) -> int:
+        """Make ``[position, position + length)`` part of the chunk; where it begins in there."""
+        start = position - self._chunk_position
+        if start < 0 or start + length > len(self._chunk):
+            wanted = min(max(length, self._chunk_bytes), self._size_bytes - position)
+            self._chunk = self._read(position, wanted)
+            self._chunk_position = position
+            start = 0
+        return start
+
+
+def scan(
+    data: bytes | bytearray | memoryview, base_offset: int = 0, *, durable_bytes: int = 0
+) -> Scan:
+    """Walk bytes in memory from their start, checksums included."""
+    walk = BatchWalk(read_from(data), len(data), base_offset)
+    headers = tuple(located.header for located in walk)
+    return Scan(walk.valid_bytes, walk.end(durable_bytes), headers, walk.problem)
+
+
+def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_offset: int) -> str:
+    """Why no batch can begin with this header here; empty when one can."""
+    where = f"at position {position}"
+    if header.magic != MAGIC:
+        return f"no record batch {where}: format {header.magic}, expected {MAGIC}"
+    if header.size_bytes < HEADER_BYTES:
+        return f"the batch {where} states an impossible length of {header.batch_length}"
+    if header.size_bytes > left_bytes:
+        return f"the batch {where} has {header.size_bytes} bytes, only {left_bytes} are there"
+    if header.base_offset < least_offset:
+        return f"the batch {where} has offset {header.base_offset}, expected {least_offset} or more"
+    if header.last_offset_delta < 0 or header.count < 0:
+        return f"the batch {where} counts below zero"
+    return ""
+
+
+def tail_end(read: Read, position: int, size_bytes: int, next_offset: int) -> End:
+    """Whether the bytes from a stop to the end of the file are a torn append or damage."""
+    written = zeros_start(read, position, size_bytes) - position
+    if not is_batch_start(read(position, min(written, HEADER_BYTES)), next_offset):
+        return End.CORRUPT
+    if find_batch(read, position + 1, size_bytes, next_offset) is not None:
+        return End.CORRUPT
+    return End.TORN
+
+
+def zeros_start(read: Read, position: int, size_bytes: int) -> int:
+    """From where on nothing but zeros is left; ``position`` itself if there is nothing else."""
+    start = position
+    for at in range(position, size_bytes, CHUNK_BYTES):
+        written = read(at, min(CHUNK_BYTES, size_bytes - at)).rstrip(b"\0")
+        if written:
+            start = at + len(written)
+    return start
+
+
+def is_batch_start(head: bytes, next_offset: int) -> bool:
+    """Whether these bytes, perhaps cut short, begin the batch that would come next."""
+    offset = int.from_bytes(head[:8], "big")
+    if len(head) >= 8 and not next_offset <= offset < next_offset + OFFSETS_AHEAD_MAX:
+        return False
+    length = int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
+    if len(head) >= LOG_OVERHEAD and length < HEADER_BYTES - LOG_OVERHEAD:
+        return False
+    return len(head) <= _MAGIC_POSITION or head[_MAGIC_POSITION] == MAGIC
+
+
+def find_batch(read: Read, start: int, size_bytes: int, next_offset: int) -> int | None:
+    """The position of the first whole, right batch anywhere from ``start`` on, if there is one."""
+    while start + HEADER_BYTES <= size_bytes:
+        chunk = read(start, min(CHUNK_BYTES, size_bytes - start))
+        for match in _HEADER_LIKE.finditer(chunk, 0, len(chunk)):
+            if _is_batch(read, start + match.start(), size_bytes, next_offset):
+                return start + match.start()
+        if len(chunk) <= HEADER_BYTES:
+            return None
+        start += len(chunk) - HEADER_BYTES  # a header may straddle two chunks
+    return None
+
+
+def _is_batch(read: Read, position: int, size_bytes: int, next_offset: int) -> bool:
+    head = read(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return False
+    header = BatchHeader._make(HEADER.unpack(head))
+    if frame_problem(header, position, size_bytes - position, next_offset):
+        return False
+    if header.base_offset >= next_offset + OFFSETS_AHEAD_MAX:
+        return False
+    data = read(position, header.size_bytes)
+    return len(data) == header.size_bytes and is_crc_valid(data, 0, header)

@@ -1,0 +1,1 @@
+"""What is wrong with which partition: one registry that everything that reports health asks."""

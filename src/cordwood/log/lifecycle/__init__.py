@@ -1,0 +1,1 @@
+"""What happens to segments and directories as a whole: open, recover, swap, delete, close."""

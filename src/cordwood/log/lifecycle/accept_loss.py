@@ -1,0 +1,92 @@
+"""Go on without records that are gone: the operator's answer to an offline partition.
+
+The partition keeps what is left of it. It goes on at the highest offset anybody is known to have
+seen, so that no offset is given to a second record and no committed cursor skips new ones. Damaged
+bytes are not missing bytes: a partition whose files contradict their checksums stays offline.
+
+Every step may be repeated: a crash on the way leaves the partition offline, or as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cordwood.log.files.disk import Files
+from cordwood.log.format.layout import SEGMENT_FACTS, FileKind, file_path, parse_file_name
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.catalog import Catalog
+from cordwood.model import TopicPartition
+
+OFFSET_SANE_MAX: Final = 2**60  # a cursor beyond it is no evidence of records
+
+
+class AcceptedLoss(NamedTuple):
+    """What is left of a partition, and where it goes on."""
+
+    log_start_offset: int
+    kept_end: int  # one past the last record that is left
+    next_offset: int  # what the next record gets
+
+
+def accept_loss(
+    path: Path,
+    tp: TopicPartition,
+    *,
+    catalog: Catalog,
+    files: Files,
+    open_partition: Callable[[], Partition],
+) -> AcceptedLoss:
+    """Make the partition's files and the catalog agree again, losing nothing that is there.
+
+    ``open_partition`` recovers the directory as a start does; it raises for damage, and then
+    nothing is accepted. The caller opens the partition afterwards.
+    """
+    if not path.is_dir():
+        files.mkdir(path)
+        files.sync_dir(path.parent)
+    bases = _log_bases(path)
+    files.unlink(path / SEGMENT_FACTS)  # it is made again from the files that are there
+    kept_end = _repair(open_partition) if bases else 0
+    next_offset = max(kept_end, _seen_end(catalog, tp))
+    log_start = max(catalog.log_start(tp), bases[0]) if bases else next_offset
+    if next_offset > kept_end or not bases:
+        files.close(files.create(file_path(path, next_offset, FileKind.LOG)))
+        files.sync_dir(path)
+    sizes = {base: file_path(path, base, FileKind.LOG).stat().st_size for base in _log_bases(path)}
+    entries = catalog.segments(tp).entries()
+    gone = [
+        e for e in entries if e.end_offset > log_start and sizes.get(e.base_offset) != e.size_bytes
+    ]
+    catalog.accept_loss(tp, log_start, next_offset, gone)
+    return AcceptedLoss(log_start, max(kept_end, log_start), next_offset)
+
+
+def _repair(open_partition: Callable[[], Partition]) -> int:
+    """Recover the files that are left, cutting a torn tail; where they end."""
+    partition = open_partition()
+    try:
+        return partition.next_offset
+    finally:
+        partition.close()
+
+
+def _seen_end(catalog: Catalog, tp: TopicPartition) -> int:
+    """One past the highest offset anybody is known to have written or read."""
+    cursors = [at.offset for where, at in list(catalog.cursors().items()) if where[1:] == tp]
+    seen = [offset for offset in cursors if offset <= OFFSET_SANE_MAX]
+    entries = catalog.segments(tp).entries()
+    return max(
+        catalog.recovery_point(tp),
+        catalog.log_start(tp),
+        *(entry.end_offset for entry in entries[-1:]),
+        *seen,
+        0,
+    )
+
+
+def _log_bases(path: Path) -> list[int]:
+    """Base offsets of the live ``.log`` files, in order."""
+    parsed = [parse_file_name(entry.name) for entry in path.iterdir()]
+    return sorted(f.base_offset for f in parsed if f and f.kind is FileKind.LOG and not f.suffix)

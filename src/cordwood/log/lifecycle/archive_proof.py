@@ -1,0 +1,363 @@
+"""The proof of a bundle: it holds the very records of the log, by the broker's own reading of both.
+
+RECLAIM deletes segments because a bundle holds their records, so nothing a job says of a bundle
+counts: the bundle is read beside the log, batch by batch.
+
+* Every batch of the log that has records lies in the bundle with the same offsets; where the bundle
+  begins or ends inside a batch, the part of it does. Where the bytes are equal nothing else is
+  asked. Where they are not (a divided batch, or one that compaction has thinned since), the header
+  must say the same of producer, sequence, term and transaction, and every record of the log must be
+  there with its offset, timestamp, key, value and headers, compared in full.
+* Every transaction marker of the bundle is one of the log: a marker decides which records a restore
+  brings back.
+* A bundle may hold records at offsets the log no longer has, where compaction removed them after
+  they were archived. They cannot be compared and are counted (``unproven_records``); none of them
+  takes the place of a record the log has.
+
+A proof stays true: records never change, and compaction only removes some. Streams both sides, with
+memory for a run of batches. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import IO, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from cordwood.batch.columns import Columns, decode_columns
+from cordwood.batch.header import (
+    APPEND_TIME_BIT,
+    CODEC_BITS,
+    CONTROL_BIT,
+    SEQUENCE_MODULUS,
+    TRANSACTIONAL_BIT,
+    parse_header,
+)
+from cordwood.batch.header_table import Bytes, HeaderTable, WalkEnd, readonly, walk_batches
+from cordwood.batch.records import decode_batch
+from cordwood.config import MIB
+from cordwood.decide.archive import Span
+from cordwood.errors import CordwoodError, CorruptBatch, CorruptionError, OffsetOutOfRange
+from cordwood.log.format.bundle import checked_runs
+from cordwood.log.lifecycle.key_table import Mask
+from cordwood.log.read.column_spans import headers_of, spans_of, times_of
+from cordwood.log.read.snapshot import ReadSlice
+from cordwood.model import TopicPartition
+
+READ_BYTES: Final = 4 * MIB
+_KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+_ALL: Final = frozenset({"timestamp", "key", "value", "headers"})
+_TIMES: Final = frozenset({"timestamp"})
+
+
+class Unproven(Exception):
+    """Whether the bundle holds the log's records cannot be told; it is not known to be wrong."""
+
+
+class Log(Protocol):
+    """A partition, as far as it is read here."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset there is."""
+        ...
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int | None = None) -> ReadSlice:
+        """Whole batches from the one that holds ``offset``."""
+        ...
+
+
+class BundleProof(NamedTuple):
+    """What a bundle holds, each number found in its records."""
+
+    records: int  # without the markers of transactions
+    first_ms: int  # -1 without records
+    newest_ms: int
+    transactional: bool
+    unproven_records: int  # at offsets the log no longer has
+
+
+class Run(NamedTuple):
+    """Batches, and the bytes they lie in."""
+
+    data: Bytes
+    batches: HeaderTable
+
+    @property
+    def bytes(self) -> Bytes:
+        """From the first batch to the last."""
+        start = int(self.batches.positions[0])
+        return self.data[start : int(self.batches.positions[-1] + self.batches.sizes[-1])]
+
+
+class Batch(NamedTuple):
+    """One batch of a table, and where its bytes are."""
+
+    data: Bytes
+    table: HeaderTable
+    row: int
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset it covers."""
+        return int(self.table.base_offsets[self.row])
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset it covers."""
+        return self.base_offset + int(self.table.last_offset_deltas[self.row])
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a transaction's marker."""
+        return bool(self.table.attributes[self.row] & CONTROL_BIT)
+
+    @property
+    def bytes(self) -> Bytes:
+        """As it is stored."""
+        start = int(self.table.positions[self.row])
+        return self.data[start : start + int(self.table.sizes[self.row])]
+
+
+def prove_bundle(source: IO[bytes], tp: TopicPartition, span: Span, log: Log) -> BundleProof:
+    """Read a bundle beside the log; raises ``CorruptionError`` where they contradict each other.
+
+    Raises ``Unproven`` where the log itself cannot be read, or lacks what only it could prove.
+    """
+    own, seen = _OwnLog(log, span), _Seen()
+    for data, batches in checked_runs(source, tp, span):
+        bundle = Run(readonly(data), batches)
+        _compare(bundle, own.take(int(batches.last_offsets[-1])), span, seen)
+        seen.add(bundle)
+    for run in own.take(span.end - 1):
+        for row in range(len(run.batches)):
+            if _records_inside(Batch(*run, row), span):
+                raise _lacks(int(run.batches.base_offsets[row]))
+    own.check_start(seen)
+    return BundleProof(
+        seen.records, seen.first_ms, seen.newest_ms, seen.transactional, seen.unproven_records
+    )
+
+
+class _Seen:
+    """What the bundle's batches hold, added up."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.first_ms = self.newest_ms = -1
+        self.transactional = False
+        self.unproven_records = 0
+        self.last_marker = -1  # the last one the log does not have
+
+    def add(self, run: Run) -> None:
+        """Take a run of whole batches."""
+        batches = run.batches
+        self.transactional |= bool((batches.attributes & TRANSACTIONAL_BIT != 0).any())
+        self.records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
+        for part in _decodable(run):
+            times = times_of(_decode(part, _TIMES))
+            if len(times):
+                first_ms = int(times.min())
+                self.first_ms = first_ms if self.first_ms < 0 else min(first_ms, self.first_ms)
+                self.newest_ms = max(self.newest_ms, int(times.max()))
+
+
+def _decodable(run: Run) -> Iterator[Bytes]:
+    """The run whole, or batch by batch where they are compressed: each may inflate to much."""
+    if not bool((run.batches.attributes & CODEC_BITS).any()):
+        yield run.data
+        return
+    for row in range(len(run.batches)):
+        yield Batch(*run, row).bytes
+
+
+class _OwnLog:
+    """The batches of the log inside a span that have records, in order."""
+
+    def __init__(self, log: Log, span: Span) -> None:
+        self._log = log
+        self._span = span
+        self._start = max(span.start, log.log_start_offset)
+        self._next = self._start
+        self._held: list[Run] = []
+
+    def take(self, last_offset: int) -> Iterator[Run]:
+        """The next batches that begin at or below ``last_offset``, in runs."""
+        while self._held or (self._next <= last_offset and self._next < self._span.end):
+            if not self._held:
+                self._read()
+                continue
+            data, batches = self._held.pop()
+            count = int(np.searchsorted(batches.base_offsets, last_offset, side="right"))
+            if count:
+                yield Run(data, batches.chosen(slice(0, count)))
+            if count < len(batches):
+                self._held.append(Run(data, batches.chosen(slice(count, None))))
+                return
+
+    def check_start(self, seen: _Seen) -> None:
+        """A marker only the bundle has proves nothing, unless the log begins behind it."""
+        if seen.last_marker >= max(self._start, self._log.log_start_offset):
+            raise Unproven(
+                f"the bundle holds a transaction marker at offset {seen.last_marker}, and the log "
+                "has none there any more"
+            )
+
+    def _read(self) -> None:
+        asked = self._next
+        try:
+            part = self._log.read(asked, READ_BYTES, end_offset=self._span.end)
+        except OffsetOutOfRange:
+            if self._log.log_start_offset <= asked:
+                raise
+            self._next = self._log.log_start_offset  # what was before it is gone by policy
+            return
+        except CordwoodError as error:
+            raise Unproven(f"the log cannot be read from offset {asked}: {error}") from None
+        data = readonly(part.data)
+        walk = walk_batches(data)
+        if walk.end is not WalkEnd.CLEAN:
+            raise Unproven(
+                f"the log is damaged behind offset {asked}; run `cordwood segment scrub`"
+            )
+        assert part.next_offset > asked, "a read goes on"
+        is_due = (walk.batches.counts > 0) & (walk.batches.last_offsets >= asked)
+        if bool(is_due.any()):
+            self._held = [Run(data, walk.batches.chosen(is_due))]
+        self._next = part.next_offset
+
+
+# --- a run of batches ---------------------------------------------------------------------------
+
+
+def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Seen) -> None:
+    """Find every batch of the log in a run of the bundle, and what the run has besides."""
+    batches = bundle.batches
+    is_matched = np.zeros(len(batches), bool)
+    for run in own:
+        first = int(np.searchsorted(batches.base_offsets, run.batches.base_offsets[0]))
+        rows = slice(first, first + len(run.batches))
+        if _is_same_run(run, Run(bundle.data, batches.chosen(rows))):
+            is_matched[rows] = True
+            continue
+        for row in range(len(run.batches)):
+            found = _find(Batch(*run, row), bundle, span, seen)
+            if found is not None:
+                is_matched[found] = True
+    _note_others(batches, ~is_matched & (batches.counts > 0), seen)
+
+
+def _is_same_run(one: Run, other: Run) -> bool:
+    """Whether these are the same batches, byte for byte; False also where they lie scattered."""
+    if len(one.batches) != len(other.batches):
+        return False
+    for batches in (one.batches, other.batches):
+        if not np.array_equal(batches.positions[1:], (batches.positions + batches.sizes)[:-1]):
+            return False
+    return np.array_equal(one.bytes, other.bytes)
+
+
+def _find(own: Batch, bundle: Run, span: Span, seen: _Seen) -> int | None:
+    """The row of the bundle that holds a batch of the log; None if the batch has nothing there."""
+    first, last = max(own.base_offset, span.start), min(own.last_offset, span.end - 1)
+    row = int(np.searchsorted(bundle.batches.base_offsets, first))
+    found = Batch(*bundle, row) if row < len(bundle.batches) else None
+    if found is None or (found.base_offset, found.last_offset) != (first, last):
+        if _records_inside(own, span):
+            raise _lacks(first)
+        return None
+    if not np.array_equal(found.bytes, own.bytes):
+        seen.unproven_records += _check_same(own, found)
+    return row
+
+
+def _note_others(batches: HeaderTable, is_other: Mask, seen: _Seen) -> None:
+    """Batches the log does not have."""
+    is_control = batches.attributes & CONTROL_BIT != 0
+    markers = batches.base_offsets[is_other & is_control]
+    if len(markers):
+        seen.last_marker = int(markers[-1])
+    seen.unproven_records += int(batches.counts[is_other & ~is_control].sum())
+
+
+# --- one batch ----------------------------------------------------------------------------------
+
+
+def _check_same(own: Batch, found: Batch) -> int:
+    """Raise unless ``found`` says what ``own`` says and holds its records; how many more it has."""
+    _check_header(own, found)
+    if own.is_control:
+        before, after = (decode_batch(each.bytes.data) for each in (own, found))
+        if before != after:
+            raise _differs(own.base_offset, "another transaction marker")
+        return 0
+    before_, after_ = _decode(own.bytes, _ALL), _decode(found.bytes, _ALL)
+    inside = (before_.offsets >= found.base_offset) & (before_.offsets <= found.last_offset)
+    ours = before_.chosen(inside)
+    is_rising = bool((np.diff(after_.offsets) > 0).all())
+    rows = np.searchsorted(after_.offsets, ours.offsets)
+    is_there = rows < len(after_)
+    is_there[is_there] = after_.offsets[rows[is_there]] == ours.offsets[is_there]
+    if not is_rising or not bool(is_there.all()):
+        missing = ours.offsets[~is_there]
+        raise _lacks(int(missing[0]) if len(missing) else own.base_offset)
+    changed = _kernels().find_changed(
+        np.ascontiguousarray(rows), times_of(after_), times_of(ours),
+        spans_of(after_.keys), spans_of(ours.keys), spans_of(after_.values), spans_of(ours.values),
+        headers_of(after_), headers_of(ours),
+    )  # fmt: skip
+    if changed >= 0:
+        raise _differs(int(ours.offsets[changed]), "another record")
+    return len(after_) - len(ours)
+
+
+def _check_header(own: Batch, found: Batch) -> None:
+    before, after = parse_header(own.bytes.data), parse_header(found.bytes.data)
+    sequence = before.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + after.base_offset - before.base_offset) % SEQUENCE_MODULUS
+    bits = int(own.table.attributes[own.row]) ^ int(found.table.attributes[found.row])
+    is_same = (before.leader_epoch, before.producer_id, before.producer_epoch, sequence) == (
+        after.leader_epoch, after.producer_id, after.producer_epoch, after.base_sequence,
+    )  # fmt: skip
+    if not is_same or bits & _KEPT_BITS:
+        raise _differs(found.base_offset, "another header of the batch")
+
+
+def _records_inside(batch: Batch, span: Span) -> bool:
+    """Whether the batch has records in the span: one across its edge may have them elsewhere."""
+    if span.start <= batch.base_offset and batch.last_offset < span.end:
+        return True
+    if batch.is_control:
+        return span.start <= batch.base_offset < span.end
+    offsets = _decode(batch.bytes, frozenset()).offsets
+    return bool(((offsets >= span.start) & (offsets < span.end)).any())
+
+
+def _decode(data: Bytes, wanted: frozenset[str]) -> Columns:
+    try:
+        return decode_columns(data, wanted=wanted, verify=False)
+    except CorruptBatch as error:
+        raise CorruptionError(f"a batch cannot be read: {error}") from None
+
+
+def _lacks(offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"the bundle lacks what the log has at offset {offset}; archive the topic to another place "
+        "with --dest"
+    )
+
+
+def _differs(offset: int, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"the bundle holds {what} than the log at offset {offset}; archive the topic to another "
+        "place with --dest"
+    )
+
+
+def _kernels() -> ModuleType:
+    from cordwood.batch.kernels import proofs as proof_kernels
+
+    return proof_kernels

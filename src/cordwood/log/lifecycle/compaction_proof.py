@@ -1,0 +1,370 @@
+"""The proof of a compaction pass: the broker reads both logs itself before it replaces anything.
+
+A job proposes staged segments in the place of live ones. Whether the proposal is what the policy of
+the topic allows is decided here, from the broker's own order and its own reading:
+
+* Every record that stays is, byte for byte, the record of its offset: key, value, headers and
+  timestamp are compared in full, and so are the headers of its batch. Every batch of the old log is
+  read with its checksum.
+* Every record that goes was superseded by a later one of its key below the order's bound, had no
+  key, or was of an aborted transaction; or it is a tombstone whose horizon is over and which every
+  registered reader has passed, and then no older record of its key stays. Keys are compared by
+  their 128-bit SipHash, under a secret made for this one proof.
+* A marker goes only if its horizon is over, every reader has passed it, and its transaction has no
+  batch left. A horizon is given once, at the order's time, and the headers that hold a producer's
+  last sequence stay.
+
+The whole range of the order is gone through once, the staged segments once (``batch_runs``). Keys
+take bounded memory (``key_table``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from cordwood.batch.columns import Aborted, Columns, decode_columns
+from cordwood.batch.header import (
+    APPEND_TIME_BIT,
+    CODEC_BITS,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TRANSACTIONAL_BIT,
+)
+from cordwood.batch.header_table import Bytes, HeaderTable, Longs
+from cordwood.batch.records import decode_batch
+from cordwood.errors import CorruptBatch, CorruptionError, InvalidManifest
+from cordwood.log.format.producers import Aborted as AbortedEntry
+from cordwood.log.format.producers import WrongSnapshot, parse_aborted
+from cordwood.log.lifecycle.key_table import ENTRIES_MAX, KeyTable, Mask
+from cordwood.log.read.batch_runs import ReadBuffer, StagedLog, read_sealed
+from cordwood.log.read.column_spans import headers_of, spans_of, times_of
+from cordwood.model import SegmentInfo
+
+_KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+_NEW: Final = frozenset({"timestamp", "key", "value", "headers"})
+_UNTOUCHED: Final = frozenset({"key", "value"})
+
+Run = tuple[Bytes, HeaderTable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRules:
+    """What the broker ordered, as far as records are concerned."""
+
+    now_ms: int
+    delete_retention_ms: int
+    passed_end: int  # every registered reader is here or further
+    aborted: tuple[AbortedEntry, ...]
+    producers: tuple[tuple[int, int, int], ...]  # id, epoch, last data offset or -1
+    codecs: frozenset[int] | None  # of batches that are encoded again; None: each keeps its own
+
+
+class Stretch(NamedTuple):
+    """Neighbouring live segments, and the staged one that takes their place, if any does."""
+
+    live: tuple[SegmentInfo, ...]
+    staged: Path | None  # its log, which nobody but the broker can change
+    txnindex: bytes = b""
+
+
+class Proof(NamedTuple):
+    """What was found to hold."""
+
+    records: int
+    dropped: int
+    tombstones_end: int  # one past the last tombstone or marker that goes; 0 if none does
+
+
+def prove_pass(
+    directory: Path,
+    rules: PassRules,
+    stretches: Sequence[Stretch],
+    *,
+    entries_max: int = ENTRIES_MAX,
+) -> Proof:
+    """Go through a pass; raises ``InvalidManifest`` with the first offset that does not hold."""
+    records = sum(info.records for stretch in stretches for info in stretch.live)
+    with KeyTable(records, entries_max) as keys:
+        checker = _Checker(rules, keys)
+        for stretch in stretches:
+            checker.go_through(directory, stretch)
+        keys.check()
+    return Proof(checker.records, checker.dropped, checker.tombstones_end)
+
+
+# --- one stretch after another ------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Checker:
+    rules: PassRules
+    keys: KeyTable
+    records: int = 0
+    dropped: int = 0
+    tombstones_end: int = 0
+    _open: set[int] = field(default_factory=set)  # producers with a batch and no marker yet
+    _buffer: ReadBuffer = field(default_factory=ReadBuffer)
+    _new_buffer: ReadBuffer = field(default_factory=ReadBuffer)
+
+    def go_through(self, directory: Path, stretch: Stretch) -> None:
+        """Read a stretch, and what shall be in its place beside it."""
+        if stretch.staged is None:
+            for data, batches in self._live(directory, stretch):
+                self._note_untouched(data, batches)
+            return
+        with stretch.staged.open("rb", buffering=0) as file:
+            new = StagedLog(file.fileno(), self._new_buffer)
+            for data, batches in self._live(directory, stretch):
+                self._compare((data, batches), new.take(int(batches.last_offsets[-1])))
+            _, rest = new.take(2**63 - 1)
+            _check_rest(rest, stretch.live[-1].end_offset)
+        self._check_aborted(stretch)
+
+    def _live(self, directory: Path, stretch: Stretch) -> Iterator[Run]:
+        for info in stretch.live:
+            yield from read_sealed(directory, info, self._buffer)
+
+    def _note_untouched(self, data: Bytes, batches: HeaderTable) -> None:
+        columns = self._decode(data, batches, _UNTOUCHED)
+        self._note_events(batches)
+        self._note(columns, np.zeros(len(columns), bool))
+
+    def _compare(self, run: Run, new_run: Run) -> None:
+        (data, batches), (new_data, new_batches) = run, new_run
+        at = _matched(batches, new_batches)
+        spent = self._note_events(batches)
+        _check_headers(batches, new_batches, at, self.rules)
+        self._check_dropped_batches(batches, at[at >= 0])
+        self._check_markers(run, new_run, at, spent)
+        old, new = self._decode(data, batches, _NEW), _decode(new_data, _NEW)
+        dropped = _check_kept(old, new)
+        _check_times(batches, new_batches, at, new)
+        self._note(old, dropped)
+
+    def _decode(self, data: Bytes, batches: HeaderTable, wanted: frozenset[str]) -> Columns:
+        first, last = int(batches.base_offsets[0]), int(batches.last_offsets[-1])
+        near = [
+            Aborted(*entry[:3]) for entry in self.rules.aborted
+            if entry[1] <= last and entry[2] >= first
+        ]  # fmt: skip
+        return _decode(data, wanted, near)
+
+    def _note_events(self, batches: HeaderTable) -> Mask:
+        """Follow transactions; which markers have no batch left."""
+        spent = np.zeros(len(batches), bool)
+        is_control = batches.attributes & CONTROL_BIT != 0
+        is_marker = is_control & (batches.counts > 0)
+        is_event = (batches.attributes & TRANSACTIONAL_BIT != 0) & (is_marker | ~is_control)
+        for row in np.flatnonzero(is_event).tolist():
+            producer_id = int(batches.producer_ids[row])
+            if not is_marker[row]:
+                self._open.add(producer_id)
+            elif producer_id in self._open:
+                self._open.remove(producer_id)
+            else:
+                spent[row] = True
+        return spent
+
+    def _note(self, columns: Columns, dropped: Mask) -> None:
+        """Remember the keys of rows, and what becomes of them."""
+        assert columns.keys is not None
+        assert columns.values is not None
+        is_keyed = columns.keys.lengths >= 0
+        rows = columns.batch_rows
+        past = (columns.values.lengths < 0) & self._is_past(columns.batches, columns.offsets, rows)
+        self.keys.add(columns, is_keyed, dropped, past)
+        self.records += len(columns)
+        self.dropped += int(dropped.sum())
+        gone = columns.offsets[dropped & past & is_keyed]
+        if len(gone):
+            self.tombstones_end = max(self.tombstones_end, int(gone[-1]) + 1)
+
+    def _is_past(self, batches: HeaderTable, offsets: Longs, rows: Any) -> Mask:
+        is_over = (batches.attributes & DELETE_HORIZON_BIT != 0) & (
+            batches.base_timestamps_ms <= self.rules.now_ms
+        )
+        if not is_over.any():
+            return np.zeros(len(offsets), bool)
+        past: Mask = is_over[rows] & (offsets < self.rules.passed_end)
+        return past
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def _check_dropped_batches(self, batches: HeaderTable, kept: Longs) -> None:
+        """Headers that hold a producer's last sequence stay."""
+        is_gone = np.ones(len(batches), bool)
+        is_gone[kept] = False
+        if not self.rules.producers or not is_gone.any():
+            return
+        ids, epochs, lasts = np.array(sorted(self.rules.producers), np.int64).T
+        at = np.minimum(np.searchsorted(ids, batches.producer_ids), len(ids) - 1)
+        is_known = (batches.producer_ids >= 0) & (ids[at] == batches.producer_ids)
+        is_control = batches.attributes & CONTROL_BIT != 0
+        is_last = np.where(
+            lasts[at] >= 0,
+            batches.last_offsets == lasts[at],
+            is_control & (batches.producer_epochs == epochs[at]),
+        )
+        _refuse_at(batches.base_offsets, is_gone & is_known & is_last, "drops the batch that holds "
+                   "the last sequence of a producer")  # fmt: skip
+
+    def _check_markers(self, run: Run, new_run: Run, at: Longs, spent: Mask) -> None:
+        """Markers stay as they are, get a horizon once they are spent, and go when it is over."""
+        (data, batches), (new_data, new_batches) = run, new_run
+        is_marker = (batches.attributes & CONTROL_BIT != 0) & (batches.counts > 0)
+        new_at = {int(old): new for new, old in enumerate(at.tolist()) if old >= 0}
+        rows = np.arange(len(batches))
+        is_past = spent & self._is_past(batches, batches.base_offsets, rows)
+        for row in np.flatnonzero(is_marker).tolist():
+            offset = int(batches.base_offsets[row])
+            new = new_at.get(row)
+            if new is None or not new_batches.counts[new]:
+                if not is_past[row]:
+                    raise _refused(offset, "drops a transaction marker that is still needed")
+                self.tombstones_end = max(self.tombstones_end, offset + 1)
+                continue
+            before = decode_batch(data.data, int(batches.positions[row]))
+            if decode_batch(new_data.data, int(new_batches.positions[new])) != before:
+                raise _refused(offset, "changes a transaction marker")
+            is_new_horizon = (
+                new_batches.attributes[new] & ~batches.attributes[row] & DELETE_HORIZON_BIT
+            )
+            if is_new_horizon and not spent[row]:
+                raise _refused(offset, "gives a horizon to a marker whose transaction has records")
+
+    def _check_aborted(self, stretch: Stretch) -> None:
+        """The staged transaction index tells of no transaction the broker does not know."""
+        known = set(self.rules.aborted)
+        try:
+            entries = parse_aborted(stretch.txnindex)
+        except WrongSnapshot as error:
+            raise _refused(
+                stretch.live[0].base_offset, f"has a transaction index: {error}"
+            ) from None
+        for entry in entries:
+            if entry not in known:
+                raise _refused(entry.first_offset, "calls a transaction aborted that was not")
+
+
+def _matched(batches: HeaderTable, new_batches: HeaderTable) -> Longs:
+    """For each new batch the old one with its base offset; -1 where there is none."""
+    at = np.searchsorted(batches.base_offsets, new_batches.base_offsets)
+    at = np.minimum(at, len(batches) - 1)
+    found: Longs = np.where(batches.base_offsets[at] == new_batches.base_offsets, at, -1)
+    return found
+
+
+def _check_headers(
+    batches: HeaderTable, new_batches: HeaderTable, at: Longs, rules: PassRules
+) -> None:
+    """Each new batch says of itself what the old one did, but for what a pass may change."""
+    _check_fillers(new_batches, at)
+    which = at >= 0
+    new, old = new_batches.chosen(which), batches.chosen(at[which])
+    offsets = new.base_offsets
+    _refuse_at(offsets[1:], np.diff(offsets) <= 0, "has batches out of order")
+    is_same = (
+        (new.last_offset_deltas == old.last_offset_deltas)
+        & (new.leader_epochs == old.leader_epochs)
+        & (new.producer_ids == old.producer_ids)
+        & (new.producer_epochs == old.producer_epochs)
+        & (new.base_sequences == old.base_sequences)
+        & ((new.attributes ^ old.attributes) & _KEPT_BITS == 0)
+        & (new.counts <= old.counts)
+    )
+    _refuse_at(offsets, ~is_same, "changes the header of the batch")
+    codec, old_codec = new.attributes & CODEC_BITS, old.attributes & CODEC_BITS
+    is_known = (codec == old_codec) | (new.counts == 0)
+    if rules.codecs is not None:
+        is_known |= np.isin(codec, list(rules.codecs))
+    _refuse_at(offsets, ~is_known, "changes the codec of the batch")
+    has, had = (each.attributes & DELETE_HORIZON_BIT != 0 for each in (new, old))
+    is_kept = np.where(had, new.base_timestamps_ms == old.base_timestamps_ms, ~has)
+    is_given = ~had & (new.base_timestamps_ms >= rules.now_ms + rules.delete_retention_ms)
+    _refuse_at(
+        offsets,
+        (new.counts > 0) & (has | had) & ~(has & (is_kept | is_given)),
+        "changes the delete horizon of the batch",
+    )
+
+
+def _check_fillers(new_batches: HeaderTable, at: Longs) -> None:
+    """A batch that was not there holds nothing and is nobody's."""
+    is_filler = (
+        (new_batches.counts == 0)
+        & (new_batches.producer_ids < 0)
+        & (new_batches.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT) == 0)
+    )
+    _refuse_at(new_batches.base_offsets, (at < 0) & ~is_filler, "has a batch that was not there")
+
+
+def _check_rest(batches: HeaderTable, end_offset: int) -> None:
+    """Behind the last old batch there is at most the empty one that reaches the end."""
+    _check_fillers(batches, np.full(len(batches), -1, np.int64))
+    if len(batches) and int(batches.last_offsets[-1]) >= end_offset:
+        raise _refused(int(batches.last_offsets[-1]), "reaches past the segments it replaces")
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+def _check_kept(old: Columns, new: Columns) -> Mask:
+    """Each new record is the old one of its offset; which of the old ones are gone."""
+    dropped = np.ones(len(old), bool)
+    if not len(new):
+        return dropped
+    _refuse_at(new.offsets[1:], np.diff(new.offsets) <= 0, "has records out of order")
+    rows = np.searchsorted(old.offsets, new.offsets)
+    rows = np.minimum(rows, max(len(old) - 1, 0))
+    if not len(old):
+        raise _refused(int(new.offsets[0]), "has a record that was not there, or was aborted")
+    is_there = old.offsets[rows] == new.offsets
+    _refuse_at(new.offsets, ~is_there, "has a record that was not there, or was aborted")
+    changed = _kernels().find_changed(
+        rows, times_of(old), times_of(new),
+        spans_of(old.keys), spans_of(new.keys), spans_of(old.values), spans_of(new.values),
+        headers_of(old), headers_of(new),
+    )  # fmt: skip
+    if changed >= 0:
+        raise _refused(int(new.offsets[changed]), "changes the record")
+    dropped[rows] = False
+    return dropped
+
+
+def _check_times(batches: HeaderTable, new_batches: HeaderTable, at: Longs, new: Columns) -> None:
+    """The largest timestamp of a batch is that of its records, or what it was."""
+    newest = np.full(len(new_batches), -(2**63), np.int64)
+    owners = np.searchsorted(new_batches.positions, new.batches.positions)[new.batch_rows]
+    np.maximum.at(newest, owners, times_of(new))
+    is_kept = (at >= 0) & (batches.max_timestamps_ms[at] == new_batches.max_timestamps_ms)
+    is_wrong = (at >= 0) & ~is_kept & (newest != new_batches.max_timestamps_ms)
+    _refuse_at(new_batches.base_offsets, is_wrong, "changes the timestamp of the batch")
+
+
+def _decode(data: Bytes, wanted: frozenset[str], aborted: Sequence[Aborted] = ()) -> Columns:
+    try:
+        return decode_columns(data, wanted=wanted, aborted=aborted, verify=False)
+    except CorruptBatch as error:
+        raise CorruptionError(f"a batch cannot be read: {error}") from None
+
+
+def _refuse_at(offsets: Longs, is_wrong: Any, what: str) -> None:
+    wrong = np.flatnonzero(is_wrong)
+    if len(wrong):
+        raise _refused(int(offsets[wrong[0]]), what)
+
+
+def _refused(offset: int, what: str) -> InvalidManifest:
+    return InvalidManifest(f"the pass {what} (offset {offset}); nothing was replaced")
+
+
+def _kernels() -> ModuleType:
+    from cordwood.batch.kernels import proofs as proof_kernels
+
+    return proof_kernels

@@ -1,0 +1,195 @@
+"""The data directory as one process holds it: the lock, the format, and what else lies in it.
+
+    format-version    what wrote everything beside and below it (``layout``)
+    identity          which directory this is, and the nonce of the broker that runs (``identity``)
+    lock              flock'ed, as the directory is, by the one process that may write; its pid
+    meta.db           the catalog, with SQLite's -wal and -shm beside it
+    <topic>-<n>/      a partition
+    <topic>-<n>.<topic id>-delete/   a deleted partition on its way out
+    staging/<job>/    results that jobs leave for the broker
+    claimed/          segments that the broker took from there, until they are live (``claim``)
+    archive/          bundles
+    cleaner/          key digests, which compaction makes again when they are gone
+    pipeline.log      what Spark said, and before that in pipeline.log.1
+
+Anything else is foreign: reported at start-up, never read, renamed or removed. A partition's
+directory that belongs to no topic is foreign too, and no topic can be created over it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from cordwood.config import KIB
+from cordwood.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFull,
+    TopicExists,
+    UnavailableError,
+    UnknownFormat,
+)
+from cordwood.log.files.disk import TMP_SUFFIX, Files, as_cordwood
+from cordwood.log.files.modes import OWNER, make_directory, open_with
+from cordwood.log.format.identity import IDENTITY, DataIdentity, read_identity
+from cordwood.log.format.layout import (
+    FORMAT,
+    LOCK,
+    check_format,
+    encode_format,
+    parse_directory_name,
+)
+from cordwood.log.format.manifest import STAGING_NAME
+from cordwood.log.lifecycle.directory_lock import DirectoryLock
+from cordwood.log.lifecycle.permissions import settle_permissions
+from cordwood.log.staging.claim import CLAIMED_NAME
+from cordwood.metadata.keys import Topic
+from cordwood.model import TopicPartition
+
+META: Final = "meta.db"
+ARCHIVE: Final = "archive"
+CLEANER: Final = "cleaner"
+PIPELINE_LOG: Final = "pipeline.log"
+SPACE_BYTES: Final = 64 * KIB  # an empty disk takes at least so much
+NAME_BYTES_MAX: Final = 255  # of one directory entry
+_OWN: Final = frozenset(
+    {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, CLAIMED_NAME, ARCHIVE, CLEANER}
+    | {f"{FORMAT}.tmp", IDENTITY, f"{IDENTITY}.tmp", PIPELINE_LOG, f"{PIPELINE_LOG}.1"}
+)
+_SHARED: Final = frozenset({STAGING_NAME, ARCHIVE, CLEANER})  # where jobs write
+_DOOMED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
+
+logger = logging.getLogger("cordwood.log")
+
+
+def open_directory(path: Path, files: Files) -> DirectoryLock:
+    """Lock the directory, made if missing, and check its format.
+
+    Raises ``DirectoryInUse`` or ``UnknownFormat``, each with what to do.
+    """
+    try:
+        _make(path, files)
+        lock = DirectoryLock.take(path, files)
+    except DiskFull:
+        raise
+    except UnavailableError as error:
+        raise ConfigError(f"{error}; choose another data directory with --data") from error
+    try:
+        _check_format(path, files)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _make(path: Path, files: Files) -> None:
+    """The directory and those above it, each durable in its parent."""
+    if path.is_dir():
+        return
+    if not path.parent.is_dir():
+        _make(path.parent, files)
+    files.mkdir(path)
+    files.sync_dir(path.parent)
+
+
+def doomed_name(tp: TopicPartition, topic_id: str) -> str:
+    """What a deleted partition's directory is called until it is gone, as Kafka calls it."""
+    ending = f"-{tp.partition}.{topic_id.replace('-', '')}-delete"
+    return tp.topic[: NAME_BYTES_MAX - len(ending)] + ending
+
+
+def doomed_directories(path: Path) -> list[Path]:
+    """Directories of deleted partitions that are still there."""
+    return sorted(entry for entry in path.iterdir() if _DOOMED.fullmatch(entry.name))
+
+
+def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
+    """Everything in the directory that is not ours."""
+    partitions = {str(tp) for topic in topics for tp in topic.partition_list()}
+    return sorted(
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in _OWN
+        and entry.name not in partitions
+        and not _DOOMED.fullmatch(entry.name)
+    )
+
+
+def prepare_permissions(path: Path, files: Files) -> None:
+    """Modes as ``file.mode`` says, of what is there, of the catalog, and of where jobs write."""
+    names = {entry.name for entry in path.iterdir()}
+    own = {n for n in names if n in _OWN or parse_directory_name(n) or _DOOMED.fullmatch(n)}
+    try:
+        settle_permissions(path, files, own, _SHARED)
+    except UnavailableError as error:
+        logger.warning("permissions.not_changed path=%s error=%s", path, error)
+    if META not in names:
+        _create_catalog(path / META, files.modes.file)
+    if files.modes is not OWNER:
+        for name in _SHARED - names:
+            make_directory(path / name, files.modes.shared_directory)
+
+
+def _create_catalog(path: Path, mode: int) -> None:
+    """An empty file, SQLite's from then on: it makes its other files with the same mode."""
+    try:
+        os.close(open_with(path, os.O_RDWR | os.O_CREAT, mode))
+    except OSError as error:
+        raise as_cordwood(error, "create", path) from error
+
+
+def renew_identity(path: Path, files: Files) -> DataIdentity:
+    """A new sign that this directory is the one a broker runs on, and its name, which stays."""
+    fresh = DataIdentity.fresh(read_identity(path))
+    try:
+        files.write_whole(path / IDENTITY, fresh.encode())
+    except UnavailableError as error:  # a full disk, say: jobs will not believe the path
+        logger.warning("identity.not_written path=%s error=%s", path, error)
+        return fresh
+    return read_identity(path) or fresh
+
+
+def check_free(data: Path, name: str, numbers: range) -> None:
+    """Refuse a name under which somebody else's files lie: a new topic starts empty."""
+    for number in numbers:
+        path = data / f"{name}-{number}"
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise TopicExists(f"{path} is there and belongs to no topic; move it away first")
+
+
+def has_space(path: Path, files: Files) -> bool:
+    """Whether the disk takes a small file now."""
+    probe = path / f"space{TMP_SUFFIX}"
+    try:
+        files.unlink(probe)
+        file = files.create(probe)
+        try:
+            files.write_at(file, bytes(SPACE_BYTES), 0)
+            files.sync_data(file)
+        finally:
+            files.close(file)
+            files.unlink(probe)
+    except UnavailableError:
+        return False
+    return True
+
+
+def _check_format(path: Path, files: Files) -> None:
+    """Write the format into a new directory; refuse one that somebody else's program wrote."""
+    format_path = path / FORMAT
+    try:
+        check_format(format_path.read_bytes(), path)
+    except FileNotFoundError:
+        if (path / META).exists():
+            raise UnknownFormat(
+                f"{path} has a {META} but no {FORMAT}: it was not written by cordwood, or is "
+                "damaged; restore that file or choose another directory with --data"
+            ) from None
+        files.write_whole(format_path, encode_format())
+    except OSError as error:
+        raise CorruptionError(f"{format_path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,77 @@
+"""Brings the modes of a data directory that is there already to what ``file.mode`` says.
+
+A new directory needs nothing: its files are made as ``modes`` has it. One from before, or one whose
+setting was changed, is walked once; the directory itself comes last, so that a crash on the way
+repeats the walk. What belongs to another user, as a job's results may, is passed over and logged:
+it keeps no other file open, and the directory's own mode still shuts out whoever may not enter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+from cordwood.errors import UnavailableError
+from cordwood.log.files.disk import Files
+from cordwood.log.files.modes import Modes
+
+logger = logging.getLogger("cordwood.log")
+
+_OTHERS = 0o007
+
+
+def settle_permissions(
+    data: Path, files: Files, own: Container[str], shared: Container[str]
+) -> None:
+    """Give our files and directories the modes of ``files.modes``, unless they have them.
+
+    ``own`` are names of the data directory that are ours, ``shared`` those that jobs write to.
+    """
+    found, modes = data.stat(), files.modes
+    before = stat.S_IMODE(found.st_mode)
+    if before == modes.directory:
+        return
+    if found.st_uid != os.geteuid():
+        if before & _OTHERS:
+            logger.warning(
+                "permissions.open path=%s mode=%o: others may enter it, and it belongs to another "
+                "user; change its mode there", data, before,
+            )  # fmt: skip
+        return
+    refused: list[str] = []
+    for entry in sorted(data.iterdir()):
+        if entry.name in own:
+            for path, mode in _walk(entry, modes, refused, is_shared=entry.name in shared):
+                try:
+                    files.chmod(path, mode)
+                except UnavailableError as error:
+                    refused.append(str(error))
+    files.chmod(data, modes.directory)
+    if refused:
+        logger.warning("permissions.not_changed count=%d first=%s", len(refused), refused[0])
+    logger.warning(
+        "permissions.changed path=%s from=%o to=%o: file.mode says who may read it",
+        data, before, modes.directory,
+    )  # fmt: skip
+
+
+def _walk(
+    path: Path, modes: Modes, refused: list[str], *, is_shared: bool
+) -> Iterator[tuple[Path, int]]:
+    """A name and all below it, with the modes they get; links are left alone."""
+    if path.is_symlink():
+        return
+    if not path.is_dir():
+        yield path, modes.shared_file if is_shared else modes.file
+        return
+    yield path, modes.shared_directory if is_shared else modes.directory
+    try:
+        children = sorted(path.iterdir())
+    except OSError as error:
+        refused.append(str(error))
+        return
+    for child in children:
+        yield from _walk(child, modes, refused, is_shared=is_shared)

@@ -1,0 +1,235 @@
+"""The segment index, kept in step with the files it was read from.
+
+Files change on the writer thread, sums are learned in the background, and both end in the index;
+one lock orders them, so that what was read from a file is never written down about its successor.
+The index is also what notices at start-up that a sealed file is gone: the directory alone cannot,
+as gaps between offsets are normal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from cordwood.decide.compaction import encode_state, parse_state
+from cordwood.errors import CorruptionError, InvalidManifest, UnknownSegment
+from cordwood.log.format.layout import FileKind, file_path
+from cordwood.log.format.manifest import StagedSegment
+from cordwood.log.health.registry import DamagedRange
+from cordwood.log.recovery.missing import remedy
+from cordwood.log.swap.ladder import Verified
+from cordwood.log.write.partition import Partition
+from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.keys import ScrubResult, SegmentEntry, entry_of, parse_segment
+from cordwood.model import SegmentInfo, SegmentState, TopicPartition
+
+IsLive = Callable[[Partition], bool]  # whether the store still serves this very partition
+
+
+class SegmentIndexWriter:
+    """Writes segment index entries; ``changing`` is held while files and index move together."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Over the catalog of one data directory."""
+        self.changing = threading.RLock()
+        self._catalog = catalog
+
+    def record(self, tp: TopicPartition, sealed: Iterable[SegmentInfo]) -> None:
+        """Enter segments that were just sealed."""
+        with self.changing:
+            self._catalog.put_segments(tp, [entry_of(info) for info in sealed])
+
+    def reclaim(self, tp: TopicPartition, segments: Sequence[SegmentInfo]) -> None:
+        """Write down that these go and that the log starts after them; their files come next."""
+        with self.changing:
+            index = self._catalog.segments(tp)
+            entries = [index.get(info.base_offset) or entry_of(info) for info in segments]
+            self._catalog.reclaim_segments(tp, entries, segments[-1].end_offset)
+
+    # --- sums -------------------------------------------------------------------------------
+
+    def hashes(self, tp: TopicPartition) -> dict[int, str]:
+        """Base offset → sha256, as far as known."""
+        entries = self._catalog.segments(tp).entries()
+        return {entry.base_offset: entry.sha256 for entry in entries if entry.sha256}
+
+    def unhashed(self, tp: TopicPartition) -> list[SegmentEntry]:
+        """Sealed segments whose sum is not known yet."""
+        return [
+            entry
+            for entry in self._catalog.segments(tp).entries()
+            if entry.sha256 is None
+            and entry.state is SegmentState.SEALED
+            and not (entry.scrub and entry.scrub.damage)  # nobody wants the sum of damaged bytes
+        ]
+
+    def index(self, partition: Partition, is_live: IsLive) -> None:
+        """Enter what the writer sealed on its own since."""
+        with self.changing:
+            if is_live(partition):
+                self.settle_swap(partition)
+                index = self._catalog.segments(partition.tp)
+                sealed = partition.segments()[:-1]
+                self.record(partition.tp, [i for i in sealed if index.get(i.base_offset) is None])
+
+    def index_and_hash(
+        self, partition: Partition, is_live: IsLive, should_stop: Callable[[], bool]
+    ) -> int:
+        """Bring one partition's index up to date; how many sums were learned."""
+        self.index(partition, is_live)
+        hashed = 0
+        for entry in self.unhashed(partition.tp):
+            if should_stop():
+                break
+            hashed += self.hash(partition, entry, is_live)
+        return hashed
+
+    def hash(self, partition: Partition, entry: SegmentEntry, is_live: IsLive) -> bool:
+        """Read one segment's file and keep its sum, unless it is replaced or dropped meanwhile."""
+        path = file_path(partition.directory, entry.base_offset, FileKind.LOG)
+        try:
+            with path.open("rb") as reading:
+                sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
+        except FileNotFoundError:  # on its way out; if it is not, the scrub says so
+            return False
+        with self.changing:
+            index = self._catalog.segments(partition.tp)
+            if not is_live(partition) or index.get(entry.base_offset) is not entry:
+                return False
+            self._catalog.put_segments(partition.tp, [replace(entry, sha256=sha256)])
+        return True
+
+    def note_scrub(
+        self, tp: TopicPartition, entry: SegmentEntry, scrub: ScrubResult, file_sha256: str
+    ) -> None:
+        """Keep what a scrub of this segment found, unless it is replaced or dropped meanwhile."""
+        with self.changing:
+            now = self._catalog.segments(tp).get(entry.base_offset)
+            if now is None or now.state is not SegmentState.SEALED:
+                return
+            is_same = now.size_bytes == entry.size_bytes and entry.sha256 in {None, now.sha256}
+            if is_same and tp.topic in self._catalog.topics:
+                # A sum that was taken of damaged bytes would call a restored file wrong.
+                sha256 = None if scrub.damage and now.sha256 == file_sha256 else now.sha256
+                scrub = replace(scrub, accepted=_still_accepted(now, scrub, file_sha256))
+                self._catalog.put_segments(tp, [replace(now, scrub=scrub, sha256=sha256)])
+
+    def accept_damage(
+        self, tp: TopicPartition, base_offset: int, ranges: Sequence[DamagedRange], now_ms: int
+    ) -> None:
+        """Keep that an operator accepted these ranges; raises ``UnknownSegment``."""
+        damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
+        with self.changing:
+            entry = self._catalog.segments(tp).get(base_offset)
+            if entry is None or entry.state is not SegmentState.SEALED:
+                raise UnknownSegment(f"{tp} has no sealed segment {base_offset}")
+            scrub = entry.scrub or ScrubResult(now_ms, damage)
+            accepted = replace(entry, scrub=replace(scrub, accepted=damage))
+            self._catalog.put_segments(tp, [accepted])
+
+    # --- swaps ------------------------------------------------------------------------------
+
+    def begin_swap(self, job: Verified) -> None:
+        """Write down what is about to take whose place."""
+        record = {
+            "job": job.manifest.job,
+            "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
+            "segments": [asdict(_entry_of_staged(s, job)) for s in job.manifest.segments],
+            "cleaner": _cleaner_of(job),
+        }
+        self._catalog.begin_swap(job.manifest.topic_partition, record)
+
+    def settle_swap(self, partition: Partition) -> None:
+        """Let the index say what became of a swap: the files show whether it was made."""
+        record = self._catalog.swaps.get(partition.tp)
+        if record is None:
+            return
+        new = [parse_segment(found) for found in record["segments"]]
+        sizes = {info.base_offset: info.size_bytes for info in partition.segments()[:-1]}
+        left = set(record["replaces"]) & set(sizes) - {entry.base_offset for entry in new}
+        if not left and all(sizes.get(entry.base_offset) == entry.size_bytes for entry in new):
+            cleaner = record.get("cleaner")
+            self._catalog.finish_swap(
+                partition.tp,
+                record["job"],
+                record["replaces"],
+                new,
+                parse_state(cleaner) if cleaner else None,
+            )
+        else:
+            self._catalog.cancel_swap(partition.tp)
+
+    # --- start-up ---------------------------------------------------------------------------
+
+    def reconcile(self, partition: Partition) -> None:
+        """Drop what was reclaimed, enter what is not indexed, notice sealed files that are gone."""
+        *sealed, active = partition.segments()
+        live = {info.base_offset: info for info in sealed}
+        entries = self._catalog.segments(partition.tp).entries()
+        reclaimed = {e.base_offset for e in entries if e.state is SegmentState.RECLAIMED}
+        if dropped := [base for base in live if base in reclaimed]:
+            partition.drop(dropped)
+        for entry in entries:
+            if entry.state is SegmentState.SEALED:
+                _check_sealed(partition, entry, live.get(entry.base_offset), active)
+        indexed = {entry.base_offset for entry in entries}
+        self.record(partition.tp, [info for base, info in live.items() if base not in indexed])
+
+
+def _check_sealed(
+    partition: Partition, entry: SegmentEntry, live: SegmentInfo | None, active: SegmentInfo
+) -> None:
+    """Raise ``CorruptionError`` where the index remembers a file that is gone or not whole."""
+    path = file_path(partition.directory, entry.base_offset, FileKind.LOG)
+    if entry.base_offset == active.base_offset:
+        path = file_path(partition.directory, entry.end_offset, FileKind.LOG)  # what came after it
+        raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
+    if live is None:
+        raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
+    if live.size_bytes != entry.size_bytes:
+        raise CorruptionError(
+            f"{path} has {live.size_bytes} bytes and had {entry.size_bytes} when it was sealed: "
+            f"records are missing; {remedy(str(partition.tp))}"
+        )
+
+
+def _cleaner_of(job: Verified) -> dict[str, Any] | None:
+    """What a compaction pass remembers with its last swap; raises ``InvalidManifest``."""
+    found = job.manifest.verified.get("cleaner")
+    if found is None:
+        return None
+    try:
+        return encode_state(parse_state(found))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidManifest(f"job {job.manifest.job}: its cleaner state: {error}") from None
+
+
+def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
+    facts = job.surveys[segment.base_offset].facts
+    return SegmentEntry(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=facts.size_bytes,
+        records=facts.records,
+        first_ms=facts.first_ms,
+        newest_ms=facts.newest_ms,
+        state=SegmentState.SEALED,
+        sha256=segment.log.sha256,
+    )
+
+
+def _still_accepted(
+    entry: SegmentEntry, scrub: ScrubResult, file_sha256: str
+) -> tuple[tuple[int, int, str], ...]:
+    """What was accepted and is still damaged; all of it when the segment could not be read."""
+    accepted = () if entry.scrub is None else entry.scrub.accepted
+    if not file_sha256:
+        return accepted
+    found = [DamagedRange(entry.base_offset, *each) for each in scrub.damage]
+    return tuple(
+        each for each in accepted
+        if any(r.is_same(DamagedRange(entry.base_offset, *each)) for r in found)
+    )  # fmt: skip

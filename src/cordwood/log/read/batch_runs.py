@@ -1,0 +1,116 @@
+"""Whole batches of a segment, a few MiB at a time, for the proof of a compaction pass.
+
+``read_sealed`` goes through a live segment and checks every checksum. ``StagedLog`` goes through
+the segment that shall take its place, as far as the live one has been read. Each reads every byte
+once, into a buffer that is used again for the next run. Never changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from cordwood.batch.header_table import Bytes, HeaderTable, WalkEnd, walk_batches
+from cordwood.config import MIB
+from cordwood.errors import CorruptionError, StaleManifest
+from cordwood.log.format.layout import FileKind, file_path
+from cordwood.model import SegmentInfo
+
+RUN_BYTES: Final = 8 * MIB
+
+
+class ReadBuffer:
+    """Memory that is read into; large arrays are not cheap to get, so it is kept."""
+
+    def __init__(self, size_bytes: int = RUN_BYTES) -> None:
+        self.data: Bytes = np.empty(size_bytes, np.uint8)
+
+    def fill(self, fd: int, position: int, start: int, end: int) -> int:
+        """Read from ``position`` of a file to ``[start, end)``; where the bytes read end."""
+        while start < end:
+            count = os.preadv(fd, [self.data.data[start:end]], position)
+            if not count:
+                break
+            start, position = start + count, position + count
+        return start
+
+    def grow(self, kept: int) -> None:
+        """Twice the size; the first ``kept`` bytes stay."""
+        larger = np.empty(2 * len(self.data), np.uint8)
+        larger[:kept] = self.data[:kept]
+        self.data = larger
+
+
+def read_sealed(
+    directory: Path, info: SegmentInfo, buffer: ReadBuffer
+) -> Iterator[tuple[Bytes, HeaderTable]]:
+    """A live segment's batches in runs, checksums checked; each run is overwritten by the next."""
+    path = file_path(directory, info.base_offset, FileKind.LOG)
+    try:
+        file = path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise StaleManifest(f"{path} is gone: the log has changed; run the job again") from None
+    with file:
+        fd = file.fileno()
+        if os.fstat(fd).st_size < info.size_bytes:
+            raise StaleManifest(f"{path} is another file by now; run the job again")
+        position = 0
+        while position < info.size_bytes:
+            size_bytes = min(len(buffer.data), info.size_bytes - position)
+            data = buffer.data[: buffer.fill(fd, position, 0, size_bytes)]
+            walk = walk_batches(data, verify=True)
+            if walk.end is WalkEnd.CORRUPT:
+                raise CorruptionError(f"{path}: a checksum does not hold; restore it from a copy")
+            if walk.valid_bytes == 0:
+                if position + len(data) >= info.size_bytes:
+                    raise CorruptionError(f"{path}: no whole batch at position {position}")
+                buffer.grow(0)  # a batch larger than a run
+                continue
+            yield data[: walk.valid_bytes], walk.batches
+            position += walk.valid_bytes
+
+
+class StagedLog:
+    """A staged segment whose sums were checked, read on as far as the old log has been read."""
+
+    def __init__(self, fd: int, buffer: ReadBuffer) -> None:
+        self._fd = fd
+        self._buffer = buffer
+        self._left_bytes = os.fstat(fd).st_size
+        self._position = 0  # in the file, of the next byte to read
+        self._start = 0  # in the buffer: what was not taken yet
+        self._end = 0
+
+    def take(self, last_offset: int) -> tuple[Bytes, HeaderTable]:
+        """The next batches whose base offset is at or below ``last_offset``; overwritten next."""
+        while True:
+            data = self._buffer.data[self._start : self._end]
+            walk = walk_batches(data, verify=False)
+            if walk.end is WalkEnd.CORRUPT:
+                raise CorruptionError(f"no whole batch before position {self._position}")
+            count = int(np.searchsorted(walk.batches.base_offsets, last_offset, side="right"))
+            if count < len(walk.batches) or not self._left_bytes:
+                break
+            self._read_on()
+        if not self._left_bytes and walk.valid_bytes < len(data):
+            raise CorruptionError(f"no whole batch before position {self._position}")
+        taken = walk.batches.chosen(slice(0, count))
+        end = int(taken.positions[-1] + taken.sizes[-1]) if count else 0
+        self._start += end
+        return data[:end], taken
+
+    def _read_on(self) -> None:
+        """More bytes behind those that were not taken, which move to the front."""
+        kept = self._end - self._start
+        self._buffer.data[:kept] = self._buffer.data[self._start : self._end]
+        if kept == len(self._buffer.data):
+            self._buffer.grow(kept)
+        most = min(len(self._buffer.data), kept + self._left_bytes)
+        self._start, self._end = 0, self._buffer.fill(self._fd, self._position, kept, most)
+        count = self._end - kept
+        self._left_bytes = self._left_bytes - count if count else 0
+        self._position += count

@@ -1,0 +1,195 @@
+"""Damage inside a segment: which bytes and offsets it takes, and where reading goes on.
+
+A reader that meets a bad batch knows only where it stopped. What is wrong may begin earlier: a
+false length sends it past sound batches, a false base offset shows only in the batch behind. So the
+search starts at a batch known to be sound, checks every checksum from there, and stops at the first
+batch that cannot be right. The damage ends where the next sound batch begins, which is looked for
+
+1. where the bad batch claims to end: the usual case, a flipped byte in its body;
+2. at the entries of the index behind it, so that a large hole costs no search of its bytes;
+3. byte by byte before that, for at most ``SEARCH_BYTES``.
+
+Reads through a function, as ``scan`` does; never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cordwood.batch.header import HEADER, HEADER_BYTES, BatchHeader, is_crc_valid
+from cordwood.config import MIB
+from cordwood.errors import CorruptionError, DamagedRecords
+from cordwood.log.format.index import OffsetEntry
+from cordwood.log.format.scan import Read, find_batch, frame_problem
+
+if TYPE_CHECKING:
+    from cordwood.log.read.segment import Segment
+
+SEARCH_BYTES: Final = 4 * MIB
+
+
+class Damage(NamedTuple):
+    """Bytes that are no longer the batches they were; offsets and positions are half-open."""
+
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    problem: str
+
+
+class Area(NamedTuple):
+    """What of a segment is looked at, and how: batches from ``end_position`` on are not there."""
+
+    read: Read
+    entries: Sequence[OffsetEntry]  # the segment's index, in order; what does not hold is skipped
+    base_offset: int
+    end_position: int
+    end_offset: int
+    known: Sequence[Damage] = ()  # found before, and not looked for again
+    is_dense: bool = False  # no gaps: each batch begins where the one before it ends
+
+
+class _Before(NamedTuple):
+    """The batch before the one that is looked at."""
+
+    position: int
+    least_offset: int  # it could have had
+    span: int  # offsets it takes
+
+
+class BadBatch(CorruptionError):
+    """A batch that fails its checks; nobody has looked yet how far the damage goes."""
+
+    def __init__(self, text: str, segment: Segment, position: int) -> None:
+        super().__init__(text)
+        self.segment = segment
+        self.position = position
+
+
+class Unreadable(DamagedRecords):
+    """A read of offsets known to be damaged."""
+
+    def __init__(self, segment: Segment, damage: Damage) -> None:
+        start, end = damage.start_offset, damage.end_offset
+        super().__init__(
+            f"{segment.path()}: offsets {start} to {end - 1} cannot be read: {damage.problem}; "
+            f"restore this segment from a copy, or go on from offset {end} (seq {end + 1})"
+        )
+        self.segment = segment
+        self.damage = damage
+
+
+def damage_at(known: Sequence[Damage], position: int) -> Damage | None:
+    """The damage a position lies in."""
+    return next((d for d in known if d.position <= position < d.end_position), None)
+
+
+def next_damage(segment: Segment, position: int) -> int:
+    """Where known damage begins behind a position; raises ``Unreadable`` for one in it."""
+    damage = damage_at(segment.damage, position)
+    if damage is not None:
+        raise Unreadable(segment, damage)
+    behind = (d.position for d in segment.damage if d.position > position)
+    return min(behind, default=segment.size_bytes)
+
+
+def find_damage(area: Area, position: int) -> Damage | None:
+    """The damage that stopped a reader at ``position``; None if every batch there is sound."""
+    start, least = _sound_start(area, position)
+    before: _Before | None = None
+    while start < area.end_position:
+        header, problem = check_batch(area, start, least)
+        if not problem and area.is_dense and header is not None and header.base_offset != least:
+            problem = f"the batch at position {start} has offset {header.base_offset}, not {least}"
+        if problem:
+            return _around(area, start, least, before, problem)
+        if before is not None and before.position >= position:
+            return None
+        assert header is not None
+        before = _Before(start, least, header.last_offset_delta + 1)
+        start, least = start + header.size_bytes, header.end_offset
+    return None
+
+
+def check_batch(area: Area, position: int, least_offset: int) -> tuple[BatchHeader | None, str]:
+    """The batch that begins there, and what is wrong with it; its header if that can be read."""
+    head = area.read(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return None, f"the file ends before position {position + HEADER_BYTES}"
+    header = BatchHeader._make(HEADER.unpack(head))
+    left_bytes = area.end_position - position
+    problem = frame_problem(header, position, left_bytes, least_offset)
+    if problem:
+        return header, problem
+    if header.last_offset >= area.end_offset:
+        return header, (
+            f"the batch at position {position} ends with offset {header.last_offset}, expected at "
+            f"most {area.end_offset - 1}"
+        )
+    data = area.read(position, header.size_bytes)
+    if len(data) < header.size_bytes or not is_crc_valid(data, 0, header):
+        return header, f"the batch at position {position} does not match its checksum"
+    return header, ""
+
+
+def _sound_start(area: Area, position: int) -> tuple[int, int]:
+    """A place before ``position`` where a sound batch begins, and its offset."""
+    passed = [known for known in area.known if known.end_position <= position]
+    start = passed[-1].end_position if passed else 0
+    for entry in reversed([e for e in area.entries if start < e.position < position]):
+        header, problem = check_batch(area, entry.position, area.base_offset)
+        if header is not None and not problem and header.last_offset == entry.offset:
+            return entry.position, header.base_offset
+    return start, passed[-1].end_offset if passed else area.base_offset
+
+
+def _around(
+    area: Area,
+    start: int,
+    least: int,
+    before: _Before | None,
+    problem: str,
+) -> Damage:
+    """The damage that shows at ``start``."""
+    if before is not None and (lie := _lie(area, start, before)) is not None:
+        return lie
+    end = _next_sound(area, start, least)
+    end_offset = area.end_offset
+    if end < area.end_position:
+        header, _ = check_batch(area, end, least)
+        assert header is not None
+        end_offset = header.base_offset
+    return Damage(start, end, least, end_offset, problem)
+
+
+def _lie(area: Area, start: int, before: _Before) -> Damage | None:
+    """The batch before, if only the offsets it claims are in the way of the one at ``start``.
+
+    They lie outside the checksum. It must fit between its neighbours as it would be without them.
+    """
+    position, least_offset, span = before
+    header, problem = check_batch(area, start, least_offset + span)
+    if problem or header is None:
+        return None
+    lie = f"the batch at position {position} claims offsets that belong to those after it"
+    return Damage(position, start, least_offset, header.base_offset, lie)
+
+
+def _next_sound(area: Area, start: int, least: int) -> int:
+    """Where the first sound batch behind ``start`` begins; the end when there is none."""
+    header, _ = check_batch(area, start, least)
+    if header is not None and header.size_bytes >= HEADER_BYTES:
+        claimed = start + header.size_bytes
+        if claimed == area.end_position or _is_sound(area, claimed, least):
+            return claimed
+    behind = [entry.position for entry in area.entries if entry.position > start]
+    end = next((at for at in behind if _is_sound(area, at, least)), area.end_position)
+    searched = min(end, start + SEARCH_BYTES)
+    found = find_batch(area.read, start + 1, searched, least)
+    return end if found is None or not _is_sound(area, found, least) else found
+
+
+def _is_sound(area: Area, position: int, least: int) -> bool:
+    return position < area.end_position and not check_batch(area, position, least)[1]

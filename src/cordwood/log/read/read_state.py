@@ -1,0 +1,140 @@
+"""Where the writer and the readers of a partition meet: the segments, and the view readers hold.
+
+The writer changes the stack of segments and then puts up a new view; readers take the view that is
+up. When files lose their names while a reader looks, it asks the next view; ``replacing`` is held
+by whoever renames until that view is up, so a reader never asks in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from cordwood.errors import CorruptionError, PartitionOffline, UnavailableError
+from cordwood.log.health.partition_health import PartitionHealth
+from cordwood.log.health.registry import DamagedRange
+from cordwood.log.read.damage import BadBatch, Damage, Unreadable
+from cordwood.log.read.published_offsets import Published, PublishedOffsets
+from cordwood.log.read.segment import Retired, Segment
+from cordwood.log.read.snapshot import ReadSnapshot
+from cordwood.model import NO_TIMESTAMP
+
+T = TypeVar("T")
+
+
+class ReadState:
+    """The stack of segments and what is seen of it. Only ``look`` is for any thread."""
+
+    view: ReadSnapshot
+
+    def __init__(self, published_offsets: PublishedOffsets, health: PartitionHealth) -> None:
+        self.replacing = threading.Lock()
+        self._health = health
+        self.log_start_offset = 0
+        self.segments: tuple[Segment, ...] = ()  # the last one is active
+        self.bases: tuple[int, ...] = ()
+        self._published_offsets = published_offsets
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    def set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """Another stack; nobody sees it before ``publish`` or ``refresh``."""
+        self.segments = segments
+        self.bases = tuple(segment.base_offset for segment in segments)
+
+    def publish(self, first_unstable: int | None) -> None:
+        """Let readers see all there is."""
+        active = self.active
+        end_offset = active.end_offset
+        stable = end_offset if first_unstable is None else first_unstable
+        self._show(
+            ReadSnapshot(
+                self.segments,
+                self.bases,
+                self.log_start_offset,
+                end_offset,
+                max(stable, self.log_start_offset),
+                active.size_bytes,
+                active.newest_ms,
+            )
+        )
+
+    def refresh(self) -> None:
+        """The same records from other segments: some went, came or were sealed."""
+        old = self.view
+        segments = tuple(s for s in self.segments if s.base_offset <= old.high_watermark)
+        is_same = segments[-1] is old.segments[-1]
+        self._show(
+            old._replace(
+                segments=segments,
+                bases=tuple(segment.base_offset for segment in segments),
+                log_start_offset=self.log_start_offset,
+                last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
+                # Another last one begins at the high watermark: nothing of it is published.
+                end_position=old.end_position if is_same else 0,
+                newest_ms=old.newest_ms if is_same else NO_TIMESTAMP,
+            )
+        )
+
+    def _show(self, view: ReadSnapshot) -> None:
+        self.view = view
+        self._published_offsets.publish(
+            Published(
+                view.log_start_offset,
+                view.high_watermark,
+                view.last_stable_offset,
+                view.segments[-1].base_offset,
+                view.end_position,
+            )
+        )
+
+    def published_bytes(self) -> int:
+        """How much of the active segment readers see."""
+        return self.view.end_position if self.view.segments[-1] is self.active else 0
+
+    def look(self, ask: Callable[[ReadSnapshot], T]) -> T:
+        """Ask the view; if its files lost their names meanwhile, ask the one that came after."""
+        while True:
+            view = self.view
+            try:
+                return ask(view)
+            except Retired:
+                with self.replacing:
+                    pass  # until whoever renames has put the new view up
+            except BadBatch as error:
+                self._map(view, error)
+                continue
+            except Unreadable as error:
+                self._report(error.segment, error.damage)
+                raise
+            except CorruptionError as error:
+                self._health.read_failed(str(error))
+                raise
+            except OSError as error:
+                self._health.read_failed(f"a read failed: {error}")
+                raise UnavailableError(f"a read failed: {error}") from error
+            if self.view is view:
+                raise PartitionOffline("its files are gone or being replaced; open it again")
+
+    def _map(self, view: ReadSnapshot, bad: BadBatch) -> None:
+        """Find out how far the damage goes, so that the question can be asked again."""
+        segment = bad.segment
+        is_last = segment is view.segments[-1]
+        limit = view.end_position if is_last else segment.size_bytes
+        end_offset = view.high_watermark if is_last else segment.end_offset
+        known = segment.damage
+        found = segment.map_damage(bad.position, limit, end_offset)
+        if found is None or segment.damage == known:  # sound, and yet it could not be read
+            self._health.read_failed(str(bad))
+            raise bad
+        self._report(segment, found)
+
+    def _report(self, segment: Segment, damage: Damage) -> None:
+        text = f"{segment.path()}: {damage.problem}"
+        self._health.damaged(
+            DamagedRange(segment.base_offset, damage.start_offset, damage.end_offset, text)
+        )

@@ -1,0 +1,119 @@
+"""Reading a sealed segment through: every checksum, every length, and the file's sha256.
+
+Opens the file afresh, so a segment that was restored from a copy is seen as it is now. Pages that
+nobody had in memory are given back as they are read. Never changes anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from cordwood.log.files.residency import is_resident
+from cordwood.log.format.index import OffsetEntry, WrongIndex
+from cordwood.log.format.scan import BatchWalk
+from cordwood.log.read.damage import Area, Damage, find_damage
+from cordwood.log.read.segment import Segment
+
+Pace = Callable[[int], None]  # told how many bytes were read; waits, or raises to stop
+
+_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}.get(platform.machine())
+_IDLE_CLASS: Final = 3 << 13
+_DAMAGE_MAX: Final = 100  # ranges of one segment; what follows the last counts as one more
+
+
+class Verdict(NamedTuple):
+    """What reading a segment through found."""
+
+    size_bytes: int
+    records: int
+    sha256: str  # of the file as it is now
+    damage: tuple[Damage, ...]
+
+
+def scrub_segment(segment: Segment, pace: Pace) -> Verdict:
+    """Read it all; raises ``OSError`` when the device refuses, and whatever ``pace`` raises."""
+    fd = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _scrub(fd, segment, pace)
+    finally:
+        os.close(fd)
+
+
+def _scrub(fd: int, segment: Segment, pace: Pace) -> Verdict:
+    size_bytes = os.fstat(fd).st_size
+    reading = _Reading(fd, pace)
+    end = segment.size_bytes, segment.end_offset
+    is_dense = segment.records == segment.end_offset - segment.base_offset
+    damage: tuple[Damage, ...] = ()
+    position, least, records = 0, segment.base_offset, 0
+    while True:
+        walk = BatchWalk(reading.read, min(size_bytes, end[0]), least, position=position)
+        for located in walk:
+            if located.header.last_offset >= segment.end_offset or (
+                is_dense and located.header.base_offset != walk.next_offset
+            ):
+                walk.problem = f"the batch at position {located.position} has a wrong offset"
+                break
+            records += located.header.count
+        if not walk.problem and walk.valid_bytes < end[0]:
+            walk.problem = f"the file ends at {size_bytes} bytes and had {end[0]}"
+        if not walk.problem:
+            return Verdict(size_bytes, records, _sum(fd, reading, damage), damage)
+        area = Area(reading.read, _entries(segment), segment.base_offset, *end, damage, is_dense)
+        found = find_damage(area, walk.valid_bytes) if len(damage) < _DAMAGE_MAX else None
+        if found is None:
+            found = Damage(walk.valid_bytes, end[0], walk.next_offset, end[1], walk.problem)
+        damage = (*damage, found)
+        position, least = found.end_position, found.end_offset
+
+
+def _sum(fd: int, reading: _Reading, damage: tuple[Damage, ...]) -> str:
+    """The whole file's; what was read around damage was not read in order."""
+    if not damage:
+        return reading.sha256.hexdigest()
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _entries(segment: Segment) -> list[OffsetEntry]:
+    try:
+        return segment.index.entries()
+    except WrongIndex:
+        return []
+
+
+class _Reading:
+    """Reads a file at a pace, and hashes it as far as it is read in order."""
+
+    def __init__(self, fd: int, pace: Pace) -> None:
+        self.sha256 = hashlib.sha256()
+        self._fd = fd
+        self._pace = pace
+        self._hashed = 0
+
+    def read(self, position: int, length: int) -> bytes:
+        """Some bytes of the file."""
+        was_resident = length > 0 and is_resident(self._fd, position, position + length)
+        data = os.pread(self._fd, length, position)
+        if not was_resident:
+            os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_DONTNEED)
+        end = position + len(data)
+        if position <= self._hashed < end:
+            self.sha256.update(memoryview(data)[self._hashed - position :])
+            self._hashed = end
+            self._pace(len(data))
+        return data
+
+
+def yield_device() -> None:
+    """From now on this thread's reads wait for everybody else's, where the system can do that."""
+    if _IOPRIO_SET is not None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.syscall(_IOPRIO_SET, 1, threading.get_native_id(), _IDLE_CLASS)

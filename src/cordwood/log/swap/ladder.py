@@ -1,0 +1,294 @@
+"""The gate: staged segments take the place of live ones, whole, once, and resumable anywhere.
+
+The ladder is Kafka's, with a directory sync between rungs so that a power cut cannot reorder them:
+
+1. staged files, which the broker has claimed (``claim``), come into the partition directory as
+   ``.cleaned``; sync
+2. all but the lowest segment become ``.swap``; sync
+3. the lowest segment becomes ``.swap``; sync: **from here on the new segments are the log**
+4. the old segments become ``.deleted``; sync
+5. ``.swap`` loses its suffix; sync
+
+``recover_swaps`` finds out at start-up, from names alone, which rung was reached: while a
+``.cleaned`` stands at or below a ``.swap``, the old log holds and all of it is taken back; else the
+swap is finished. Steps 1 to 3 are here, 4 and 5 are ``Partition.replace``, because readers must be
+led from the old files to the new ones in between.
+
+``verify_staged`` reads the claimed bytes and may run anywhere; ``apply_swap`` only renames and
+belongs to the writer thread. Nothing here decides what is worth compacting, and nothing touches the
+active segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cordwood.errors import CordwoodError, CorruptionError, InvalidManifest, PartitionOffline
+from cordwood.log.files.disk import Files
+from cordwood.log.format.layout import (
+    CLEANED,
+    SEGMENT_FACTS,
+    SEGMENT_KINDS,
+    SWAP,
+    FileKind,
+    SegmentFile,
+    parse_file_name,
+)
+from cordwood.log.format.manifest import (
+    Manifest,
+    StagedFile,
+    StagedSegment,
+    plan_swap,
+)
+from cordwood.log.format.scan import BatchWalk, read_fd
+from cordwood.log.format.segment_stats import SegmentStats, encode_stats, parse_stats
+from cordwood.log.read.survey import Survey, survey
+from cordwood.log.staging.claim import COPY_BYTES, Claim
+
+if TYPE_CHECKING:
+    from cordwood.log.write.partition import Partition
+
+logger = logging.getLogger("cordwood.log")
+
+
+class Verified(NamedTuple):
+    """A job whose staged bytes have been read through, and what was found in them."""
+
+    manifest: Manifest
+    surveys: Mapping[int, Survey]  # by base offset
+    directory: Path  # where the files are, which only the broker writes to
+
+
+def verify_staged(claim: Claim, files: Files, *, interval_bytes: int, now_ms: int) -> Verified:
+    """Read every claimed file through: size, sha256, every batch; then sync it.
+
+    Long, and safe on any thread. Raises ``InvalidManifest`` naming the file that is not what the
+    manifest says.
+    """
+    manifest, staging = claim
+    surveys = {}
+    for segment in manifest.segments:
+        for staged in segment.files:
+            _check_sum(staging / staged.name, staged)
+            file = files.open_existing(staging / staged.name)
+            try:
+                files.sync_data(file)
+            finally:
+                files.close(file)
+        try:
+            found = survey(
+                staging / segment.log.name,
+                segment.base_offset,
+                interval_bytes=interval_bytes,
+                created_ms=now_ms,
+                verify=True,
+            )
+        except CorruptionError as error:
+            raise InvalidManifest(f"{error}; or run the job again") from None
+        _check_survey(segment, found.facts, is_last=segment is manifest.segments[-1])
+        surveys[segment.base_offset] = found
+    return Verified(manifest, surveys, staging)
+
+
+def apply_swap(
+    partition: Partition,
+    job: Verified,
+    *,
+    files: Files,
+    topic_id: str,
+    hashes: Mapping[int, str],
+) -> None:
+    """Swap a verified job in; on the writer thread. Raises ``StaleManifest`` and changes nothing.
+
+    Before the third rung an error is undone here. From it on the error is ``PartitionOffline``:
+    opening the partition again finishes the swap.
+    """
+    manifest = job.manifest
+    old = plan_swap(manifest, partition.segments(), topic_id, hashes)
+    _check_present(job.directory, manifest)
+    try:
+        _bring_in(job.directory, partition.directory, manifest, files)
+    except CordwoodError as error:
+        if not _take_back(partition.directory, files):
+            raise _offline(manifest, error) from error
+        raise
+    try:
+        partition.replace(old, tuple(job.surveys), job.surveys)
+    except CordwoodError as error:
+        raise _offline(manifest, error) from error
+
+
+def recover_swaps(directory: Path, files: Files) -> bool:
+    """Finish or take back a swap that was under way; whether there was one.
+
+    Called before a partition's segments are looked at. ``.deleted`` files are the partition's own
+    to remove: they are not live under any reading.
+    """
+    cleaned, swapped = _named(directory, CLEANED), _named(directory, SWAP)
+    if not cleaned and not swapped:
+        return False
+    lowest = min((name.base_offset for name in cleaned), default=None)
+    valid = [name for name in swapped if lowest is None or name.base_offset < lowest]
+    _remove(directory, [name for name in swapped if name not in valid], cleaned, files)
+    _finish(valid, directory, files)
+    logger.info("swap.recovered directory=%s finished=%s", directory, bool(valid))
+    return True
+
+
+def _remove(
+    directory: Path, swapped: list[SegmentFile], cleaned: list[SegmentFile], files: Files
+) -> None:
+    """Take a swap back. The ``.cleaned`` go last: they are what says that it does not hold."""
+    for name in swapped:
+        files.unlink(_path(directory, name))
+    files.sync_dir(directory)
+    for name in cleaned:
+        files.unlink(_path(directory, name))
+
+
+def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
+    """Delete what the valid swaps replace, then give them their names."""
+    logs = [name for name in swapped if name.kind is FileKind.LOG]
+    if logs:
+        start = min(name.base_offset for name in logs)
+        end = max(_next_offset(_path(directory, name), name.base_offset) for name in logs)
+        # An emptied segment covers no offset, yet stands in the place of the one with its base.
+        end = max(end, *(name.base_offset + 1 for name in logs))
+        _forget_facts(directory, start, end, files)
+        _delete_live(directory, start, end, files)
+    files.sync_dir(directory)
+    for name in swapped:
+        files.rename(_path(directory, name), _path(directory, name._replace(suffix="")))
+    files.sync_dir(directory)
+
+
+def _forget_facts(directory: Path, start: int, end: int, files: Files) -> None:
+    """A line about an old file must not be believed of the new one with its name."""
+    path = directory / SEGMENT_FACTS
+    facts = parse_stats(path.read_bytes()) if path.exists() else {}
+    kept = [line for base, line in facts.items() if not start <= base < end]
+    if len(kept) < len(facts):
+        files.write_whole(path, encode_stats(kept))
+
+
+def _delete_live(directory: Path, start: int, end: int, files: Files) -> None:
+    for name in _named(directory, ""):
+        if name.kind in SEGMENT_KINDS and start <= name.base_offset < end:
+            files.unlink(_path(directory, name))
+
+
+def _bring_in(staging: Path, directory: Path, manifest: Manifest, files: Files) -> None:
+    """Rungs 1 to 3; what an earlier job could not take back is first out of the way."""
+    is_clear = _take_back(directory, files)
+    assert is_clear, "a partition in the middle of a swap is offline"
+    for segment in manifest.segments:
+        for staged in segment.files:
+            _move(staging / staged.name, directory / (staged.name + CLEANED), files)
+    files.sync_dir(directory)
+    lowest, *others = manifest.segments
+    for segments in (reversed(others), [lowest]):
+        for segment in segments:
+            for staged in segment.files:
+                path = directory / staged.name
+                files.rename(path.with_name(path.name + CLEANED), path.with_name(path.name + SWAP))
+        files.sync_dir(directory)
+
+
+def _take_back(directory: Path, files: Files) -> bool:
+    """Undo an unfinished ``_bring_in``; False if it had got so far that it holds."""
+    cleaned, swapped = _named(directory, CLEANED), _named(directory, SWAP)
+    if swapped and not cleaned:
+        return False
+    if cleaned:
+        _remove(directory, swapped, cleaned, files)
+    return True
+
+
+def _move(source: Path, target: Path, files: Files) -> None:
+    """Rename, or copy and sync where staging lies on another filesystem."""
+    if _is_same_filesystem(source, target.parent):
+        files.rename(source, target)
+        return
+    files.unlink(target)
+    file = files.create(target)
+    try:
+        position = 0
+        with source.open("rb") as reading:
+            while data := reading.read(COPY_BYTES):
+                files.write_at(file, data, position)
+                position += len(data)
+        files.sync_data(file)
+    finally:
+        files.close(file)
+
+
+def _is_same_filesystem(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev
+
+
+def _check_present(staging: Path, manifest: Manifest) -> None:
+    """Every staged file is there with its size; a job applied before has none left."""
+    for segment in manifest.segments:
+        for staged in segment.files:
+            path = staging / staged.name
+            is_file = path.is_file() and not path.is_symlink()
+            if not is_file or path.stat().st_size != staged.size_bytes:
+                raise InvalidManifest(f"{path} is not as the manifest says; run the job again")
+
+
+def _check_sum(path: Path, staged: StagedFile) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as reading:
+            size_bytes = os.fstat(reading.fileno()).st_size
+            sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidManifest(f"{path}: {error.strerror}; run the job again") from None
+    if (size_bytes, sha256) != (staged.size_bytes, staged.sha256):
+        raise InvalidManifest(f"{path} is not what the manifest says; run the job again")
+
+
+def _check_survey(segment: StagedSegment, found: SegmentStats, *, is_last: bool) -> None:
+    """The batches stay within the segment; those of the last one reach its very end.
+
+    A start-up in the middle of the swap learns from that batch how far the swap reaches.
+    """
+    is_within = found.end_offset <= segment.end_offset
+    reaches = found.end_offset == segment.end_offset or not is_last
+    if not (is_within and reaches and found.records == segment.records):
+        raise InvalidManifest(
+            f"{segment.log.name} holds {found.records} records up to offset {found.end_offset}, "
+            f"the manifest says {segment.records} up to {segment.end_offset}; run the job again"
+        )
+
+
+def _next_offset(path: Path, base_offset: int) -> int:
+    with path.open("rb") as reading:
+        size_bytes = os.fstat(reading.fileno()).st_size
+        walk = BatchWalk(read_fd(reading.fileno()), size_bytes, base_offset, verify=False)
+        for _ in walk:
+            pass
+    if walk.problem:
+        raise CorruptionError(f"{path}: {walk.problem}; restore this segment from a copy")
+    return walk.next_offset
+
+
+def _named(directory: Path, suffix: str) -> list[SegmentFile]:
+    """The segment files with this suffix, in order."""
+    parsed = [parse_file_name(entry.name) for entry in directory.iterdir()]
+    return sorted(name for name in parsed if name and name.suffix == suffix)
+
+
+def _offline(manifest: Manifest, error: CordwoodError) -> PartitionOffline:
+    return PartitionOffline(
+        f"{manifest.topic_partition} stopped in the swap of job {manifest.job} ({error}); "
+        "restart the broker to finish it"
+    )
+
+
+def _path(directory: Path, name: SegmentFile) -> Path:
+    return directory / f"{name.base_offset:020d}{name.kind.value}{name.suffix}"

@@ -1,0 +1,59 @@
+"""The last rung of a swap: staged segments that stand in the directory get their live names.
+
+``swap`` brings them as ``.swap`` and ``Partition.replace`` buries the old ones; what is here turns
+the staged files into segments. Their indexes are made here too, whatever index a job may have
+staged: a broker believes no index it did not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from cordwood.log.files.disk import Files
+from cordwood.log.files.file_cache import FileCache
+from cordwood.log.format.layout import SEGMENT_KINDS, SWAP, FileKind, file_path
+from cordwood.log.format.producers import ABORTED_BYTES
+from cordwood.log.read.segment import Segment
+from cordwood.log.read.survey import Survey, survey
+
+
+def survey_staged(
+    directory: Path, base_offset: int, interval_bytes: int, created_ms: int
+) -> Survey:
+    """What the segment that stands there as ``.swap`` holds."""
+    path = file_path(directory, base_offset, FileKind.LOG, SWAP)
+    return survey(path, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
+
+
+def take_live_names(files: Files, directory: Path, bases: Sequence[int]) -> None:
+    """``.swap`` files lose their suffix; the caller syncs the directory."""
+    for base_offset in bases:
+        for kind in SEGMENT_KINDS:
+            path = file_path(directory, base_offset, kind, SWAP)
+            if path.exists():
+                files.rename(path, file_path(directory, base_offset, kind))
+
+
+def live_segments(
+    directory: Path,
+    surveys: Sequence[Survey],
+    end_offset: int,
+    descriptors: FileCache,
+    interval_bytes: int,
+) -> list[Segment]:
+    """The segments those files are; the last one covers up to ``end_offset``.
+
+    Their indexes are in memory and marked as wrong in the files, so that they get written.
+    """
+    ends = [later.facts.base_offset for _, later in pairwise(surveys)]
+    segments = []
+    for found, end in zip(surveys, [*ends, end_offset], strict=True):
+        txnindex = file_path(directory, found.facts.base_offset, FileKind.TXNINDEX)
+        aborted_bytes = txnindex.stat().st_size if txnindex.exists() else 0
+        facts = found.facts._replace(end_offset=end, aborted_count=aborted_bytes // ABORTED_BYTES)
+        segment = Segment(directory, facts, found.sparse, descriptors, interval_bytes)
+        segment.is_index_wrong = True
+        segments.append(segment)
+    return segments

@@ -1,0 +1,1 @@
+"""Appending: the only code that changes partition files, and the single writer that calls it."""

@@ -1,0 +1,1 @@
+"""ARCHIVE: bundles of sealed records, written, verified and restored."""

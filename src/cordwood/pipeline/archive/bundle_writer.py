@@ -1,0 +1,208 @@
+"""Write one bundle, a gzipped tar (POSIX pax) of a partition's batches.
+
+    <topic>-<partition>/<20-digit offset>.log   the record batches, as a segment file holds them
+    <topic>-<partition>/<20-digit offset>.txt   the same records as ``cordwood cat`` prints them
+    bundle.json                                 what the bundle says of itself
+
+The ``.log`` is what a restore reads; the ``.txt`` is for people who have nothing but ``tar``. The
+same records give the same tar, whenever and wherever it is written, and with the same gzip the same
+bundle.
+
+Everything streams: a bundle needs disk for a temporary copy, and memory for a chunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+
+from cordwood.batch.columns import Columns, decode_columns
+from cordwood.batch.header import TRANSACTIONAL_BIT, Buffer, parse_header, parse_headers
+from cordwood.batch.header_table import HeaderTable, WalkEnd, walk_batches
+from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.batch.subscriber_lines import format_columns
+from cordwood.decide.archive import FORMAT_VERSION, Span
+from cordwood.errors import CorruptionError
+from cordwood.log.format.bundle import GZIP_LEVEL, TAR_BYTES, GzipFile
+from cordwood.log.format.layout import FileKind
+from cordwood.model import TopicPartition
+from cordwood.pipeline.source.segment_files import Chunk
+
+ABOUT: Final = "bundle.json"
+LINES: Final = ".txt"
+_TIMES: Final = frozenset({"timestamp"})
+_WITH_LINES: Final = frozenset({"timestamp", "key", "value", "headers"})
+
+
+class BundleStats(NamedTuple):
+    """What is in a bundle."""
+
+    records: int
+    first_ms: int  # -1 without records
+    newest_ms: int
+    size_bytes: int
+    sha256: str
+    transactional: bool
+
+
+class _Hashing:
+    """A file that sums what is written to it."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        self._inner = inner
+        self._sha = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: Any) -> int:
+        self._sha.update(data)
+        self.size_bytes += len(data)
+        return self._inner.write(data)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+    @property
+    def sha256(self) -> str:
+        return self._sha.hexdigest()
+
+
+def write_bundle(
+    target: IO[bytes], tp: TopicPartition, span: Span, chunks: Iterable[Chunk], *, lines: bool
+) -> BundleStats:
+    """Write the bundle of ``span``; ``chunks`` may hold more at either end."""
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as text:
+        seen = _Seen()
+        for data in _trimmed(chunks, span):
+            log.write(data)
+            columns = seen.add(data, _WITH_LINES if lines else _TIMES)
+            if lines:
+                text.write(format_columns(columns, is_framed=False))
+        about = {
+            "format": FORMAT_VERSION,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "first_seq": span.start + 1,
+            "last_seq": span.end,
+            "records": seen.records,
+        }
+        hashing = _Hashing(target)
+        base = f"{tp}/{span.start:020d}"
+        told = (json.dumps(about, sort_keys=True) + "\n").encode()
+        members: dict[str, IO[bytes]] = {
+            ABOUT: io.BytesIO(told),
+            base + FileKind.LOG: log,
+            base + LINES: text,
+        }
+        _write_tar(hashing, {n: m for n, m in members.items() if lines or m is not text})
+    return BundleStats(
+        seen.records, seen.first_ms, seen.newest_ms, hashing.size_bytes, hashing.sha256,
+        seen.transactional,
+    )  # fmt: skip
+
+
+class _Seen:
+    """What a bundle's batches hold, added up run by run."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.first_ms = self.newest_ms = -1
+        self.transactional = False
+
+    def add(self, data: Buffer, wanted: frozenset[str]) -> Columns:
+        """Take a run of whole batches; its records, for readers."""
+        batches = walk_batches(data, verify=False).batches
+        columns = decode_columns(data, wanted=wanted, verify=False)
+        self.transactional |= bool((batches.attributes & TRANSACTIONAL_BIT != 0).any())
+        self.records += len(columns)
+        times = columns.timestamps_ms
+        if times is not None and len(times):
+            first_ms = int(times.min())
+            self.first_ms = first_ms if self.first_ms < 0 else min(first_ms, self.first_ms)
+            self.newest_ms = max(self.newest_ms, int(times.max()))
+        return columns
+
+
+def _write_tar(target: Any, members: Mapping[str, IO[bytes]]) -> None:
+    with (
+        GzipFile("", "wb", GZIP_LEVEL, target, mtime=0) as packed,
+        tarfile.TarFile(
+            mode="w", fileobj=packed, format=tarfile.PAX_FORMAT, copybufsize=TAR_BYTES
+        ) as tar,
+    ):
+        for name, content in members.items():
+            _add(tar, name, content)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
+    """A member without a time or an owner: both would make equal bundles differ."""
+    info = tarfile.TarInfo(name)
+    info.size = content.seek(0, io.SEEK_END)
+    content.seek(0)
+    tar.addfile(info, content)
+
+
+def _trimmed(chunks: Iterable[Chunk], span: Span) -> Iterator[Buffer]:
+    """The batches inside the span, in runs; those at its edges divided."""
+    for chunk in chunks:
+        data = memoryview(chunk.data)
+        walk = walk_batches(data)
+        if walk.end is not WalkEnd.CLEAN:
+            header = parse_header(data, walk.valid_bytes)
+            raise CorruptionError(
+                f"the batch at offset {header.base_offset} contradicts its checksum; run "
+                "`cordwood segment verify`"
+            )
+        batches = walk.batches
+        starts, ends = batches.base_offsets, batches.last_offsets + 1
+        is_edge = ((starts < span.start) & (ends > span.start)) | (
+            (starts < span.end) & (ends > span.end)
+        )
+        is_inside = (starts >= span.start) & (ends <= span.end)
+        cuts = [0, *(np.flatnonzero(is_edge[1:] | is_edge[:-1]) + 1).tolist(), len(batches)]
+        for first, last in pairwise(cuts):
+            run = batches.chosen(slice(first, last))
+            if not len(run):
+                continue
+            if is_edge[first]:
+                yield _divided(_bytes_of(data, run), span)
+            elif bool(is_inside[first:last].any()):
+                yield _bytes_of(data, run.chosen(is_inside[first:last]))
+
+
+def _bytes_of(data: memoryview, run: HeaderTable) -> memoryview:
+    """Where neighbouring batches lie."""
+    return data[int(run.positions[0]) : int(run.positions[-1] + run.sizes[-1])]
+
+
+def _divided(data: Buffer, span: Span) -> bytes:
+    """The part of a batch inside the span, with everything else its header said."""
+    (header,) = parse_headers(data)
+    first = max(header.base_offset, span.start)
+    last = min(header.last_offset, span.end - 1)
+    kept = [record for record in decode_batch(data) if first <= record.offset <= last]
+    sequence = header.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + first - header.base_offset) % 2**31
+    horizon_ms = header.base_timestamp_ms if header.has_delete_horizon else None
+    return encode_batch(
+        kept,
+        codec=header.codec,
+        timestamp_type=header.timestamp_type,
+        base_offset=first,
+        last_offset_delta=last - first,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=sequence,
+        leader_epoch=header.leader_epoch,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        delete_horizon_ms=horizon_ms,
+    )

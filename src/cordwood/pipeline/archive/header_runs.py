@@ -1,0 +1,145 @@
+"""The batches of a partition as ``archive`` cuts them into bundles: by their headers, in order.
+
+Executors read the headers, all ranges at once, and keep what they found on their disks; the driver
+takes one range after another and holds no more than that, however many batches there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cordwood.batch.header import parse_headers
+from cordwood.decide.archive import BatchSpan, Span, plan_bundles, planned_records
+from cordwood.model import TopicPartition
+from cordwood.pipeline.runtime.failure_reasons import patiently, told
+from cordwood.pipeline.runtime.job_labels import labelled
+from cordwood.pipeline.runtime.session import parallelism
+from cordwood.pipeline.runtime.tasks import spread
+from cordwood.pipeline.source.log_access import open_log
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.options import SourceOptions
+from cordwood.pipeline.source.splits import plan_splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FoundRun = tuple[TopicPartition, BatchSpan]
+PAGE_RUNS: Final = 4096  # in one row
+_PAGES: Final = "look bigint, page binary"
+
+
+class HeaderTask(NamedTuple):
+    """A range whose batches are looked at by one task; ``number`` counts the looks."""
+
+    number: int
+    options: SourceOptions
+    whole: Range
+
+
+def cut_bundles(
+    runs: Iterable[FoundRun],
+    due: Sequence[tuple[TopicPartition, Span]],
+    *,
+    records_max: int,
+    bytes_max: int,
+) -> dict[TopicPartition, list[Span]]:
+    """What is due of each partition, cut; runs come in the order of ``due``, each seen once."""
+    limits = {"records_max": records_max, "bytes_max": bytes_max}
+    spans = {tp: plan_bundles((), span, **limits) for tp, span in due}
+    whole = dict(due)
+    for tp, found in itertools.groupby(runs, key=lambda each: each[0]):
+        spans[tp] = plan_bundles((run for _, run in found), whole[tp], **limits)
+    return spans
+
+
+def count_planned(
+    runs: Iterable[FoundRun], spans: Sequence[tuple[TopicPartition, Span]]
+) -> dict[tuple[TopicPartition, Span], tuple[int, int]]:
+    """``planned_records`` of every span, with one pass over the runs, in the order of the spans."""
+    counts = dict.fromkeys(spans, (0, 0))
+    for tp, found in itertools.groupby(runs, key=lambda each: each[0]):
+        mine, at = [span for owner, span in spans if owner == tp], 0
+        for _, run in found:
+            while at < len(mine) and mine[at].end <= run.base_offset:
+                at += 1
+            reached = at
+            while reached < len(mine) and mine[reached].start < run.end_offset:
+                low, high = counts[tp, mine[reached]]
+                more = planned_records((run,), mine[reached])
+                counts[tp, mine[reached]] = low + more[0], high + more[1]
+                reached += 1
+    return counts
+
+
+@contextmanager
+def looked(
+    spark: SparkSession, options: SourceOptions, ranges: Sequence[Range]
+) -> Iterator[Callable[[], Iterator[FoundRun]]]:
+    """The batches of the ranges, found by all executors at once.
+
+    The value streams them in the order of the ranges, each once, as often as it is called.
+    """
+    from pyspark import StorageLevel
+
+    with open_log(options) as log:
+        cores = parallelism(spark)
+        parts = [part for whole in ranges for part in plan_splits([whole], log.pieces, cores=cores)]
+    looks = [HeaderTask(number, options, part) for number, part in enumerate(parts)]
+    pages = spread(spark, look_task, looks, _PAGES).persist(StorageLevel.DISK_ONLY)
+
+    def stream() -> Iterator[FoundRun]:
+        with told():
+            for row in pages.toLocalIterator():
+                tp = looks[row["look"]].whole.tp
+                yield from ((tp, run) for run in _unpack(row["page"]))
+
+    with labelled(spark, "look at batch headers"):
+        with told():
+            patiently(pages.count)  # what follows comes from the executors' disks
+        yield lambda: once(stream())
+    pages.unpersist()
+
+
+def once(runs: Iterable[FoundRun]) -> Iterator[FoundRun]:
+    """A batch over the edge of two ranges is found in both."""
+    last: tuple[TopicPartition | None, int] = None, -1
+    for tp, run in runs:
+        if tp != last[0] or run.base_offset > last[1]:
+            last = tp, run.base_offset
+            yield tp, run
+
+
+def look_task(look: HeaderTask) -> Iterator[Any]:
+    """On an executor: the batches of a range, a page of them at a time."""
+    import pyarrow as pa
+
+    runs = look_runs(look.options, look.whole)
+    while page := list(itertools.islice(runs, PAGE_RUNS)):
+        yield pa.RecordBatch.from_pydict({"look": [look.number], "page": [_pack(page)]})
+
+
+def look_runs(options: SourceOptions, whole: Range) -> Iterator[BatchSpan]:
+    """The batches that hold something of the range, by their headers."""
+    with open_log(options) as log:
+        for chunk in log.chunks(whole, None):
+            for header in parse_headers(chunk.data):
+                records = 0 if header.is_control else header.count
+                run = BatchSpan(header.base_offset, header.end_offset, records, header.size_bytes)
+                if run.end_offset > whole.start and run.base_offset < whole.end:
+                    yield run
+
+
+def _pack(runs: Sequence[BatchSpan]) -> bytes:
+    import numpy as np
+
+    return np.array(runs, dtype="<i8").tobytes()
+
+
+def _unpack(page: bytes) -> Iterator[BatchSpan]:
+    import numpy as np
+
+    rows = np.frombuffer(page, dtype="<i8").reshape(-1, len(BatchSpan._fields))
+    return (BatchSpan(*row) for row in rows.tolist())

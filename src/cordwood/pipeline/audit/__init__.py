@@ -1,0 +1,1 @@
+"""AUDIT: gaps, duplicates, and whether the router's counts balance."""

@@ -1,0 +1,1 @@
+"""COMPACT: jobs that rewrite sealed segments without superseded records."""

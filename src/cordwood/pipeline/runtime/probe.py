@@ -1,0 +1,96 @@
+"""Do the driver and the tasks see the same place? Asked before work whose result lies there.
+
+The driver writes a file, which every task must read; tasks write files, which the driver must read.
+A directory that each machine has on a disk of its own fails both, before anything is relied on.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cordwood.client.storage import Storage, open_storage
+from cordwood.errors import UnavailableError
+from cordwood.pipeline.runtime.session import is_local, is_remote
+from cordwood.pipeline.runtime.tasks import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROBES: Final = "probes"  # below a prefix
+TASKS_MAX: Final = 16  # enough to find out early; every later task looks for itself, too
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A file of the driver that every task must find; small and picklable."""
+
+    place: str
+    name: str
+    text: str
+    option: str  # which names the place on the command line
+
+    def check(self) -> None:
+        """On an executor, before anything is written: raises ``UnavailableError``."""
+        if read_text(open_storage(self.place), self.name) != self.text:
+            raise not_shared(self.place, self.option, "does not see what the driver wrote there")
+
+
+@contextmanager
+def shared_place(
+    spark: SparkSession, storage: Storage, prefix: str, *, tasks: int, option: str
+) -> Iterator[Probe]:
+    """Prove the place with up to so many tasks; the probe is there for as long as the body runs."""
+    token = secrets.token_hex(8)
+    probe = Probe(storage.place, f"{prefix}/{PROBES}/{token}", token, option)
+    numbers = range(max(1, min(tasks, 1 if is_embedded(spark) else TASKS_MAX)))
+    written = [f"{probe.name}-{number}" for number in numbers]
+    storage.put(probe.name, io.BytesIO(token.encode()))
+    try:
+        label = f"does every executor see {storage.place}? {len(written)} probes"
+        run_tasks(spark, write_probe, [(probe, name) for name in written], label=label)
+        for name in written:
+            if read_text(storage, name) != name:
+                raise not_shared(storage.place, option, "wrote there what the driver does not see")
+            storage.remove(name)
+        yield probe
+    finally:
+        with suppress(OSError, UnavailableError):  # what stays is swept by a later run
+            for name in (probe.name, *written):
+                storage.remove(name)
+            storage.sweep(f"{prefix}/{PROBES}", lambda _: False)
+
+
+def is_embedded(spark: SparkSession) -> bool:
+    """Whether all tasks run in the driver's own Java: then one of them sees what any sees."""
+    return not is_remote(spark) and is_local(spark.sparkContext.master)
+
+
+def write_probe(task: tuple[Probe, str]) -> None:
+    """On an executor: read the driver's file, leave one for the driver."""
+    probe, name = task
+    probe.check()
+    open_storage(probe.place).put(name, io.BytesIO(name.encode()))
+
+
+def read_text(storage: Storage, name: str) -> str | None:
+    """A small file, or None when it is not there."""
+    try:
+        with closing(storage.open(name)) as file:
+            return file.read().decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def not_shared(place: str, option: str, what: str) -> UnavailableError:
+    """The one sentence for places that are not one."""
+    return UnavailableError(
+        f"{place} is not shared: a Spark executor (on {socket.gethostname()}) {what}, or the "
+        f"other way round; give {option} a directory that is mounted on every machine, or an "
+        "object store such as s3://bucket/path"
+    )

@@ -1,0 +1,140 @@
+"""Staged files: what tasks leave for the gate, and how they get where the broker finds them.
+
+A task fills an ``StagingWriter``: batches for partitions, gathered and written as files of bounded
+size under ``staging/<job>/`` of the data directory, or sent through the HTTP listener where that
+directory cannot be reached from the task's machine. The names, each with the sha256 of the bytes
+this process wrote, go to the driver, which asks the gate to deliver them; files nobody names are
+never read, and a file that is another by then is refused.
+
+Files are synced by the gate before it relies on them, not here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cordwood.batch.columns import Columns
+from cordwood.config import MIB
+from cordwood.log.format.manifest import STAGING_NAME
+from cordwood.log.staging.area import StagingArea, sha256_of
+from cordwood.model import Codec
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Part
+from cordwood.pipeline.sink.targets import Targets, encode_fitting
+from cordwood.pipeline.source.identity import is_proved
+
+FILE_BYTES: Final = 8 * MIB  # a part's file is closed past this; the listener takes 16 MiB
+HELD_BYTES_MAX: Final = 64 * MIB  # of all parts of a task together, before files are closed early
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTarget:
+    """Where jobs stage; small and picklable."""
+
+    where: BrokerAddress
+    data: str
+
+    @classmethod
+    def of(cls, api: BrokerApi, where: BrokerAddress) -> StagingTarget:
+        """As the broker tells it."""
+        return cls(where, api.status()["data"])
+
+    def is_reachable(self) -> bool:
+        """Whether the broker's own data directory is at that path on this machine."""
+        return is_proved(self.data, self.where)
+
+    def is_writable(self) -> bool:
+        """Whether results can be left in it from here."""
+        return self.is_reachable() and any(
+            os.access(place, os.W_OK | os.X_OK)
+            for place in (Path(self.data) / STAGING_NAME, Path(self.data))
+            if place.exists()
+        )
+
+    def discard(self, job: str) -> None:
+        """Forget what a job staged."""
+        api = BrokerApi(self.where)
+        try:
+            api.discard(job)
+        finally:
+            api.close()
+
+
+class StagingWriter:
+    """What one task stages; files are named so that no other attempt writes the same ones."""
+
+    def __init__(
+        self, staging: StagingTarget, job: str, targets: Targets, *, codec: Codec = Codec.NONE
+    ) -> None:
+        """Nothing is written before there is something to write."""
+        self._staging = staging
+        self._job = job
+        self._targets = targets
+        self._codec = codec
+        self._mark = secrets.token_hex(4)
+        self._held: dict[tuple[str, int], list[bytes | bytearray]] = {}
+        self._held_bytes = 0
+        self._area: StagingArea | None = None
+        self._api: BrokerApi | None = None
+        self.parts: list[Part] = []
+
+    def add(self, topic: str, partition: int, columns: Columns) -> None:
+        """Encode rows, in their order, behind what the partition was given before."""
+        bytes_max = self._targets.get(topic).batch_bytes_max
+        self.put(topic, partition, encode_fitting(columns, self._codec, topic, bytes_max))
+
+    def put(self, topic: str, partition: int, data: bytes | bytearray) -> None:
+        """Whole batches, behind what the partition was given before."""
+        self._held.setdefault((topic, partition), []).append(data)
+        self._held_bytes += len(data)
+        if sum(map(len, self._held[topic, partition])) >= FILE_BYTES:
+            self._write(topic, partition)
+        elif self._held_bytes >= HELD_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> Sequence[Part]:
+        """Write what is held; every part so far, in order."""
+        for topic, partition in list(self._held):
+            self._write(topic, partition)
+        return self.parts
+
+    def close(self) -> None:
+        """Hang up, if a listener was used."""
+        if self._api is not None:
+            self._api.close()
+
+    def _write(self, topic: str, partition: int) -> None:
+        held = self._held.pop((topic, partition))
+        self._held_bytes -= sum(map(len, held))
+        name = f"{self._mark}-{len(self.parts)}"
+        self._put(name, held)
+        topic_id = self._targets.get(topic).id
+        self.parts.append(Part(topic, partition, name, sha256_of(held), topic_id))
+
+    def _put(self, name: str, held: list[bytes | bytearray]) -> None:
+        if self._area is None and self._api is None:
+            self._open()
+        if self._api is not None:
+            self._api.upload(self._job, name, b"".join(held))
+            return
+        assert self._area is not None
+        with self._area.new_job(self._job) as files:
+            files.write(name, held)
+
+    def _open(self) -> None:
+        if self._staging.is_writable():
+            self._area = StagingArea(Path(self._staging.data))
+        else:
+            self._api = BrokerApi(self._staging.where)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.close()

@@ -1,0 +1,1 @@
+"""``format("cordwood")`` for writes: rows become records, exactly once."""

@@ -1,0 +1,167 @@
+"""Sink options, with the names of Spark's Kafka sink, and what a row to be written looks like.
+
+Pure: no Spark, no files, no sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cordwood.config import nearest
+from cordwood.errors import InvalidOption
+from cordwood.log.format.manifest import is_job_name
+from cordwood.model import Codec, is_topic_name
+from cordwood.pipeline.runtime.broker_api import BrokerAddress
+from cordwood.pipeline.source.schema import COLUMNS as SOURCE_COLUMNS
+from cordwood.pipeline.source.schema import HEADERS
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {  # name → types it may have
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    HEADERS: (SOURCE_COLUMNS[HEADERS],),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+OPTIONS: Final = {  # documented name → what it does
+    "kafka.bootstrap.servers": "The broker to write to.",
+    "bootstrap.servers": "The same.",
+    "http": "The broker's HTTP address instead, `host:port`.",
+    "topic": "The topic of every row; wins over a column `topic`.",
+    "queryId": (
+        "Batch, with `batchId`: the write may be repeated and happens once, as in `foreachBatch`."
+    ),
+    "batchId": "Batch, with `queryId`: counts up from 0.",
+    "includeHeaders": "Accepted for Kafka's sake: a column `headers` is always written.",
+    "kafka.compression.type": "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.",
+    "checkpointLocation": "Stream: where Spark keeps its place.",
+}
+TUNING: Final = (  # of the Java producer; the gate needs none of it
+    "kafka.acks",
+    "kafka.batch.size",
+    "kafka.buffer.memory",
+    "kafka.client.id",
+    "kafka.delivery.timeout.ms",
+    "kafka.enable.idempotence",
+    "kafka.linger.ms",
+    "kafka.max.block.ms",
+    "kafka.max.in.flight.requests.per.connection",
+    "kafka.max.request.size",
+    "kafka.request.timeout.ms",
+    "kafka.retries",
+)
+REFUSED: Final = {
+    "path": "a sink writes through a broker; name it with kafka.bootstrap.servers",
+    "kafka.key.serializer": "keys are binary or string; encode them in the query",
+    "kafka.value.serializer": "values are binary or string; encode them in the query",
+    "kafka.transactional.id": "a streaming query writes exactly once as it is",
+    "kafka.partitioner.class": "give the rows a partition column",
+}
+_BY_LOWER: Final = {name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)}
+_BATCH_ONLY: Final = ("queryId", "batchId")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Everything a writer needs to know; small and picklable."""
+
+    where: BrokerAddress
+    topic: str | None
+    codec: Codec
+    query: str | None  # with ``batch``: a batch write that may be repeated, as in foreachBatch
+    batch: int | None
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """What the user asked for, checked as a whole; raises ``InvalidOption``."""
+    said = _known(options)
+    for name in _BATCH_ONLY if streaming else ():
+        if name in said:
+            raise InvalidOption(
+                f"option {name} is for batch writes: a streaming query has its own, from its "
+                "checkpoint"
+            )
+    if ("queryId" in said) != ("batchId" in said):
+        raise InvalidOption("queryId and batchId make a batch write repeatable only together")
+    where = BrokerAddress(_servers(said), said.get("http"))
+    if where == BrokerAddress():
+        raise InvalidOption("set kafka.bootstrap.servers (or http) to the broker to write to")
+    return SinkOptions(
+        where=where,
+        topic=_topic(said),
+        codec=_codec(said),
+        query=_query(said),
+        batch=_batch(said),
+    )
+
+
+def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
+    """Refuse rows that cannot become records, by column."""
+    found = {field.name: field.dataType.simpleString() for field in fields}
+    if "value" not in found:
+        close = nearest("value", found)
+        raise InvalidOption(f"the rows have no column value{close} (it takes binary or string)")
+    for name, kind in found.items():
+        if name in COLUMNS and kind not in COLUMNS[name]:
+            takes = " or ".join(COLUMNS[name])
+            raise InvalidOption(f"column {name} is {kind}; it takes {takes}: cast it in the query")
+        if name not in COLUMNS and name not in SOURCE_COLUMNS and nearest(name, COLUMNS):
+            raise InvalidOption(f"a record has no {name}{nearest(name, COLUMNS)}")
+    if options.topic is None and "topic" not in found:
+        raise InvalidOption("set the option topic, or give the rows a column topic")
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for key, value in options.items():
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            shown = {known.lower(): known for known in (*OPTIONS, *TUNING)}
+            close = nearest(key.lower(), shown)
+            for lower, known in shown.items():
+                close = close.replace(f" {lower}?", f" {known}?")
+            raise InvalidOption(f"the sink has no option {key}{close}")
+        if name in REFUSED:
+            raise InvalidOption(f"option {name} is not for the sink: {REFUSED[name]}")
+        said[name] = value
+    return said
+
+
+def _servers(said: Mapping[str, str]) -> str | None:
+    servers = said.get("kafka.bootstrap.servers", said.get("bootstrap.servers"))
+    for name, text in (("kafka.bootstrap.servers", servers), ("http", said.get("http"))):
+        for server in text.split(",") if text is not None else ():
+            if not re.fullmatch(r"\s*\S+:\d{1,5}\s*", server):
+                raise InvalidOption(f"option {name}: {server!r} is not host:port")
+    return servers
+
+
+def _topic(said: Mapping[str, str]) -> str | None:
+    topic = said.get("topic")
+    if topic is not None and not is_topic_name(topic):
+        raise InvalidOption(f"option topic: {topic!r} cannot be a topic's name")
+    return topic
+
+
+def _codec(said: Mapping[str, str]) -> Codec:
+    text = said.get("kafka.compression.type", "none")
+    if text.upper() not in Codec.__members__:
+        names = ", ".join(name.lower() for name in Codec.__members__)
+        raise InvalidOption(f"option kafka.compression.type: {text!r} is none of {names}")
+    return Codec[text.upper()]
+
+
+def _query(said: Mapping[str, str]) -> str | None:
+    query = said.get("queryId")
+    if query is not None and not is_job_name(query):
+        raise InvalidOption(f"option queryId: {query!r} is not of letters, digits, . _ and -")
+    return query
+
+
+def _batch(said: Mapping[str, str]) -> int | None:
+    batch = said.get("batchId")
+    if batch is not None and not batch.isdecimal():
+        raise InvalidOption(f"option batchId: {batch!r} is not a whole number from 0")
+    return None if batch is None else int(batch)

@@ -1,0 +1,239 @@
+"""``df.write`` and ``df.writeStream.format("cordwood")``: rows become records, exactly once.
+
+Tasks encode their rows as batches and stage them; the driver's commit has the gate append them, as
+one delivery of (query, batch). Spark gives a streaming query an id that lives in its checkpoint and
+tasks find in their local properties, and runs a batch again only under its number: so a batch that
+is committed twice, after whatever crash, is appended once. A batch write gets an id of its own;
+inside ``foreachBatch``, the options ``queryId`` and ``batchId`` make it repeatable likewise.
+
+The classes are what Spark's contract asks for; options and columns are checked in
+``sink_options``, staged files are the work of ``staging``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from cordwood.batch.columns import Columns, HeaderSpans, Spans
+from cordwood.clock import SystemClock
+from cordwood.errors import InvalidOption, InvalidRecord
+from cordwood.model import is_topic_name
+from cordwood.pipeline.runtime.broker_api import BrokerApi, Part
+from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
+from cordwood.pipeline.sink.keys import NULL, partitions_of
+from cordwood.pipeline.sink.options import SinkOptions, check_columns
+from cordwood.pipeline.sink.targets import Targets
+
+QUERY_PROPERTY: Final = "sql.streaming.queryId"  # set by Spark for every task of a streaming query
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+
+
+class StagedRows(WriterCommitMessage):
+    """What one task staged, and for which query; travels to the driver."""
+
+    def __init__(self, query: str, job: str, parts: Sequence[Part]) -> None:
+        """Plain values only."""
+        self.query = query
+        self.job = job
+        self.parts = list(parts)
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Refuse rows no record can be made of, before anything runs."""
+        _check(options, schema, overwrite=overwrite)
+        self._options = options
+        self._query = options.query or f"write-{secrets.token_hex(8)}"
+        self._job = f"{self._query}.{options.batch or 0}.{secrets.token_hex(4)}"
+        self._plan = SinkPlan.of(options)
+
+    def write(self, iterator: Iterator[Any]) -> StagedRows:
+        """On an executor."""
+        return StagedRows(self._query, self._job, self._plan.stage(iterator, self._job))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, once every task has staged."""
+        is_once = self._options.query is None  # nobody can come with this id again
+        _deliver(self._options, messages, self._options.batch or 0, once=is_once)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """On the driver, when a task failed."""
+        self._plan.staging.discard(self._job)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write; Spark makes a new one for each commit, so it holds nothing."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Refuse rows no record can be made of, before anything runs."""
+        _check(options, schema, overwrite=overwrite)
+        self._options = options
+        self._plan: SinkPlan | None = None
+
+    def write(self, iterator: Iterator[Any]) -> StagedRows:
+        """On an executor."""
+        context = TaskContext.get()
+        assert context is not None, "a task has its context"
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY))
+        assert query is not None, "Spark names the query of a streaming task"
+        assert batch is not None, "Spark numbers the batch of a streaming task"
+        self._plan = self._plan or SinkPlan.of(self._options)
+        job = f"stream-{query}.{batch}"
+        return StagedRows(f"stream-{query}", job, self._plan.stage(iterator, job))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, once every task has staged; repeated after a crash."""
+        _deliver(self._options, messages, batchId)
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: ARG002, N803 - Spark's
+    ) -> None:
+        """On the driver, when a task failed."""
+        jobs = {message.job for message in messages if isinstance(message, StagedRows)}
+        if jobs:
+            staging = SinkPlan.of(self._options).staging
+            for job in jobs:
+                staging.discard(job)
+
+
+class SinkPlan:
+    """What tasks need to know of the broker: where to stage, and how many partitions there are."""
+
+    def __init__(self, options: SinkOptions, staging: StagingTarget, targets: Targets) -> None:
+        """Plain values only: it is pickled for every task."""
+        self._options = options
+        self.staging = staging
+        self._targets = targets
+
+    @classmethod
+    def of(cls, options: SinkOptions) -> SinkPlan:
+        """Ask the broker."""
+        with closing(BrokerApi(options.where)) as api:
+            return cls(options, StagingTarget.of(api, options.where), Targets.of(api))
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has, or will have."""
+        return self._targets.get(topic).partitions
+
+    def stage(self, batches: Iterator[Any], job: str) -> Sequence[Part]:
+        """Rows → staged files; the parts in order."""
+        now_ms = SystemClock().now_ms()
+        with StagingWriter(self.staging, job, self._targets, codec=self._options.codec) as outbox:
+            for batch in batches:
+                for topic, rows in self._by_topic(batch):
+                    self._add(outbox, topic, rows, now_ms)
+            return outbox.flush()
+
+    def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        import pyarrow.compute as pc
+
+        if self._options.topic is not None:
+            if batch.num_rows:
+                yield self._options.topic, batch
+            return
+        column = batch.column("topic")
+        for topic in pc.unique(column).to_pylist():
+            if topic is None or not is_topic_name(topic):
+                raise InvalidRecord(
+                    f"column topic holds {topic!r}, which cannot name a topic; set the option "
+                    "topic, or filter such rows"
+                )
+            yield topic, batch.filter(pc.equal(column, topic))
+
+    def _add(self, outbox: StagingWriter, topic: str, batch: Any, now_ms: int) -> None:
+        """One topic's rows to its partitions."""
+        columns = _columns(batch, now_ms)
+        count = self.partition_count(topic)
+        partitions = self._partitions(topic, batch, columns, count)
+        for partition in np.unique(partitions).tolist():
+            rows = np.flatnonzero(partitions == partition)
+            chosen = columns if len(rows) == len(columns) else _renumbered(columns.chosen(rows))
+            outbox.add(topic, partition, chosen)
+
+    def _partitions(self, topic: str, batch: Any, columns: Columns, count: int) -> Any:
+        """The column where it says something, else by key as Kafka does, else one for the task."""
+        context = TaskContext.get()
+        own = context.partitionId() % count if context else 0
+        assert columns.keys is not None, "keys are spans, null ones too"
+        found = partitions_of(columns.keys, count)
+        found[found == NULL] = own
+        if "partition" in batch.schema.names:
+            column = batch.column("partition")
+            said = column.fill_null(NULL).to_numpy(zero_copy_only=False).astype(np.int64)
+            wrong = said[~column.is_null().to_numpy(zero_copy_only=False)]
+            wrong = wrong[(wrong < 0) | (wrong >= count)]
+            if len(wrong):
+                raise InvalidRecord(
+                    f"column partition holds {wrong[0]}, and topic {topic} has {count} partitions"
+                )
+            found = np.where(said == NULL, found, said)
+        return found
+
+
+def _check(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidOption('a log is appended to, never overwritten; use mode("append")')
+    check_columns(schema.fields, options)
+
+
+def _columns(batch: Any, now_ms: int) -> Columns:
+    """An Arrow batch's rows, pointed into rather than copied."""
+    from cordwood.batch.arrow import columns_from_arrow
+
+    names = batch.schema.names
+    rows = batch.num_rows
+    found = columns_from_arrow(
+        offsets=np.arange(rows, dtype=np.int64),
+        timestamps_ms=np.full(rows, now_ms, np.int64),
+        keys=batch.column("key") if "key" in names else None,
+        values=batch.column("value"),
+        headers=batch.column("headers") if "headers" in names else None,
+    )
+    if found.keys is not None:
+        return found
+    return Columns.of(
+        found.offsets,
+        np.full(rows, now_ms, np.int64),
+        keys=Spans.nulls(rows),
+        values=found.values,
+        headers=found.headers or HeaderSpans.none(rows),
+    )
+
+
+def _renumbered(columns: Columns) -> Columns:
+    """Offsets that run on; the log gives the real ones."""
+    return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
+
+
+def _deliver(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch: int,
+    *,
+    once: bool = False,
+) -> None:
+    """The gate appends what tasks staged, in the order of the tasks."""
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    parts = [part for message in staged for part in message.parts]
+    if not parts:
+        return
+    (query,), (job,) = {message.query for message in staged}, {message.job for message in staged}
+    with closing(BrokerApi(options.where)) as api:
+        api.deliver(query, batch, job, parts, [], once=once)

@@ -1,0 +1,96 @@
+"""The topics a job writes to, as its driver found them: ids, partitions, and the largest batch.
+
+Tasks stage files for a topic as it was when the job was planned; the broker compares the ids and
+refuses files that were staged for a topic of the same name that is gone. Batches are cut here to
+fit ``max.message.bytes``, which the broker checks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cordwood.batch.columns import Columns, encode_columns, plan_batches
+from cordwood.batch.header import HEADER_BYTES
+from cordwood.batch.header_table import walk_batches
+from cordwood.config import MIB, BrokerConfig, TopicConfig
+from cordwood.errors import BatchTooLarge
+from cordwood.model import Codec
+from cordwood.pipeline.runtime.broker_api import BrokerApi, TargetTopic
+
+BATCH_BYTES: Final = MIB  # of a batch, about, where the topic takes so much
+DEAD_LETTER_BYTES_MAX: Final = 64 * MIB  # the broker refuses no dead letter for its size
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Every topic there was; small and picklable."""
+
+    known: Mapping[str, TargetTopic] = field(default_factory=dict)
+    new_count: int = 1  # partitions of a topic that is created on sight
+    dead_letter_topic: str = ""
+
+    @classmethod
+    def of(cls, api: BrokerApi) -> Targets:
+        """Ask the broker."""
+        status = api.status()
+        count = status["config"].get("num.partitions", BrokerConfig().num_partitions)
+        return cls(api.targets(), int(count), status["dead_letter_topic"])
+
+    def get(self, topic: str) -> TargetTopic:
+        """A topic as it is, or as it will be."""
+        found = self.known.get(topic) or TargetTopic(
+            "", self.new_count, TopicConfig().max_message_bytes
+        )
+        if topic != self.dead_letter_topic:
+            return found
+        return found._replace(batch_bytes_max=max(found.batch_bytes_max, DEAD_LETTER_BYTES_MAX))
+
+
+def encode_fitting(columns: Columns, codec: Codec, topic: str, bytes_max: int) -> bytes | bytearray:
+    """Rows as batches of at most ``bytes_max``, as compressed; raises ``BatchTooLarge``.
+
+    A record that does not fit alone is refused, with its size and the setting's name.
+    """
+    batch_bytes = max(1, min(BATCH_BYTES, bytes_max - HEADER_BYTES))
+    batches = plan_batches(columns, batch_bytes=batch_bytes, codec=codec)
+    data = encode_columns(columns, batches)
+    sizes = walk_batches(data, verify=False).batches.sizes
+    if not bool((sizes > bytes_max).any()):
+        return data
+    pieces, row, position = [], 0, 0
+    for size, count in zip(sizes.tolist(), batches.counts.tolist(), strict=True):
+        if size <= bytes_max:
+            pieces.append(bytes(data[position : position + size]))
+        else:
+            pieces += _halved(columns.chosen(slice(row, row + count)), codec, topic, bytes_max)
+        row, position = row + count, position + size
+    return b"".join(pieces)
+
+
+def _halved(columns: Columns, codec: Codec, topic: str, bytes_max: int) -> list[bytes]:
+    """The rows of one batch that is too large, in as many as it takes."""
+    count = len(columns)
+    if count == 1:
+        raise too_large(_one_batch(columns, codec), topic, bytes_max)
+    pieces = []
+    for half in (slice(0, count // 2), slice(count // 2, count)):
+        rows = columns.chosen(half)
+        data = _one_batch(rows, codec)
+        fits = len(data) <= bytes_max
+        pieces += [data] if fits else _halved(rows, codec, topic, bytes_max)
+    return pieces
+
+
+def _one_batch(columns: Columns, codec: Codec) -> bytes:
+    batches = plan_batches(columns, batch_bytes=2**62, codec=codec)
+    return bytes(encode_columns(columns, batches))
+
+
+def too_large(batch: bytes | bytearray, topic: str, bytes_max: int) -> BatchTooLarge:
+    """What to say of a record that fits no batch of its topic."""
+    return BatchTooLarge(
+        f"a record takes {len(batch)} bytes as a batch of its own, and topic {topic} takes "
+        f"max.message.bytes={bytes_max} at most; raise that setting, or leave the record out"
+    )

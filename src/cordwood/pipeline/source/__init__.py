@@ -1,0 +1,1 @@
+"""``format("cordwood")`` for reads: topics as DataFrames, batch and stream."""

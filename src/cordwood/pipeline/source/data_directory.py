@@ -1,0 +1,304 @@
+"""A data directory as a query sees it: topics, bounds, times and cuts, from its files alone.
+
+While a broker holds the directory's lock, a partition ends at its published high watermark or, for
+``read_committed``, its last stable offset (``log.read.published_offsets``). When none does, it ends
+where the valid bytes end: recovery would keep just those. The lock is tried only when there are
+bytes past the published mark, shared and for a moment.
+
+Never writes. Cursors are the broker's: a directory commits none.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from cordwood.batch.columns import Aborted
+from cordwood.batch.records import decode_batch
+from cordwood.errors import CorruptionError, NotDataDirectory, UnavailableError
+from cordwood.log.format import index, scan
+from cordwood.log.format.layout import (
+    DELETED,
+    FORMAT,
+    PARTITION_METADATA,
+    FileKind,
+    check_format,
+    file_path,
+    parse_directory_name,
+    parse_metadata,
+)
+from cordwood.log.read.held import is_held
+from cordwood.log.read.published_offsets import read_published_offsets
+from cordwood.model import TopicPartition
+from cordwood.pipeline.source.offsets import Bounds, Range
+from cordwood.pipeline.source.segment_files import (
+    Chunk,
+    SegmentFileRef,
+    StartHint,
+    covering,
+    find_position,
+    list_segments,
+    open_log,
+    read_chunks,
+    read_index,
+)
+from cordwood.pipeline.source.splits import SplitPiece
+from cordwood.pipeline.source.transactions import has_transactions, read_aborted, replay_tail
+
+_TAILS_MAX: Final = 256
+
+
+class DataDirectory:
+    """A ``Log`` over the files under ``path``."""
+
+    def __init__(
+        self, path: str, *, fail_on_data_loss: bool = True, committed: bool = False
+    ) -> None:
+        """Check that it is a data directory of a format we read.
+
+        ``committed``: end where the first undecided transaction begins, leave aborted ones out.
+        """
+        self._path = Path(path)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._committed = committed
+        self._tails: dict[TopicPartition, list[StartHint]] = {}  # high watermarks seen, rising
+        try:
+            check_format((self._path / FORMAT).read_bytes(), self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotDataDirectory(
+                f"{path} is not a cordwood data directory (it has no {FORMAT} file); give path the "
+                "directory `cordwood serve --data` was started with"
+            ) from None
+        except PermissionError:
+            raise UnavailableError(
+                f"cannot read {path}: this user may not; start the broker with file.mode=group and "
+                "share its group, or set kafka.bootstrap.servers"
+            ) from None
+        except OSError as error:
+            raise UnavailableError(f"cannot read {path}: {error.strerror}") from None
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic and its partitions."""
+        found: dict[str, list[int]] = {}
+        for entry in sorted(self._path.iterdir()):
+            tp = parse_directory_name(entry.name)
+            if tp is not None and entry.is_dir():
+                found.setdefault(tp.topic, []).append(tp.partition)
+        return {topic: sorted(partitions) for topic, partitions in found.items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """As the first partition of each has it in a file."""
+        found: dict[str, str] = {}
+        for topic in topics:
+            path = self._directory(TopicPartition(topic, 0)) / PARTITION_METADATA
+            with suppress(OSError, CorruptionError):  # gone, or not told: then nothing is compared
+                found[topic] = str(parse_metadata(path.read_bytes()))
+        return found
+
+    def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Log start, and high watermark or last stable offset; what is gone is left out."""
+        found: dict[TopicPartition, Bounds] = {}
+        for tp in tps:
+            try:
+                found[tp] = self._bounds(tp)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def _bounds(self, tp: TopicPartition) -> Bounds:
+        marks = read_published_offsets(self._directory(tp))
+        live = self._live(tp)
+        first = live[0].base_offset if live else 0
+        if marks is None:
+            return Bounds(first, max(first, self._valid_end(tp)))
+        tail = StartHint(marks.high_watermark, marks.segment_base_offset, marks.segment_bytes)
+        self._remember(tp, tail)
+        start = max(first, marks.log_start_offset)
+        end = marks.last_stable_offset if self._committed else marks.high_watermark
+        if self._has_more(live, tail):
+            with self._unheld() as is_unheld:
+                end = self._valid_end(tp) if is_unheld else end
+        return Bounds(min(start, end), end)
+
+    @staticmethod
+    def _has_more(live: list[SegmentFileRef], tail: StartHint) -> bool:
+        """Whether bytes lie past the published mark: not durable yet, or left by a crash."""
+        last = live[-1] if live else None
+        if last is None or last.base_offset < tail.base_offset:
+            return False
+        return last.base_offset > tail.base_offset or last.path.stat().st_size > tail.position
+
+    def _unheld(self) -> _Unheld:
+        return _Unheld(self._path)
+
+    def _valid_end(self, tp: TopicPartition) -> int:
+        """One past the last offset in whole, right batches, as recovery would find it."""
+        live = self._live(tp)
+        if not live:
+            return 0
+        last = live[-1]
+        with open_log(last.path) as fd:
+            walk = scan.BatchWalk(scan.read_fd(fd), os.fstat(fd).st_size, last.base_offset)
+            for _ in walk:
+                pass
+        unstable = replay_tail(self._directory(tp)).first_unstable if self._committed else None
+        return walk.next_offset if unstable is None else min(unstable, walk.next_offset)
+
+    def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
+        """The first offset whose record is not older than that."""
+        bounds = self._bounds(tp)
+        for segment in self._live(tp):
+            found = _find_time(segment, timestamp_ms, bounds)
+            if found is not None:
+                return found
+        return None
+
+    def pieces(self, whole: Range, split_bytes: int) -> list[SplitPiece]:
+        """The segments under the range; big ones cut at index entries."""
+        segments = self._live(whole.tp)
+        first = max(covering(segments, whole.start), 0)
+        pieces: list[SplitPiece] = []
+        start = whole.start
+        for at in range(first, len(segments)):
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else whole.end
+            end = min(following, whole.end)
+            if start < end:
+                pieces += _cut(segments[at], start, end, following, split_bytes)
+                start = end
+        if start < whole.end:
+            pieces.append(SplitPiece(start, whole.end, 0))
+        return pieces
+
+    def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:
+        """The nearest high watermark seen before: a stream goes on where it stood."""
+        tails = self._tails.get(tp, [])
+        at = bisect_right(tails, offset, key=lambda tail: tail.offset) - 1
+        return tails[at] if at >= 0 else None
+
+    def _remember(self, tp: TopicPartition, tail: StartHint) -> None:
+        tails = self._tails.setdefault(tp, [])
+        if tails and tail.offset < tails[-1].offset:
+            tails.clear()  # the log was cut back
+        if not tails or tail.offset > tails[-1].offset:
+            tails.append(tail)
+            del tails[:-_TAILS_MAX]
+
+    def chunks(self, whole: Range, hint: StartHint | None) -> Iterator[Chunk]:
+        """The range's batches."""
+        directory = self._directory(whole.tp)
+        chunks = read_chunks(
+            directory,
+            whole.start,
+            whole.end,
+            fail_on_data_loss=self._fail_on_data_loss,
+            hint=hint,
+        )
+        return self._with_aborted(directory, whole, chunks) if self._committed else chunks
+
+    @staticmethod
+    def _with_aborted(directory: Path, whole: Range, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The range was planned with all its transactions decided: they are looked up once."""
+        aborted: list[Aborted] | None = None
+        for chunk in chunks:
+            if not has_transactions(chunk.data):
+                yield chunk
+                continue
+            if aborted is None:
+                aborted = read_aborted(directory, whole.start, whole.end)
+            yield chunk._replace(aborted=aborted)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _directory(self, tp: TopicPartition) -> Path:
+        return self._path / str(tp)
+
+    def _live(self, tp: TopicPartition) -> list[SegmentFileRef]:
+        return [s for s in list_segments(self._directory(tp)) if s.suffix != DELETED]
+
+
+class _Unheld:
+    """A context that is true while no process holds the data directory, and keeps it so."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fds: list[int] = []
+
+    def __enter__(self) -> bool:
+        return not is_held(self._path, shared_fds=self._fds)
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+def _find_time(segment: SegmentFileRef, timestamp_ms: int, bounds: Bounds) -> int | None:
+    """By the time index to about there, then by headers, then by records."""
+    with open_log(segment.path) as fd:
+        walk = scan.BatchWalk(
+            scan.read_fd(fd),
+            os.fstat(fd).st_size,
+            segment.base_offset,
+            position=_before_time(fd, segment, timestamp_ms),
+            verify=False,
+        )
+        for located in walk:
+            header = located.header
+            if header.base_offset >= bounds.end:
+                return None
+            if header.max_timestamp_ms < timestamp_ms or header.last_offset < bounds.start:
+                continue
+            for record in decode_batch(os.pread(fd, header.size_bytes, located.position)):
+                is_inside = bounds.start <= record.offset < bounds.end
+                if record.timestamp_ms >= timestamp_ms and is_inside:
+                    return record.offset
+    return None
+
+
+def _before_time(fd: int, segment: SegmentFileRef, timestamp_ms: int) -> int:
+    """A position before which every record is older; 0 without a time index."""
+    path = file_path(segment.path.parent, segment.base_offset, FileKind.TIMEINDEX, segment.suffix)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    usable = data[: len(data) - len(data) % index.TIME_ENTRY_BYTES]
+    entries = list(index.parse_times(usable, segment.base_offset))
+    at = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms) - 1
+    return find_position(fd, segment, entries[at].offset, None) if at >= 0 else 0
+
+
+def _cut(
+    segment: SegmentFileRef, start: int, end: int, following: int, split_bytes: int
+) -> list[SplitPiece]:
+    """The part of a segment, in pieces of about ``split_bytes`` where its index allows."""
+    size_bytes, found = _size(segment.path), read_index(segment)
+    if found is None:  # swapped meanwhile, or active: its index is in memory
+        span = max(1, following - segment.base_offset)
+        return [SplitPiece(start, end, size_bytes * (end - start) // span)]
+    at, stop = (int(np.searchsorted(found.offsets, offset)) for offset in (start, end - 1))
+    since = int(found.positions[at - 1]) if at else 0  # where the piece begins
+    if stop < len(found.offsets):
+        size_bytes = min(size_bytes, int(found.positions[stop]))
+    pieces: list[SplitPiece] = []
+    while True:
+        at += int(np.searchsorted(found.positions[at:stop], since + split_bytes))
+        if at >= stop:
+            return [*pieces, SplitPiece(start, end, max(0, size_bytes - since))]
+        cut, position = int(found.offsets[at]) + 1, int(found.positions[at])
+        pieces.append(SplitPiece(start, cut, position - since))
+        start, since = cut, position
+        at += 1
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,237 @@
+"""Where a query starts and ends, and how much one micro-batch takes: offsets, computed.
+
+The rules are those of Spark's Kafka source: a limit is shared out in proportion to what waits, no
+partition starves, and what disappears before it was read is a loss that is reported, not skipped.
+
+Pure: the log's bounds come in as a value, nothing is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cordwood.config import nearest
+from cordwood.errors import InvalidOption, OffsetOutOfRange, UnknownTopic
+from cordwood.model import TopicPartition
+from cordwood.pipeline.source.options import AtOffsets, AtTimes, Edge, Position, TopicSelection
+from cordwood.pipeline.source.topic_ids import IDS
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class Bounds(NamedTuple):
+    """What can be read of a partition now: from the log's start up to the high watermark."""
+
+    start: int
+    end: int
+
+
+class Range(NamedTuple):
+    """Offsets of one partition still to be read, half-open."""
+
+    tp: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets it spans; gaps are counted too."""
+        return self.end - self.start
+
+
+class Loss(NamedTuple):
+    """Offsets a query has not read and no longer can, and what to say of it."""
+
+    tp: TopicPartition
+    reason: str
+
+
+def plan_partitions(
+    subscription: TopicSelection, topics: Mapping[str, Iterable[int]]
+) -> list[TopicPartition]:
+    """The partitions a subscription means, given the topics there are; missing ones are refused."""
+    if subscription.pattern is not None:
+        matches = re.compile(subscription.pattern).fullmatch
+        names = [topic for topic in topics if matches(topic)]
+    else:
+        names = list(subscription.topics or {tp.topic for tp in subscription.partitions})
+    for name in names:
+        if name not in topics:
+            raise UnknownTopic(f"there is no topic {name}{nearest(name, topics)} ({subscription})")
+    if subscription.partitions:
+        for tp in subscription.partitions:
+            if tp.partition not in set(topics[tp.topic]):
+                raise UnknownTopic(f"topic {tp.topic} has no partition {tp.partition}")
+        return sorted(subscription.partitions)
+    return sorted(TopicPartition(name, number) for name in names for number in topics[name])
+
+
+def still_there(
+    subscription: TopicSelection, topics: Mapping[str, Iterable[int]]
+) -> TopicSelection:
+    """The subscription without topics and partitions that are gone."""
+    return replace(
+        subscription,
+        topics=tuple(name for name in subscription.topics if name in topics),
+        partitions=tuple(
+            tp for tp in subscription.partitions if tp.partition in set(topics.get(tp.topic, ()))
+        ),
+    )
+
+
+def resolve(
+    position: Position,
+    bounds: Mapping[TopicPartition, Bounds],
+    find_time: Callable[[TopicPartition, int], int | None],
+    *,
+    starting: bool,
+    no_match_is_latest: bool,
+    losses: list[Loss] | None = None,
+) -> dict[TopicPartition, int]:
+    """The offset a position means in each partition; asks ``find_time`` only for times.
+
+    An offset the log does not hold is refused; with ``losses`` it becomes the nearest edge of the
+    log instead, and what that leaves out is added there.
+    """
+    side = "starting" if starting else "ending"
+    if isinstance(position, Edge):
+        return {tp: _edge(position, of) for tp, of in bounds.items()}
+    if isinstance(position, AtOffsets):
+        _check_all_named(f"{side}Offsets", position.offsets, bounds)
+        return {tp: _exact(side, tp, position.offsets[tp], of, losses) for tp, of in bounds.items()}
+    times = position.times_ms
+    if isinstance(times, Mapping):
+        _check_all_named(f"{side}OffsetsByTimestamp", times, bounds)
+    resolved: dict[TopicPartition, int] = {}
+    for tp, of in bounds.items():
+        time_ms = times[tp] if isinstance(times, Mapping) else times
+        found = find_time(tp, time_ms)
+        if found is None and starting and not no_match_is_latest:
+            raise OffsetOutOfRange(
+                f"{tp} has no record at or after {time_ms} ms; set an earlier time, or "
+                "startingOffsetsByTimestampStrategy to latest"
+            )
+        resolved[tp] = of.end if found is None else found
+    return resolved
+
+
+def is_volatile(position: Position, *, no_match_is_latest: bool) -> bool:
+    """Whether the position means another offset when asked again after more appends."""
+    if isinstance(position, AtOffsets):
+        return Edge.LATEST.value in position.offsets.values()
+    if isinstance(position, AtTimes):
+        return no_match_is_latest
+    return position is Edge.LATEST
+
+
+def _edge(edge: Edge, bounds: Bounds) -> int:
+    return bounds.start if edge is Edge.EARLIEST else bounds.end
+
+
+def _exact(
+    side: str, tp: TopicPartition, offset: int, bounds: Bounds, losses: list[Loss] | None
+) -> int:
+    if offset in (Edge.EARLIEST.value, Edge.LATEST.value):
+        return _edge(Edge(offset), bounds)
+    if bounds.start <= offset <= bounds.end:
+        return offset
+    held = f"the log holds offsets {bounds.start} to {bounds.end} (end not included)"
+    if losses is None:
+        raise OffsetOutOfRange(
+            f"{side}Offsets of {tp} is {offset}, but {held}; use -2 for the earliest, -1 for the "
+            "latest, or set failOnDataLoss to false to read what is there"
+        )
+    losses.append(Loss(tp, f"{side}Offsets is {offset}, and {held}"))
+    return min(max(offset, bounds.start), bounds.end)
+
+
+def _check_all_named(option: str, named: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> None:
+    missing = sorted(str(tp) for tp in bounds.keys() - named.keys())
+    strange = sorted(str(tp) for tp in named.keys() - bounds.keys())
+    if missing:
+        raise InvalidOption(
+            f"option {option} must name every partition read; {', '.join(missing)} missing "
+            "(use -2 for the earliest, -1 for the latest)"
+        )
+    if strange:
+        raise InvalidOption(f"option {option} names {', '.join(strange)}, not subscribed")
+
+
+def plan_limit(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """At most about ``limit`` offsets past ``start``, shared in proportion to what waits.
+
+    A partition with anything waiting gets at least one, so the sum may pass the limit by the number
+    of partitions, as with Spark's Kafka source.
+    """
+    sizes = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
+    total = sum(sizes.values())
+    limited = dict(end)
+    for tp, size in sizes.items():
+        share = limit * size // total
+        limited[tp] = min(end[tp], start[tp] + max(share, 1))
+    return limited
+
+
+def is_too_few(start: Offsets, end: Offsets, low: int) -> bool:
+    """Whether less waits than ``minOffsetsPerTrigger`` asks for."""
+    return sum(max(0, end[tp] - start.get(tp, 0)) for tp in end) < low
+
+
+def plan_ranges(
+    start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds]
+) -> tuple[list[Range], list[Loss]]:
+    """What a micro-batch reads between two offsets, and what of it is no longer there.
+
+    A partition new since ``start`` is read from the log's start.
+    """
+    ranges: list[Range] = []
+    losses = [Loss(tp, "the partition is gone") for tp in sorted(start.keys() - end.keys())]
+    for tp in sorted(end):
+        if tp not in bounds:
+            losses.append(Loss(tp, "the partition is gone"))
+            continue
+        first = start.get(tp, 0)
+        if first > end[tp]:
+            losses.append(Loss(tp, f"its offset went back from {first} to {end[tp]}"))
+        elif end[tp] > bounds[tp].end:
+            losses.append(Loss(tp, f"the log ends at {bounds[tp].end}, before {end[tp]}"))
+        elif first < min(bounds[tp].start, end[tp]):
+            losses.append(Loss(tp, f"offsets {first} to {bounds[tp].start} were reclaimed"))
+        first = max(first, bounds[tp].start)
+        last = min(end[tp], bounds[tp].end)
+        if first < last:
+            ranges.append(Range(tp, first, last))
+    return ranges, losses
+
+
+def begin_of_recreated(
+    begin: Offsets,
+    bounds: Mapping[TopicPartition, Bounds],
+    other: Collection[str],
+    gone: Collection[str],
+) -> dict[TopicPartition, int]:
+    """Where a batch begins: topics in ``other`` at their log start, those in ``gone`` nowhere."""
+    kept = {tp: at for tp, at in begin.items() if tp.topic not in {*other, *gone}}
+    fresh = {tp: of.start for tp, of in bounds.items() if tp.topic in set(other) - set(gone)}
+    return kept | fresh
+
+
+def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """As Spark's Kafka source writes them to a checkpoint: topic → partition → offset."""
+    encoded: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        encoded.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return encoded
+
+
+def parse_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The inverse of ``encode_offsets``; ids of topics are passed over (``topic_ids``)."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in encoded.items()
+        if topic != IDS
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,498 @@
+"""Source options, with the names, defaults and precedence of Spark's Kafka source.
+
+``parse_options`` turns what the user wrote into one frozen value, or refuses by name. Spark hands
+options over in a case-insensitive mapping with lower-cased keys, so names are compared that way and
+shown as documented. A pattern is a Python regular expression that must match the whole name.
+
+Pure: no Spark, no files, no sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from cordwood.config import DAY_MS, HOUR_MS, KEEP_ALL, MINUTE_MS, SECOND_MS, nearest
+from cordwood.errors import InvalidOption
+from cordwood.model import TopicPartition, is_topic_name
+from cordwood.pipeline.source.schema import FIXED_COLUMNS, HEADERS, parse_columns
+
+
+class Edge(Enum):
+    """An end of the log; the numbers stand for it in JSON offsets."""
+
+    EARLIEST = -2
+    LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """One offset per partition; -2 and -1 are the edges."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The first record at or after a time: per partition, or one time for all."""
+
+    times_ms: Mapping[TopicPartition, int] | int
+
+
+Position = Edge | AtOffsets | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """Which partitions a query reads; exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        """As the user wrote it, for messages."""
+        if self.pattern is not None:
+            return f"subscribePattern {self.pattern}"
+        if self.partitions:
+            return f"assign {', '.join(map(str, self.partitions))}"
+        return f"subscribe {', '.join(self.topics)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Everything a reader needs to know; small and picklable."""
+
+    subscription: TopicSelection
+    path: str | None
+    servers: str | None
+    starting: Position
+    ending: Position
+    no_match_is_latest: bool  # startingOffsetsByTimestampStrategy: latest rather than error
+    columns: tuple[str, ...]
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    parallelism: int | None  # tasks that run at once
+    fail_on_data_loss: bool
+    from_offset: int  # fromOffset and beforeOffset, as a filter would narrow
+    before_offset: int
+    committed: bool  # kafka.isolation.level: nothing undecided, nothing aborted
+    push_filters: bool | None  # filterPushdown: None leaves it to the Spark version
+    commit_group: str | None
+    group_id: str | None
+    group_id_prefix: str
+    offset_retries: int
+    offset_retry_interval_ms: int
+    poll_timeout_ms: int
+    ignored: tuple[str, ...]  # accepted for the sake of old jobs, without effect here
+    data_id: str | None = None  # of the directory the driver planned with; no option
+
+
+OPTIONS: Final = {  # documented name → what it does
+    "subscribe": "Topics, comma separated.",
+    "subscribePattern": "Topics by a Python regular expression that matches the whole name.",
+    "assign": 'Partitions as JSON: `{"orders": [0, 1]}`. Exactly one of these three is set.',
+    "path": "A data directory: segment files are read as they lie, no broker needed.",
+    "kafka.bootstrap.servers": (
+        "The broker; with `path` too, it is asked where that is not its own data directory."
+    ),
+    "bootstrap.servers": "The same.",
+    "startingOffsets": (
+        "`earliest`, `latest` or JSON (`-2`, `-1` are the edges). Default: batch `earliest`, "
+        "stream `latest`."
+    ),
+    "startingTimestamp": (
+        "Begin at the first record at or after this time (ms), everywhere. Wins over the next two."
+    ),
+    "startingOffsetsByTimestamp": "The same per partition, as JSON. Wins over `startingOffsets`.",
+    "startingOffsetsByTimestampStrategy": (
+        "Where no record is that young: `error` (default) or `latest`."
+    ),
+    "endingOffsets": "Batch: `latest` (default) or JSON.",
+    "endingTimestamp": "Batch: end before the first record at or after this time (ms).",
+    "endingOffsetsByTimestamp": "Batch: the same per partition, as JSON.",
+    "fromOffset": "Batch: no records before this offset, in whichever partition.",
+    "beforeOffset": "Batch: none at or after this one.",
+    "maxOffsetsPerTrigger": "Stream: records per micro-batch at most.",
+    "minOffsetsPerTrigger": "Stream: wait for so many …",
+    "maxTriggerDelay": "… but no longer than this. Default: `15m`.",
+    "minPartitions": "Tasks at least; default: as the sizes suggest.",
+    "maxRecordsPerPartition": "Records per task at most.",
+    "failOnDataLoss": (
+        "Fail (default `true`) or go on when records are gone before they were read, or a topic "
+        "was deleted or recreated."
+    ),
+    "parallelism": "Tasks that run at once: `defaultParallelism`. Default: the driver's cores.",
+    "includeHeaders": "Add the column `headers`. Default: `false`.",
+    "columns": "Decode only these columns, comma separated.",
+    "filterPushdown": (
+        "`auto` (default), `true`, `false`: whether filters on offset, partition, topic and "
+        "timestamp narrow what is read."
+    ),
+    "commitGroup": (
+        "Stream: commit this group's cursor at each micro-batch, so lag shows and RECLAIM waits."
+    ),
+    "groupIdPrefix": "Begins the names the client gives itself. Default: `cordwood-spark`.",
+    "kafka.group.id": "The group id itself.",
+    "kafka.isolation.level": (
+        "`read_uncommitted` (default) or `read_committed`: nothing of a transaction that is "
+        "undecided or aborted. Cordwood's own jobs read committed."
+    ),
+    "kafka.security.protocol": "Only `PLAINTEXT`.",
+    "fetchOffset.numRetries": "How often the broker is asked again. Default: `3`.",
+    "fetchOffset.retryIntervalMs": "Between these. Default: `1000`.",
+    "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
+}
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # what our own jobs say
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH_ONLY: Final = (
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "fromOffset",
+    "beforeOffset",
+)
+TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
+    "kafka.client.id",
+    "kafka.fetch.max.bytes",
+    "kafka.fetch.max.wait.ms",
+    "kafka.fetch.min.bytes",
+    "kafka.heartbeat.interval.ms",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.max.poll.interval.ms",
+    "kafka.max.poll.records",
+    "kafka.metadata.max.age.ms",
+    "kafka.receive.buffer.bytes",
+    "kafka.request.timeout.ms",
+    "kafka.session.timeout.ms",
+    "kafkaConsumer.consumeGroupMaxWaitMs",
+)
+REFUSED: Final = {
+    "kafka.auto.offset.reset": "set startingOffsets to earliest or latest instead",
+    "kafka.key.deserializer": "keys are binary; decode them in the query",
+    "kafka.value.deserializer": "values are binary; decode them in the query",
+    "kafka.enable.auto.commit": "set commitGroup to commit a cursor at each micro-batch",
+    "kafka.interceptor.classes": "transform records in the query",
+}
+_BY_LOWER: Final = {
+    name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)
+}  # as Spark hands them over → as documented
+_TIME_UNITS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": SECOND_MS,
+    "m": MINUTE_MS,
+    "min": MINUTE_MS,
+    "h": HOUR_MS,
+    "d": DAY_MS,
+}
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """What the user asked for, checked as a whole; raises ``InvalidOption``."""
+    said = _known(options)
+    starting = _parse_position(
+        said, "starting", default=Edge.LATEST if streaming else Edge.EARLIEST
+    )
+    ending = _parse_position(said, "ending", default=Edge.LATEST)
+    if streaming:
+        _refuse_any(said, _BATCH_ONLY, "not valid in streaming queries: a stream has no end")
+    else:
+        _check_batch(starting, ending)
+    _check_plain(said)
+    parsed = SourceOptions(
+        subscription=_parse_subscription(said),
+        path=said.get("path"),
+        servers=_parse_servers(said),
+        starting=starting,
+        ending=ending,
+        no_match_is_latest=_parse_choice(
+            said, "startingOffsetsByTimestampStrategy", ("error", "latest")
+        )
+        == "latest",
+        columns=_wanted(said),
+        max_offsets_per_trigger=_parse_count(said, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_parse_count(said, "minOffsetsPerTrigger"),
+        max_trigger_delay_ms=parse_duration_ms(
+            "maxTriggerDelay", said.get("maxTriggerDelay", "15m")
+        ),
+        min_partitions=_parse_count(said, "minPartitions"),
+        max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
+        parallelism=_parse_count(said, "parallelism"),
+        fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
+        from_offset=_parse_int(said, "fromOffset", 0),
+        before_offset=_parse_int(said, "beforeOffset", KEEP_ALL),
+        committed=_parse_choice(
+            said, "kafka.isolation.level", ("read_uncommitted", "read_committed")
+        )
+        == "read_committed",
+        push_filters={"auto": None, "true": True, "false": False}[
+            _parse_choice(said, "filterPushdown", ("auto", "true", "false"))
+        ],
+        commit_group=said.get("commitGroup"),
+        group_id=said.get("kafka.group.id"),
+        group_id_prefix=said.get("groupIdPrefix", "cordwood-spark"),
+        offset_retries=_parse_int(said, "fetchOffset.numRetries", 3),
+        offset_retry_interval_ms=_parse_int(said, "fetchOffset.retryIntervalMs", 1000),
+        poll_timeout_ms=_parse_int(said, "kafkaConsumer.pollTimeoutMs", 120_000),
+        ignored=_ignored(said, streaming=streaming),
+    )
+    _check_whole(parsed)
+    return parsed
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """``15m``, ``500ms`` or plain milliseconds, as Spark reads times."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if found is None or found[2] not in _TIME_UNITS_MS:
+        raise InvalidOption(f"option {name}: {text!r} is not a time such as 15m, 30s or 500ms")
+    return int(found[1]) * _TIME_UNITS_MS[found[2]]
+
+
+def parse_partition_numbers(name: str, text: str) -> dict[TopicPartition, int]:
+    """JSON ``{"topic": {"0": 23, "1": -1}}``."""
+    parsed: dict[TopicPartition, int] = {}
+    for topic, partitions in _parse_object(name, text).items():
+        if not isinstance(partitions, dict):
+            raise _malformed(name, text)
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or not _is_int(number):
+                raise _malformed(name, text)
+            parsed[TopicPartition(topic, int(partition))] = number
+    return parsed
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """Documented name → value; the first name that is none of ours is refused."""
+    said: dict[str, str] = {}
+    for key, value in options.items():
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            shown = [*OPTIONS, *TUNING]
+            close = nearest(key.lower(), [known.lower() for known in shown])
+            for known in shown:
+                close = close.replace(f" {known.lower()}?", f" {known}?")
+            raise InvalidOption(f"there is no option {key}{close}")
+        if name in REFUSED:
+            raise InvalidOption(f"option {name} is not supported: {REFUSED[name]}")
+        said[name] = value
+    return said
+
+
+def _parse_subscription(said: Mapping[str, str]) -> TopicSelection:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in said]
+    if len(given) != 1:
+        found = f"found {' and '.join(given)}" if given else "found none"
+        raise InvalidOption(f"set exactly one of subscribe, subscribePattern and assign; {found}")
+    text = said[given[0]].strip()
+    if given[0] == "subscribe":
+        return TopicSelection(topics=_parse_topics(text))
+    if given[0] == "assign":
+        return TopicSelection(partitions=_parse_assign(text))
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidOption(
+            f"option subscribePattern: {text!r} is not a Python regular expression: {error}"
+        ) from None
+    if not text:
+        raise InvalidOption("option subscribePattern is empty")
+    return TopicSelection(pattern=text)
+
+
+def _parse_topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise InvalidOption(f"option subscribe: {text!r} names no topic")
+    for topic in topics:
+        _check_topic("subscribe", topic)
+    return topics
+
+
+def _parse_assign(text: str) -> tuple[TopicPartition, ...]:
+    assigned: list[TopicPartition] = []
+    for topic, partitions in _parse_object("assign", text).items():
+        _check_topic("assign", topic)
+        if not isinstance(partitions, list) or not all(_is_int(p) and p >= 0 for p in partitions):
+            raise InvalidOption(f'option assign: {text!r} is not JSON such as {{"t": [0, 1]}}')
+        assigned += [TopicPartition(topic, partition) for partition in partitions]
+    if not assigned:
+        raise InvalidOption(f"option assign: {text!r} names no partition")
+    return tuple(dict.fromkeys(assigned))
+
+
+def _check_topic(name: str, topic: str) -> None:
+    if not is_topic_name(topic):
+        raise InvalidOption(f"option {name}: {topic!r} cannot be a topic's name")
+
+
+def _parse_position(said: Mapping[str, str], side: str, *, default: Edge) -> Position:
+    """Timestamp, then by-timestamp, then offsets: the first that is set wins."""
+    one_time, times, offsets = (
+        f"{side}Timestamp",
+        f"{side}OffsetsByTimestamp",
+        f"{side}Offsets",
+    )
+    if one_time in said:
+        return AtTimes(_parse_int(said, one_time, 0))
+    if times in said:
+        return AtTimes(parse_partition_numbers(times, said[times]))
+    text = said.get(offsets, default.name).strip()
+    if text.upper() in Edge.__members__:
+        return Edge[text.upper()]
+    parsed = parse_partition_numbers(offsets, text)
+    if any(offset < Edge.EARLIEST.value for offset in parsed.values()):
+        raise InvalidOption(f"option {offsets}: an offset below -2 in {text}")
+    return AtOffsets(parsed)
+
+
+def _check_batch(starting: Position, ending: Position) -> None:
+    """A batch has two ends, and they must be the right way round."""
+    if _touches(starting, Edge.LATEST):
+        raise InvalidOption("startingOffsets cannot be latest in a batch query")
+    if _touches(ending, Edge.EARLIEST):
+        raise InvalidOption("endingOffsets cannot be earliest in a batch query")
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        _check_pairs("Offsets", starting.offsets, ending.offsets)
+    if (
+        isinstance(starting, AtTimes)
+        and isinstance(ending, AtTimes)
+        and isinstance(starting.times_ms, Mapping)
+        and isinstance(ending.times_ms, Mapping)
+    ):
+        _check_pairs("OffsetsByTimestamp", starting.times_ms, ending.times_ms)
+
+
+def _check_pairs(
+    what: str, starting: Mapping[TopicPartition, int], ending: Mapping[TopicPartition, int]
+) -> None:
+    if starting.keys() != ending.keys():
+        raise InvalidOption(f"starting{what} and ending{what} must name the same partitions")
+    for tp, start in starting.items():
+        if start >= 0 and 0 <= ending[tp] < start:
+            raise InvalidOption(
+                f"starting{what} of {tp} is {start}, after ending{what} {ending[tp]}"
+            )
+
+
+def _touches(position: Position, edge: Edge) -> bool:
+    if isinstance(position, AtOffsets):
+        return edge.value in position.offsets.values()
+    return position is edge
+
+
+def _check_plain(said: Mapping[str, str]) -> None:
+    """Kafka settings we take only at the value that is true here."""
+    protocol = said.get("kafka.security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise InvalidOption(
+            f"option kafka.security.protocol: {protocol} is not supported here; use PLAINTEXT, "
+            'or Spark\'s own format("kafka")'
+        )
+
+
+def _check_whole(options: SourceOptions) -> None:
+    if options.path is None and options.servers is None:
+        raise InvalidOption(
+            "set kafka.bootstrap.servers (a broker), or path (a data directory, no broker needed)"
+        )
+    if options.commit_group is not None and options.servers is None:
+        raise InvalidOption("commitGroup needs kafka.bootstrap.servers: the broker keeps cursors")
+    low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if low is not None and high is not None and low > high:
+        raise InvalidOption(f"minOffsetsPerTrigger {low} is above maxOffsetsPerTrigger {high}")
+
+
+def _parse_servers(said: Mapping[str, str]) -> str | None:
+    servers = said.get("kafka.bootstrap.servers", said.get("bootstrap.servers"))
+    if servers is None:
+        return None
+    for server in servers.split(","):
+        if not re.fullmatch(r"\s*\S+:\d{1,5}\s*", server):
+            raise InvalidOption(f"option kafka.bootstrap.servers: {server!r} is not host:port")
+    return servers
+
+
+def parse_wanted(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns asked for; all names are checked, but not what only a reader can judge."""
+    return _wanted(_known(options))
+
+
+def _wanted(said: Mapping[str, str]) -> tuple[str, ...]:
+    """``columns`` if set, else the fixed ones, headers with ``includeHeaders``."""
+    include_headers = _parse_bool(said, "includeHeaders", default=False)
+    if "columns" in said:
+        return parse_columns(said["columns"])
+    return (*FIXED_COLUMNS, HEADERS) if include_headers else FIXED_COLUMNS
+
+
+def _parse_bool(said: Mapping[str, str], name: str, *, default: bool) -> bool:
+    word = said.get(name, str(default)).strip().lower()
+    if word not in {"true", "false"}:
+        raise InvalidOption(f"option {name}: {said[name]!r} is neither true nor false")
+    return word == "true"
+
+
+def _parse_int(said: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        number = int(said.get(name, default))
+    except ValueError:
+        raise InvalidOption(f"option {name}: {said[name]!r} is not a whole number") from None
+    if number < 0:
+        raise InvalidOption(f"option {name}: {number} is below 0")
+    return number
+
+
+def _parse_count(said: Mapping[str, str], name: str) -> int | None:
+    if name not in said:
+        return None
+    number = _parse_int(said, name, 0)
+    if number == 0:
+        raise InvalidOption(f"option {name}: must be at least 1")
+    return number
+
+
+def _parse_choice(said: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of the choices, the first by default."""
+    word = said.get(name, choices[0]).strip().lower()
+    if word not in choices:
+        raise InvalidOption(f"option {name}: {said[name]!r} is not one of {', '.join(choices)}")
+    return word
+
+
+def _parse_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise _malformed(name, text) from None
+    if not isinstance(parsed, dict):
+        raise _malformed(name, text)
+    return parsed
+
+
+def _malformed(name: str, text: str) -> InvalidOption:
+    edges = "earliest, latest or " if name.endswith("Offsets") else ""
+    example = '{"t": [0, 1]}' if name == "assign" else '{"t": {"0": 23, "1": 42}}'
+    return InvalidOption(f"option {name}: {text!r} is not {edges}JSON such as {example}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refuse_any(said: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if name in said:
+            raise InvalidOption(f"option {name} is {why}")
+
+
+def _ignored(said: Mapping[str, str], *, streaming: bool) -> tuple[str, ...]:
+    without_effect = TUNING if streaming else (*TUNING, *_STREAM_ONLY)
+    return tuple(name for name in without_effect if name in said)

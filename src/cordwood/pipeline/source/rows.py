@@ -1,0 +1,77 @@
+"""Batches → rows: Arrow record batches of the wanted columns, by the kernels of ``batch``.
+
+Runs on executors. Only what the schema names is decoded, and every batch's checksum is verified.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from pyspark.sql.types import StructType
+
+from cordwood.batch.kernels.loader import kernels
+from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.pipeline.source.offsets import Range
+from cordwood.pipeline.source.schema import HEADERS
+from cordwood.pipeline.source.segment_files import Chunk
+
+
+def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iterator[Any]:
+    """The range's records as ``pyarrow.RecordBatch``es of just that schema."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from cordwood.batch.arrow import arrow_batches, wanted_columns
+    from cordwood.batch.columns import decode_columns
+
+    _settle()
+    shape = to_arrow_schema(schema, timezone="UTC")
+    wanted = wanted_columns(schema.names)
+    for chunk in chunks:
+        try:
+            columns = decode_columns(
+                chunk.data,
+                start_offset=chunk.start_offset,
+                end_offset=whole.end,
+                wanted=wanted,
+                aborted=chunk.aborted,
+            )
+        except CorruptBatch as error:
+            raise CorruptionError(
+                f"{whole.tp}, offsets {chunk.start_offset} to {chunk.end_offset}: {error}; run "
+                "`cordwood segment verify`"
+            ) from None
+        for batch in arrow_batches(columns, *whole.tp, schema.names):
+            arrays = [
+                _null_when_none(pa, array) if name == HEADERS else array
+                for name, array in zip(schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+_reads: Final = itertools.count()
+
+
+def _settle() -> None:
+    """Load the kernels, and keep Spark's worker from walking through them after every task.
+
+    A worker collects garbage before it takes its next task. With numba loaded that is 70 ms of a
+    core, more than most tasks take; what is frozen is not walked through. The second read freezes
+    once more: Spark's worker imports pandas only while it serves the first.
+    """
+    kernels()
+    if next(_reads) < 2:
+        gc.freeze()
+
+
+def _null_when_none(pa: Any, headers: Any) -> Any:
+    """Spark's Kafka source gives null, not an empty list, for a record without headers."""
+    import pyarrow.compute as pc
+
+    is_none = pc.equal(headers.value_lengths(), 0)
+    return pa.ListArray.from_arrays(
+        headers.offsets, headers.values, type=headers.type, mask=is_none
+    )

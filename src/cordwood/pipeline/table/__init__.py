@@ -1,0 +1,1 @@
+"""The latest state per key of a topic, as Parquet or Delta."""

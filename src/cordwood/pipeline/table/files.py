@@ -1,0 +1,236 @@
+"""A table's Parquet files: tasks write them to the table's storage, the driver checks every one.
+
+Tasks write to ``_incoming``, under names that say the content, and report what they wrote. A report
+is believed only when the driver has read the file itself: its sum, its rows, and all rows together
+as many as Spark counted before they were written. The way back is the same: a file is read only if
+it is the one that was written.
+
+Nothing here decides which files are the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from cordwood.client.storage import Storage, open_storage
+from cordwood.config import MIB
+from cordwood.errors import CordwoodError, CorruptionError, UnavailableError
+from cordwood.log.format.bundle import digest, proving
+from cordwood.pipeline.archive.topic_archive import CHECKERS
+from cordwood.pipeline.runtime.failure_reasons import plain_reason
+from cordwood.pipeline.runtime.probe import Probe, not_shared
+from cordwood.pipeline.runtime.tasks import outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+INCOMING: Final = "_incoming"
+COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
+GROUP_BYTES: Final = 32 * MIB  # of a row group, before it is encoded
+_COPY_BYTES: Final = 4 * MIB
+
+
+class TableFile(NamedTuple):
+    """One Parquet file of a table."""
+
+    name: str  # below the table's root
+    rows: int
+    size_bytes: int
+    sha256: str | None  # None where another program wrote it
+
+
+def arrow_schema() -> pa.Schema:
+    """The table's columns in Arrow's types."""
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+        }
+    )
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def write_files(rows: DataFrame, storage: Storage, probe: Probe) -> list[TableFile]:
+    """The rows as files in ``_incoming``, each written by a task and read by the driver."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def act(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        result = pickle.dumps(outcome(partial(write_part, probe), batches))
+        yield pa.RecordBatch.from_pydict({"result": [result]})
+
+    counted = Observation()
+    observed = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
+    try:
+        told = observed.mapInArrow(act, "result binary").collect()
+    except (Py4JError, PySparkException) as error:
+        raise UnavailableError(
+            f"{storage.place}: {plain_reason(error)}; fix this, then run the command again"
+        ) from None
+    results = [pickle.loads(row["result"]) for row in told]  # noqa: S301 - our own tasks'
+    for result in results:
+        if isinstance(result, CordwoodError):
+            raise result
+    files = sorted(cast("list[TableFile]", [result for result in results if result is not None]))
+    check_files(storage, files, probe.option)
+    check_total(sum(file.rows for file in files), int(counted.get["rows"]), storage.place)
+    return files
+
+
+def write_part(probe: Probe, batches: Iterable[pa.RecordBatch]) -> TableFile | None:
+    """On an executor: one partition's rows as one file, read back; None without rows."""
+    probe.check()
+    with tempfile.TemporaryFile() as file:
+        rows = write_parquet(file, batches)
+        if not rows:
+            return None
+        size_bytes = file.tell()
+        file.seek(0)
+        sha256 = digest(file)
+        file.seek(0)
+        storage, name = open_storage(probe.place), f"{INCOMING}/{file_name(sha256)}"
+        storage.put(name, file)
+    with closing(storage.open(name)) as written, proving(written, name, sha256):
+        return TableFile(name, rows, size_bytes, sha256)
+
+
+def file_name(sha256: str) -> str:
+    """Equal files have equal names: a task that runs twice changes nothing that was checked."""
+    return f"part-{sha256[:32]}.parquet"
+
+
+def write_parquet(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
+    """Write batches in row groups of a good size; how many rows they were."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema, held, held_bytes, rows = arrow_schema(), [], 0, 0
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for batch in batches:
+            held.append(batch)
+            held_bytes += batch.nbytes
+            rows += batch.num_rows
+            if held_bytes >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(held).cast(schema))
+                held, held_bytes = [], 0
+        if rows == 0 or held:
+            writer.write_table(pa.Table.from_batches(held, None if held else schema).cast(schema))
+    return rows
+
+
+# --- checking, on the driver ----------------------------------------------------------------
+
+
+def check_files(storage: Storage, files: Sequence[TableFile], option: str) -> None:
+    """Every file lies at the place, as the driver sees it, and is what its task reported."""
+    with ThreadPoolExecutor(CHECKERS) as pool:
+        for _ in pool.map(lambda file: _check_file(storage, file, option), files):
+            pass
+
+
+def _check_file(storage: Storage, file: TableFile, option: str) -> None:
+    import pyarrow.parquet as pq
+
+    try:
+        with _fetched(storage, file) as copy:
+            rows = pq.ParquetFile(copy).metadata.num_rows
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"wrote {file.name}, which the driver does not see there"
+        raise not_shared(storage.place, option, what) from None
+    check_total(rows, file.rows, f"{storage.place}/{file.name}")
+
+
+def check_present(storage: Storage, files: Sequence[TableFile]) -> None:
+    """The table there is has all its files; what they hold is proven when they are read."""
+    for file in files:
+        if storage.size(file.name) != file.size_bytes:
+            raise CorruptionError(
+                f"{file.name} of the table in {storage.place} is missing or has another size; "
+                "remove the table and build it again"
+            )
+
+
+def check_total(found: int, wanted: int, where: str) -> None:
+    """As many rows as there must be."""
+    if found != wanted:
+        raise CorruptionError(
+            f"{where} has {found} rows, and {wanted} were to be written; the table is as it was, "
+            "run this again"
+        )
+
+
+def _fetched(storage: Storage, file: TableFile) -> IO[bytes]:
+    """A copy of a file that is proven to be it, at its beginning."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    try:
+        with closing(storage.open(file.name)) as source:
+            if file.sha256 is None:
+                shutil.copyfileobj(source, copy, _COPY_BYTES)
+            else:
+                with proving(source, file.name, file.sha256) as proven:
+                    shutil.copyfileobj(proven, copy, _COPY_BYTES)
+    except BaseException:
+        copy.close()
+        raise
+    copy.seek(0)
+    return copy
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def read_files(spark: SparkSession, place: str, files: Sequence[TableFile]) -> DataFrame:
+    """The rows of files, a task for each; none are an empty table."""
+    if not files:
+        return spark.createDataFrame([], COLUMNS)
+
+    def act(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from read_part(place, files[number])
+
+    return spark.range(0, len(files), 1, len(files)).mapInArrow(act, COLUMNS)
+
+
+def read_part(place: str, file: TableFile) -> Iterator[pa.RecordBatch]:
+    """On an executor: one file's rows, all of them or an error."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = 0
+    with _fetched(open_storage(place), file) as copy:
+        for batch in pq.ParquetFile(copy).iter_batches(columns=arrow_schema().names):
+            rows += batch.num_rows
+            yield from pa.Table.from_batches([batch]).cast(arrow_schema()).to_batches()
+    check_total(rows, file.rows, f"{place}/{file.name}")
+
+
+def stream_files(storage: Storage, files: Sequence[TableFile]) -> Iterator[Any]:
+    """The rows of files one after the other, for whoever writes them elsewhere."""
+    for file in files:
+        yield from read_part(storage.place, file)
+
+
+def sum_of(data: bytes) -> str:
+    """The sha256 of bytes at hand."""
+    return hashlib.sha256(data).hexdigest()

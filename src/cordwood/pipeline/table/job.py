@@ -1,0 +1,236 @@
+"""``table``: the latest state per key of a changelog topic, as files other tools read.
+
+Run again, only what was appended since is read, and laid over the table there is. Doing that twice
+gives the same table, so a run that dies is simply run again. The table is a registered reader of
+its topic: compaction keeps tombstones until it has passed them, so no deleted key stays in it.
+
+Tasks write files, the driver reads every one of them and counts (``table_files``), and only then
+they become the table (``table_storage``). A run that fails leaves the table as it was.
+
+A key lives in one partition, as with Kafka's partitioner; in two partitions it is two rows.
+Records without a key have no place in a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cordwood.client.storage import Storage, open_storage
+from cordwood.errors import CordwoodError, StaleManifest
+from cordwood.model import TopicPartition
+from cordwood.pipeline.archive.job import source_options
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.runtime.job_labels import job, labelled
+from cordwood.pipeline.runtime.probe import TASKS_MAX, shared_place
+from cordwood.pipeline.runtime.session import told_parallelism
+from cordwood.pipeline.runtime.tasks import followed
+from cordwood.pipeline.source.log_access import open_log
+from cordwood.pipeline.source.options import COMMITTED
+from cordwood.pipeline.table.files import INCOMING, check_present, write_files
+from cordwood.pipeline.table.storage import LOCK, DeltaTable, ParquetTable, TableState, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Progress = Callable[[str, int, int], None]  # stage, offsets done with, offsets in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """Which table, where."""
+
+    topic: str
+    out: str | Path  # a directory, or the URL of an object store
+    form: str = "parquet"
+    as_of_ms: int | None = None
+    as_of_offset: int | None = None
+
+    @property
+    def is_as_of(self) -> bool:
+        """Whether a state of the past is wanted."""
+        return self.as_of_ms is not None or self.as_of_offset is not None
+
+    @property
+    def reader(self) -> str:
+        """The table as a reader of its topic."""
+        place = str(self.out) if "://" in str(self.out) else str(Path(self.out).absolute())
+        return f"table-{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:8]}"
+
+
+class Built(NamedTuple):
+    """What a run did."""
+
+    rows: int
+    read: int  # offsets
+    is_incremental: bool
+    place: str
+
+
+@job("table {3.topic}")
+def build_table(
+    spark: SparkSession,
+    api: BrokerApi,
+    where: BrokerAddress,
+    request: TableRequest,
+    *,
+    progress: Progress | None = None,
+    storage: Storage | None = None,
+) -> Built:
+    """Bring the table up to date, or to a moment of the past; ``storage`` is the opened ``out``."""
+    storage = storage or open_storage(str(request.out))
+    table = open_table(storage, request.form)
+    with storage.held(LOCK):
+        table.sweep()
+        return _build(spark, api, where, request, storage=storage, table=table, progress=progress)
+
+
+def _build(
+    spark: SparkSession,
+    api: BrokerApi,
+    where: BrokerAddress,
+    request: TableRequest,
+    *,
+    storage: Storage,
+    table: ParquetTable | DeltaTable,
+    progress: Progress | None,
+) -> Built:
+    topic_id = str(api.archive(request.topic)["id"])
+    starts, ends = _bounds(api, where, request)
+    state = table.state()
+    if state is not None:
+        check_present(storage, state.files)
+    is_incremental = state is not None and _continues(state, topic_id, ends)
+    begin = starts
+    if is_incremental and state is not None:
+        begin = {at: max(start, state.offsets.get(at, 0)) for at, start in starts.items()}
+        if begin == ends:
+            return Built(state.rows, 0, is_incremental=True, place=table.place)
+    read = sum(ends[at] - begin[at] for at in ends)
+    stages = Stages(request.topic, read, progress) if progress else None
+    try:
+        with shared_place(spark, storage, INCOMING, tasks=TASKS_MAX, option="--out") as probe:
+            if not request.is_as_of:  # a table that cannot be must not hold the log back
+                api.register(request.topic, request.reader)
+            changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
+            if is_incremental and state is not None:
+                changes = latest(table.read(spark, state).unionByName(changes))
+            with (
+                labelled(spark, f"newest value of each key, {read} offsets to read"),
+                followed(spark, stages.tell if stages else None),
+            ):
+                files = write_files(changes.where("value is not null"), storage, probe)
+        _check_topic(api, request.topic, topic_id)
+        published = table.publish(files, TableState(topic_id, ends))
+    except CordwoodError:
+        _check_topic(api, request.topic, topic_id)  # one that went explains the rest
+        raise
+    finally:
+        table.sweep()
+    if not request.is_as_of:
+        for partition, end in ends.items():
+            api.advance(request.topic, partition, request.reader, end)
+    return Built(published.rows, read, is_incremental=is_incremental, place=table.place)
+
+
+def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
+    """Tasks read by name: what they read is this topic's only if it still is this topic."""
+    if api.archive(topic)["id"] != topic_id:
+        raise StaleManifest(
+            f"topic {topic} was deleted and created again while it was read; the table is as it "
+            "was, run this again"
+        )
+
+
+class Stages:
+    """A run's Spark stages as people know them, in offsets: a task is as good as any other.
+
+    The first stage to run reads the topic; all others bring what was read together by key.
+    """
+
+    def __init__(self, topic: str, offsets: int, progress: Progress) -> None:
+        self._topic = topic
+        self._offsets = offsets
+        self._progress = progress
+        self._first: int | None = None
+        progress(f"reading {topic}", 0, offsets)
+
+    def tell(self, stages: Sequence[Any]) -> None:
+        """What Spark says of the stages that are active now."""
+        if not stages:
+            return
+        at = min(stage.stageId for stage in stages)
+        self._first = at if self._first is None else self._first
+        done = sum(stage.numCompletedTasks for stage in stages)
+        total = sum(stage.numTasks for stage in stages)
+        about = "reading" if at == self._first else "merging"
+        self._progress(f"{about} {self._topic}", self._offsets * done // total, self._offsets)
+
+
+def latest(changes: DataFrame) -> DataFrame:
+    """The newest row of every key, tombstones too."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    newest = F.max_by(F.struct("value", "timestamp", "offset"), "offset").alias("newest")
+    grouped = changes.where("key is not null").groupBy("partition", "key").agg(newest)
+    return grouped.select("key", "newest.value", "partition", "newest.offset", "newest.timestamp")
+
+
+def _continues(state: TableState, topic_id: str, ends: Mapping[int, int]) -> bool:
+    """Whether a table can be brought up to these ends: the same topic, and no step back."""
+    return state.topic_id == topic_id and all(
+        at in ends and offset <= ends[at] for at, offset in state.offsets.items()
+    )
+
+
+def _bounds(
+    api: BrokerApi, where: BrokerAddress, request: TableRequest
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Where each partition begins, and where to stop."""
+    options = replace(source_options(api, where, request.topic), committed=True)
+    count = api.partition_counts()
+    if request.topic not in count:
+        api.topic(request.topic)  # says that it is missing
+    tps = [TopicPartition(request.topic, number) for number in range(count[request.topic])]
+    with open_log(options) as log:
+        bounds = log.bounds(tps)
+        ends = {tp.partition: of.end for tp, of in bounds.items()}
+        if request.as_of_ms is not None:
+            for tp in tps:
+                found = log.find_time(tp, request.as_of_ms + 1)
+                ends[tp.partition] = ends[tp.partition] if found is None else found
+        if request.as_of_offset is not None:
+            ends = {at: min(end, request.as_of_offset) for at, end in ends.items()}
+    starts = {tp.partition: min(of.start, ends[tp.partition]) for tp, of in bounds.items()}
+    return starts, ends
+
+
+def _read(
+    spark: SparkSession,
+    api: BrokerApi,
+    where: BrokerAddress,
+    topic: str,
+    *,
+    begin: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> DataFrame:
+    def offsets(at: Mapping[int, int]) -> str:
+        return json.dumps({topic: {str(partition): offset for partition, offset in at.items()}})
+
+    path = source_options(api, where, topic).path
+    options = {
+        **COMMITTED,
+        "subscribe": topic,
+        "columns": "key,value,partition,offset,timestamp",
+        "startingOffsets": offsets(begin),
+        "endingOffsets": offsets(ends),
+        "kafka.bootstrap.servers": where.servers or "",
+    }
+    if cores := told_parallelism(spark):
+        options["parallelism"] = str(cores)
+    reader = spark.read.format("cordwood").options(**options)
+    return (reader.option("path", path) if path else reader).load()

@@ -1,0 +1,272 @@
+"""Where tables lie: versions of Parquet files with a pointer to the one in use, or a Delta table.
+
+    <out>/current              → versions/<n>, moved over at once: a reader sees the old or the new
+    <out>/versions/<n>/        Parquet files, and _cordwood.json: how far the topic was read, and
+                               every file with its rows and sum
+    <out>/_delta_log …         instead, with the format delta
+    <out>/_incoming/           what tasks have written and the driver has not checked yet
+
+In a directory ``current`` is a symbolic link; in an object store, which has none, an object that
+names the version. Files come into a version only checked, and ``current`` moves when the version is
+whole; what a run that died left behind is removed by the next.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cordwood.client.storage import DirectoryStorage, Storage
+from cordwood.errors import ConfigError, CorruptionError, UnavailableError
+from cordwood.pipeline.table.files import (
+    INCOMING,
+    TableFile,
+    arrow_schema,
+    check_total,
+    file_name,
+    read_files,
+    stream_files,
+    sum_of,
+    write_parquet,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE: Final = "_cordwood.json"
+CURRENT: Final = "current"
+VERSIONS: Final = "versions"
+LOCK: Final = "_table"
+DELTA_LOG: Final = "_delta_log"
+
+
+class TableState(NamedTuple):
+    """How far a table has come, and its files."""
+
+    topic_id: str
+    offsets: dict[int, int]
+    files: tuple[TableFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Of the whole table."""
+        return sum(file.rows for file in self.files)
+
+
+def open_table(storage: Storage, form: str) -> ParquetTable | DeltaTable:
+    """The table at a place; a place holds one of one format."""
+    is_delta = bool(storage.names(DELTA_LOG))
+    if form == "parquet" and is_delta:
+        raise ConfigError(
+            f"{storage.place} is a Delta table; say --format delta, or use another place"
+        )
+    if form == "delta":
+        if read_pointer(storage) is not None:
+            raise ConfigError(f"{storage.place} is a Parquet table; use another place for Delta")
+        return DeltaTable(storage)
+    return ParquetTable(storage)
+
+
+class ParquetTable:
+    """Versions side by side, and a pointer to the one in use."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def place(self) -> str:
+        """What readers open."""
+        if isinstance(self._storage, DirectoryStorage):
+            return f"{self._storage.place}/{CURRENT}"
+        return f"{self._storage.place}/{read_pointer(self._storage) or VERSIONS}"
+
+    def state(self) -> TableState | None:
+        """How far the version in use has come."""
+        version = read_pointer(self._storage)
+        return None if version is None else read_state(self._storage, f"{version}/{STATE}")
+
+    def read(self, spark: SparkSession, state: TableState) -> DataFrame:
+        """The version in use."""
+        return read_files(spark, self._storage.place, state.files)
+
+    def sweep(self) -> None:
+        """Remove what runs that died left: incoming files, and versions that never came in use."""
+        self._storage.sweep(INCOMING, lambda _: False)
+        in_use = _number(read_pointer(self._storage))
+        self._storage.sweep(VERSIONS, lambda name: 0 < _number(name) <= in_use)
+
+    def publish(self, files: Sequence[TableFile], state: TableState) -> TableState:
+        """A version of these checked files, whole; then the pointer."""
+        in_use = _number(read_pointer(self._storage))
+        taken = [in_use, *(_number(name) for name in self._storage.names(VERSIONS))]
+        version = f"{VERSIONS}/{max(taken) + 1:06d}"
+        if not files:  # readers must find the columns of an empty table, too
+            files = [_write_empty(self._storage)]
+        moved = [file._replace(name=f"{version}/{Path(file.name).name}") for file in files]
+        for old, new in zip(files, moved, strict=True):
+            self._storage.move(old.name, new.name)
+        published = state._replace(files=tuple(moved))
+        write_state(self._storage, f"{version}/{STATE}", published)
+        self._check_version(version, published)
+        write_pointer(self._storage, version)
+        self._drop_before(in_use)
+        return published
+
+    def _check_version(self, version: str, state: TableState) -> None:
+        """Nothing is missing, nothing is there that nobody checked."""
+        wanted = {file.name for file in state.files} | {f"{version}/{STATE}"}
+        found = set(self._storage.names(version))
+        sizes = {file.name: self._storage.size(file.name) for file in state.files}
+        wrong = {file.name for file in state.files if sizes[file.name] != file.size_bytes}
+        if odd := sorted((wanted ^ found) | wrong):
+            raise CorruptionError(
+                f"{odd[0]} in {self._storage.place} is not as it was written; the table is as it "
+                "was, run this again"
+            )
+
+    def _drop_before(self, number: int) -> None:
+        """Keep the version readers may still be in; older ones go."""
+        for name in self._storage.names(VERSIONS):
+            if _number(name) < number:
+                self._storage.remove(name)
+        self._storage.sweep(VERSIONS, lambda name: _number(name) >= number)
+
+
+class DeltaTable:
+    """A Delta table, written by ``deltalake``; Spark itself has no Delta."""
+
+    def __init__(self, storage: Storage) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise ConfigError(
+                'the format delta needs deltalake: run `pip install "cordwood[delta]"`'
+            ) from None
+        self._api: Any = deltalake
+        self._storage = storage
+        self.place = storage.place
+
+    def state(self) -> TableState | None:
+        """How far the table has come; its files are those of its newest version."""
+        state = read_state(self._storage, STATE)
+        return None if state is None else state._replace(files=tuple(self._files()))
+
+    def read(self, spark: SparkSession, state: TableState) -> DataFrame:
+        """The files of its newest version; a table without rows may have none."""
+        return read_files(spark, self._storage.place, state.files)
+
+    def sweep(self) -> None:
+        """Remove what runs that died left in ``_incoming``."""
+        self._storage.sweep(INCOMING, lambda _: False)
+
+    def publish(self, files: Sequence[TableFile], state: TableState) -> TableState:
+        """One Delta commit, then the note how far it goes; without the note it is done again."""
+        import pyarrow as pa
+
+        rows = pa.RecordBatchReader.from_batches(arrow_schema(), stream_files(self._storage, files))
+        with self._asking(), closing(rows) as reader:
+            self._api.write_deltalake(self.place, reader, mode="overwrite")
+        for file in files:
+            self._storage.remove(file.name)
+        published = state._replace(files=tuple(self._files()))
+        check_total(published.rows, sum(file.rows for file in files), self.place)
+        write_state(self._storage, STATE, published)
+        return published
+
+    def _files(self) -> list[TableFile]:
+        from urllib.parse import unquote
+
+        import pyarrow as pa
+
+        with self._asking():
+            actions = pa.table(self._api.DeltaTable(self.place).get_add_actions(flatten=True))
+        columns = [actions[name].to_pylist() for name in ("path", "num_records", "size_bytes")]
+        return [
+            TableFile(unquote(name), rows, size_bytes, None)
+            for name, rows, size_bytes in zip(*columns, strict=True)
+        ]
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What ``deltalake`` refuses is one sentence."""
+        try:
+            yield
+        except (self._api.exceptions.DeltaError, OSError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise UnavailableError(
+                f"{self.place}: {first}; fix this, then run the command again"
+            ) from None
+
+
+# --- the state and the pointer --------------------------------------------------------------
+
+
+def read_pointer(storage: Storage) -> str | None:
+    """``versions/<n>`` in use; None before the first."""
+    if isinstance(storage, DirectoryStorage):
+        try:
+            return str((Path(storage.place) / CURRENT).readlink())
+        except OSError:
+            return None
+    try:
+        with closing(storage.open(CURRENT)) as file:
+            return file.read().decode().strip()
+    except FileNotFoundError:
+        return None
+
+
+def write_pointer(storage: Storage, version: str) -> None:
+    """Let readers see another version from now on; at once."""
+    if not isinstance(storage, DirectoryStorage):
+        storage.put(CURRENT, io.BytesIO(f"{version}\n".encode()))
+        return
+    link = Path(storage.place) / f".{CURRENT}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(version)
+    storage.move(link.name, CURRENT)
+
+
+def _number(name: str | None) -> int:
+    """Of the version a name lies in; 0 for none."""
+    parts = (name or "").split("/")
+    is_version = len(parts) > 1 and parts[0] == VERSIONS and parts[1].isdecimal()
+    return int(parts[1]) if is_version else 0
+
+
+def read_state(storage: Storage, name: str) -> TableState | None:
+    """A table's state; None when it has none, or one of a kind that lists no files."""
+    try:
+        with closing(storage.open(name)) as file:
+            said = json.loads(file.read())
+        if "files" not in said:
+            return None
+        offsets = {int(at): int(offset) for at, offset in said["offsets"].items()}
+        return TableState(
+            said["topic_id"], offsets, tuple(TableFile(*file) for file in said["files"])
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{storage.place}/{name} does not parse; remove the table and build it again"
+        ) from None
+
+
+def write_state(storage: Storage, name: str, state: TableState) -> None:
+    """Whole, or not at all; what is left of a try that failed lies in ``_incoming``."""
+    said = {"topic_id": state.topic_id, "offsets": state.offsets, "files": state.files}
+    storage.put(f"{INCOMING}/{STATE}", io.BytesIO(json.dumps(said, sort_keys=True).encode()))
+    storage.move(f"{INCOMING}/{STATE}", name)
+
+
+def _write_empty(storage: Storage) -> TableFile:
+    file = io.BytesIO()
+    write_parquet(file, [])
+    data = file.getvalue()
+    empty = TableFile(f"{INCOMING}/{file_name(sum_of(data))}", 0, len(data), sum_of(data))
+    storage.put(empty.name, io.BytesIO(data))
+    return empty

@@ -1,0 +1,97 @@
+"""Messages to bytes and back, by functions compiled for each message and version on first use.
+
+``decode`` never returns half a message and raises only ``ProtocolError`` for what a peer may send;
+unknown tagged fields and bytes after the message are passed over, as Kafka does. ``encode`` expects
+values that fit: the wrong ones are our own mistake. ``explain`` shows the source that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cordwood.errors import BadMessage
+from cordwood.protocol.kafka.decoding import DecoderSource
+from cordwood.protocol.kafka.encoding import EncoderSource
+from cordwood.protocol.kafka.layout import MessageType
+from cordwood.protocol.kafka.primitives import DECODE_FAULTS, Buffer
+from cordwood.protocol.kafka.schema import API_BY_KEY, api_of
+
+Message = TypeVar("Message", bound=tuple[Any, ...])
+Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
+Encoder = Callable[[Any, list[Buffer], list[Buffer]], None]
+
+ANY_ELEMENTS: Final = 2**31
+_DECODERS: Final[dict[tuple[type[Any], int], Decoder]] = {}
+_ENCODERS: Final[dict[tuple[type[Any], int], Encoder]] = {}
+
+
+def decode(
+    message_type: type[Message], version: int, data: Buffer, elements_max: int = ANY_ELEMENTS
+) -> Message:
+    """Read a whole message; its record bytes are views of ``data``, not copies.
+
+    ``elements_max`` bounds its arrays' elements in all: what is past it raises ``TooManyElements``
+    before it is read.
+    """
+    decoder = _DECODERS.get((message_type, version)) or _compile_decoder(message_type, version)
+    view = data if type(data) is memoryview else memoryview(data)
+    end = len(view)
+    try:
+        message, position = decoder(view, 0, end, elements_max)
+    except DECODE_FAULTS as error:
+        raise BadMessage(f"{message_type.__name__} v{version}: {error}") from error
+    if position > end:
+        raise BadMessage(
+            f"{message_type.__name__} v{version}: {position} bytes are named, {end} were sent"
+        )
+    return message  # type: ignore[no-any-return]
+
+
+def encode(message: tuple[Any, ...], version: int) -> list[Buffer]:
+    """Write a message as buffers to be sent one after another; large records are not copied."""
+    key = (type(message), version)
+    encoder = _ENCODERS.get(key) or _compile_encoder(*key)
+    chunks: list[Buffer] = []
+    parts: list[Buffer] = []
+    encoder(message, chunks, parts)
+    if parts or not chunks:
+        chunks.append(b"".join(parts))
+    return chunks
+
+
+def explain(api_key: int, version: int) -> str:
+    """The source of the four functions that carry this API in this version."""
+    api = API_BY_KEY[api_key]
+    flexible = api.is_flexible(version)
+    texts = []
+    for message_type in (api.request, api.response):
+        texts.append(f"# {message_type.__name__} v{version}")
+        texts.append(DecoderSource(version, flexible=flexible).write(message_type))
+        texts.append(EncoderSource(version, flexible=flexible).write(message_type))
+    return "\n".join(texts)
+
+
+def _compile_decoder(message_type: MessageType, version: int) -> Decoder:
+    api = api_of(message_type)
+    assert api.is_served(version), (api.name, version)
+    source = DecoderSource(version, flexible=api.is_flexible(version))
+    decoder = _run(source.write(message_type), source.names, "decode", message_type, version)
+    return _DECODERS.setdefault((message_type, version), decoder)
+
+
+def _compile_encoder(message_type: MessageType, version: int) -> Encoder:
+    api = api_of(message_type)
+    assert api.is_served(version), (api.name, version)
+    source = EncoderSource(version, flexible=api.is_flexible(version))
+    encoder = _run(source.write(message_type), source.names, "encode", message_type, version)
+    return _ENCODERS.setdefault((message_type, version), encoder)
+
+
+def _run(
+    text: str, names: dict[str, Any], function: str, message_type: MessageType, version: int
+) -> Any:
+    """Define the function; the text is ours alone, made from the tables and no input."""
+    label = f"<{function} {message_type.__name__} v{version}>"
+    exec(compile(text, label, "exec"), names)  # noqa: S102 - our own generated source
+    return names[function]

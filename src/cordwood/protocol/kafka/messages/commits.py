@@ -1,0 +1,211 @@
+"""Cursors of consumer groups: committing, fetching and forgetting offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from cordwood.protocol.kafka.primitives import (
+    Bool,
+    Int16,
+    Int32,
+    Int64,
+    NullSince,
+    Since,
+    Str,
+    Until,
+)
+
+# --- OffsetCommit ---------------------------------------------------------------------------
+
+
+class OffsetCommitPartition(NamedTuple):
+    """The next offset to read, with a note of the member's own."""
+
+    partition: Int32
+    offset: Int64
+    leader_epoch: Annotated[Int32, Since(6)] = -1
+    metadata: Str | None = None
+
+
+class OffsetCommitTopic(NamedTuple):
+    """The cursors on one topic."""
+
+    name: Str
+    partitions: Sequence[OffsetCommitPartition]
+
+
+class OffsetCommitRequest(NamedTuple):
+    """Move the group's cursors; generation -1 with no member commits from outside the group."""
+
+    group_id: Str
+    generation_id: Int32 = -1
+    member_id: Str = ""
+    group_instance_id: Annotated[Str | None, Since(7)] = None
+    retention_time_ms: Annotated[Int64, Until(4)] = -1
+    topics: Sequence[OffsetCommitTopic] = ()
+
+
+class CommittedPartition(NamedTuple):
+    """Whether one cursor moved; OffsetCommit and TxnOffsetCommit answer alike."""
+
+    partition: Int32
+    error_code: Int16
+
+
+class CommittedTopic(NamedTuple):
+    """The cursors of one topic."""
+
+    name: Str
+    partitions: Sequence[CommittedPartition]
+
+
+class OffsetCommitResponse(NamedTuple):
+    """Every partition of the request."""
+
+    throttle_time_ms: Annotated[Int32, Since(3)] = 0
+    topics: Sequence[CommittedTopic] = ()
+
+
+# --- OffsetFetch ----------------------------------------------------------------------------
+
+
+class OffsetFetchTopic(NamedTuple):
+    """The partitions asked about in one topic."""
+
+    name: Str
+    partitions: Sequence[Int32]
+
+
+class OffsetFetchGroup(NamedTuple):
+    """One group's question; null topics means all it has committed."""
+
+    group_id: Str
+    topics: Sequence[OffsetFetchTopic] | None
+
+
+class OffsetFetchRequest(NamedTuple):
+    """The cursors of one group, or since version 8 of several."""
+
+    group_id: Annotated[Str, Until(7)] = ""
+    topics: Annotated[Sequence[OffsetFetchTopic] | None, Until(7), NullSince(2)] = ()
+    groups: Annotated[Sequence[OffsetFetchGroup], Since(8)] = ()
+    require_stable: Annotated[Bool, Since(7)] = False
+
+
+class FetchedOffset(NamedTuple):
+    """A cursor; offset -1 when nothing was committed."""
+
+    partition: Int32
+    offset: Int64
+    leader_epoch: Annotated[Int32, Since(5)] = -1
+    metadata: Str | None = ""
+    error_code: Int16 = 0
+
+
+class FetchedOffsetTopic(NamedTuple):
+    """The cursors on one topic."""
+
+    name: Str
+    partitions: Sequence[FetchedOffset]
+
+
+class FetchedOffsetGroup(NamedTuple):
+    """The cursors of one group."""
+
+    group_id: Str
+    topics: Sequence[FetchedOffsetTopic]
+    error_code: Int16 = 0
+
+
+class OffsetFetchResponse(NamedTuple):
+    """The topics of one group, or since version 8 the groups."""
+
+    throttle_time_ms: Annotated[Int32, Since(3)] = 0
+    topics: Annotated[Sequence[FetchedOffsetTopic], Until(7)] = ()
+    error_code: Annotated[Int16, Since(2), Until(7)] = 0
+    groups: Annotated[Sequence[FetchedOffsetGroup], Since(8)] = ()
+
+
+# --- OffsetDelete ---------------------------------------------------------------------------
+
+
+class OffsetDeletePartition(NamedTuple):
+    """A cursor to forget."""
+
+    partition: Int32
+
+
+class OffsetDeleteTopic(NamedTuple):
+    """The cursors of one topic."""
+
+    name: Str
+    partitions: Sequence[OffsetDeletePartition]
+
+
+class OffsetDeleteRequest(NamedTuple):
+    """Forget a group's cursors on topics it is not subscribed to."""
+
+    group_id: Str
+    topics: Sequence[OffsetDeleteTopic]
+
+
+class OffsetDeletedPartition(NamedTuple):
+    """Whether one cursor was forgotten."""
+
+    partition: Int32
+    error_code: Int16
+
+
+class OffsetDeletedTopic(NamedTuple):
+    """The cursors of one topic."""
+
+    name: Str
+    partitions: Sequence[OffsetDeletedPartition]
+
+
+class OffsetDeleteResponse(NamedTuple):
+    """Every partition of the request, unless the group itself was at fault."""
+
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: Sequence[OffsetDeletedTopic] = ()
+
+
+# --- TxnOffsetCommit ------------------------------------------------------------------------
+
+
+class TxnOffsetPartition(NamedTuple):
+    """The next offset to read, once the transaction commits."""
+
+    partition: Int32
+    offset: Int64
+    leader_epoch: Annotated[Int32, Since(2)] = -1
+    metadata: Str | None = None
+
+
+class TxnOffsetTopic(NamedTuple):
+    """The cursors on one topic."""
+
+    name: Str
+    partitions: Sequence[TxnOffsetPartition]
+
+
+class TxnOffsetCommitRequest(NamedTuple):
+    """Move the group's cursors together with a transaction's records, or not at all."""
+
+    transactional_id: Str
+    group_id: Str
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Annotated[Int32, Since(3)] = -1
+    member_id: Annotated[Str, Since(3)] = ""
+    group_instance_id: Annotated[Str | None, Since(3)] = None
+    topics: Sequence[TxnOffsetTopic] = ()
+
+
+class TxnOffsetCommitResponse(NamedTuple):
+    """Every partition of the request."""
+
+    throttle_time_ms: Int32 = 0
+    topics: Sequence[CommittedTopic] = ()

@@ -1,0 +1,109 @@
+"""Fetch: whole batches out, from an offset on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Int64, Records, Since, Str, Tag
+
+
+class FetchPartition(NamedTuple):
+    """Where to read on in one partition, and how much at most."""
+
+    partition: Int32
+    current_leader_epoch: Annotated[Int32, Since(9)] = -1  # -1: the client does not know it
+    fetch_offset: Int64 = 0
+    last_fetched_epoch: Annotated[Int32, Since(12)] = -1
+    log_start_offset: Annotated[Int64, Since(5)] = -1  # a follower's; consumers send -1
+    partition_max_bytes: Int32 = 0
+
+
+class FetchTopic(NamedTuple):
+    """The partitions wanted of one topic."""
+
+    name: Str
+    partitions: Sequence[FetchPartition]
+
+
+class FetchForgottenTopic(NamedTuple):
+    """Partitions an incremental fetch session no longer wants."""
+
+    name: Str
+    partitions: Sequence[Int32]
+
+
+class FetchRequest(NamedTuple):
+    """Answer once ``min_bytes`` are there or ``max_wait_ms`` have passed."""
+
+    replica_id: Int32  # -1: a consumer
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Int32
+    isolation_level: Int8  # 1: read_committed
+    session_id: Annotated[Int32, Since(7)] = 0
+    session_epoch: Annotated[Int32, Since(7)] = -1
+    topics: Sequence[FetchTopic] = ()
+    forgotten_topics: Annotated[Sequence[FetchForgottenTopic], Since(7)] = ()
+    rack_id: Annotated[Str, Since(11)] = ""
+    cluster_id: Annotated[Str | None, Since(12), Tag(0)] = None
+
+
+class FetchEpochEnd(NamedTuple):
+    """Where the reader's history and ours part."""
+
+    epoch: Int32 = -1
+    end_offset: Int64 = -1
+
+
+class FetchLeader(NamedTuple):
+    """Who leads the partition now, told with a NOT_LEADER error."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class FetchSnapshot(NamedTuple):
+    """A metadata log's snapshot; no topic of ours has one."""
+
+    end_offset: Int64 = -1
+    epoch: Int32 = -1
+
+
+class AbortedTransaction(NamedTuple):
+    """A read_committed reader skips this producer's records from here to its abort marker."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+class FetchedPartition(NamedTuple):
+    """Whole batches; the first may begin before the offset asked for."""
+
+    partition: Int32
+    error_code: Int16
+    high_watermark: Int64
+    last_stable_offset: Int64 = -1
+    log_start_offset: Annotated[Int64, Since(5)] = -1
+    diverging_epoch: Annotated[FetchEpochEnd, Since(12), Tag(0)] = FetchEpochEnd()
+    current_leader: Annotated[FetchLeader, Since(12), Tag(1)] = FetchLeader()
+    snapshot: Annotated[FetchSnapshot, Since(12), Tag(2)] = FetchSnapshot()
+    aborted_transactions: Sequence[AbortedTransaction] | None = None
+    preferred_read_replica: Annotated[Int32, Since(11)] = -1
+    records: Records | None = b""
+
+
+class FetchedTopic(NamedTuple):
+    """What was found in one topic."""
+
+    name: Str
+    partitions: Sequence[FetchedPartition]
+
+
+class FetchResponse(NamedTuple):
+    """The batches; session id 0 declines an incremental session."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(7)] = 0
+    session_id: Annotated[Int32, Since(7)] = 0
+    topics: Sequence[FetchedTopic] = ()

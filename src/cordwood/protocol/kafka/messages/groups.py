@@ -1,0 +1,266 @@
+"""Consumer groups: finding the coordinator, membership, and describing who is in.
+
+Subscriptions and assignments inside these messages are the members' own bytes; see
+``subscription`` for the one question we ask of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from cordwood.protocol.kafka.messages.metadata import OPERATIONS_UNASKED
+from cordwood.protocol.kafka.primitives import (
+    Bool,
+    Bytes,
+    Int8,
+    Int16,
+    Int32,
+    NullSince,
+    Since,
+    Str,
+    Until,
+)
+
+# --- FindCoordinator ------------------------------------------------------------------------
+
+
+class FindCoordinatorRequest(NamedTuple):
+    """Who coordinates this group (key type 0) or transactional id (1)."""
+
+    key: Annotated[Str, Until(3)] = ""
+    key_type: Annotated[Int8, Since(1)] = 0
+    coordinator_keys: Annotated[Sequence[Str], Since(4)] = ()
+
+
+class Coordinator(NamedTuple):
+    """The broker that coordinates one key."""
+
+    key: Str
+    node_id: Int32
+    host: Str
+    port: Int32
+    error_code: Int16 = 0
+    error_message: Str | None = None
+
+
+class FindCoordinatorResponse(NamedTuple):
+    """One coordinator in the old versions, one per key since version 4."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Annotated[Int16, Until(3)] = 0
+    error_message: Annotated[Str | None, Since(1), Until(3)] = None
+    node_id: Annotated[Int32, Until(3)] = -1
+    host: Annotated[Str, Until(3)] = ""
+    port: Annotated[Int32, Until(3)] = -1
+    coordinators: Annotated[Sequence[Coordinator], Since(4)] = ()
+
+
+# --- JoinGroup ------------------------------------------------------------------------------
+
+
+class JoinGroupProtocol(NamedTuple):
+    """An assignor the member offers, and its subscription under it."""
+
+    name: Str
+    metadata: Bytes
+
+
+class JoinGroupRequest(NamedTuple):
+    """Let this member into the group; an empty member id asks for one."""
+
+    group_id: Str
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Annotated[Int32, Since(1)] = -1
+    member_id: Str = ""
+    group_instance_id: Annotated[Str | None, Since(5)] = None
+    protocol_type: Str = ""
+    protocols: Sequence[JoinGroupProtocol] = ()
+    reason: Annotated[Str | None, Since(8)] = None
+
+
+class JoinGroupMember(NamedTuple):
+    """A member, as the leader is told of it."""
+
+    member_id: Str
+    group_instance_id: Annotated[Str | None, Since(5)] = None
+    metadata: Bytes = b""
+
+
+class JoinGroupResponse(NamedTuple):
+    """The generation, its leader, and for the leader all its members."""
+
+    throttle_time_ms: Annotated[Int32, Since(2)] = 0
+    error_code: Int16 = 0
+    generation_id: Int32 = -1
+    protocol_type: Annotated[Str | None, Since(7)] = None
+    protocol_name: Annotated[Str | None, NullSince(7)] = None
+    leader: Str = ""
+    skip_assignment: Annotated[Bool, Since(9)] = False
+    member_id: Str = ""
+    members: Sequence[JoinGroupMember] = ()
+
+
+# --- SyncGroup ------------------------------------------------------------------------------
+
+
+class SyncGroupAssignment(NamedTuple):
+    """What the leader gives one member."""
+
+    member_id: Str
+    assignment: Bytes
+
+
+class SyncGroupRequest(NamedTuple):
+    """The leader hands in the assignments; the others ask for theirs."""
+
+    group_id: Str
+    generation_id: Int32
+    member_id: Str
+    group_instance_id: Annotated[Str | None, Since(3)] = None
+    protocol_type: Annotated[Str | None, Since(5)] = None
+    protocol_name: Annotated[Str | None, Since(5)] = None
+    assignments: Sequence[SyncGroupAssignment] = ()
+
+
+class SyncGroupResponse(NamedTuple):
+    """This member's assignment."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Int16 = 0
+    protocol_type: Annotated[Str | None, Since(5)] = None
+    protocol_name: Annotated[Str | None, Since(5)] = None
+    assignment: Bytes = b""
+
+
+# --- Heartbeat, LeaveGroup ------------------------------------------------------------------
+
+
+class HeartbeatRequest(NamedTuple):
+    """This member is alive in this generation."""
+
+    group_id: Str
+    generation_id: Int32
+    member_id: Str
+    group_instance_id: Annotated[Str | None, Since(3)] = None
+
+
+class HeartbeatResponse(NamedTuple):
+    """All is well, or join again."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Int16 = 0
+
+
+class LeavingMember(NamedTuple):
+    """A member that goes; a static one may be named by its instance alone."""
+
+    member_id: Str
+    group_instance_id: Str | None = None
+    reason: Annotated[Str | None, Since(5)] = None
+
+
+class LeaveGroupRequest(NamedTuple):
+    """One member leaves in the old versions, any number since version 3."""
+
+    group_id: Str
+    member_id: Annotated[Str, Until(2)] = ""
+    members: Annotated[Sequence[LeavingMember], Since(3)] = ()
+
+
+class LeftMember(NamedTuple):
+    """What became of one member's leaving."""
+
+    member_id: Str
+    group_instance_id: Str | None = None
+    error_code: Int16 = 0
+
+
+class LeaveGroupResponse(NamedTuple):
+    """Who has left."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Int16 = 0
+    members: Annotated[Sequence[LeftMember], Since(3)] = ()
+
+
+# --- DescribeGroups, ListGroups, DeleteGroups -----------------------------------------------
+
+
+class DescribeGroupsRequest(NamedTuple):
+    """Describe these groups and their members."""
+
+    groups: Sequence[Str]
+    include_authorized_operations: Annotated[Bool, Since(3)] = False
+
+
+class DescribedMember(NamedTuple):
+    """A member, where it is, what it wants and what it has."""
+
+    member_id: Str
+    group_instance_id: Annotated[Str | None, Since(4)] = None
+    client_id: Str = ""
+    client_host: Str = ""
+    metadata: Bytes = b""
+    assignment: Bytes = b""
+
+
+class DescribedGroup(NamedTuple):
+    """A group: its state, its assignor and its members."""
+
+    error_code: Int16
+    group_id: Str
+    state: Str = ""
+    protocol_type: Str = ""
+    protocol_data: Str = ""
+    members: Sequence[DescribedMember] = ()
+    authorized_operations: Annotated[Int32, Since(3)] = OPERATIONS_UNASKED
+
+
+class DescribeGroupsResponse(NamedTuple):
+    """Every group of the request."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    groups: Sequence[DescribedGroup] = ()
+
+
+class ListGroupsRequest(NamedTuple):
+    """All groups, or those in these states."""
+
+    states_filter: Annotated[Sequence[Str], Since(4)] = ()
+
+
+class ListedGroup(NamedTuple):
+    """A group's name, kind and state."""
+
+    group_id: Str
+    protocol_type: Str
+    state: Annotated[Str, Since(4)] = ""
+
+
+class ListGroupsResponse(NamedTuple):
+    """The groups this broker coordinates."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Int16 = 0
+    groups: Sequence[ListedGroup] = ()
+
+
+class DeleteGroupsRequest(NamedTuple):
+    """Forget these groups and their cursors."""
+
+    group_ids: Sequence[Str]
+
+
+class DeletedGroup(NamedTuple):
+    """What became of one group."""
+
+    group_id: Str
+    error_code: Int16
+
+
+class DeleteGroupsResponse(NamedTuple):
+    """Every group of the request."""
+
+    throttle_time_ms: Int32 = 0
+    results: Sequence[DeletedGroup] = ()

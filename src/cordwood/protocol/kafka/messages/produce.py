@@ -1,0 +1,82 @@
+"""Produce: batches in, assigned offsets out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from cordwood.protocol.kafka.primitives import Int16, Int32, Int64, Records, Since, Str, Tag
+
+
+class ProducePartition(NamedTuple):
+    """The batches for one partition, whole and as the producer framed them."""
+
+    partition: Int32
+    records: Records | None
+
+
+class ProduceTopic(NamedTuple):
+    """What one topic is given."""
+
+    name: Str
+    partitions: Sequence[ProducePartition]
+
+
+class ProduceRequest(NamedTuple):
+    """Store these; ``acks`` is 0 (no reply at all), 1 or -1."""
+
+    transactional_id: Str | None
+    acks: Int16
+    timeout_ms: Int32
+    topics: Sequence[ProduceTopic]
+
+
+class ProduceRecordError(NamedTuple):
+    """Which record of the batch made the whole batch be refused, and why."""
+
+    batch_index: Int32
+    message: Str | None = None
+
+
+class ProduceLeader(NamedTuple):
+    """Who leads the partition now, told with a NOT_LEADER error."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class ProducedPartition(NamedTuple):
+    """The offset of the first stored record, or why nothing was stored."""
+
+    partition: Int32
+    error_code: Int16
+    base_offset: Int64
+    log_append_time_ms: Int64 = -1  # -1: the topic keeps the producer's timestamps
+    log_start_offset: Annotated[Int64, Since(5)] = -1
+    record_errors: Annotated[Sequence[ProduceRecordError], Since(8)] = ()
+    error_message: Annotated[Str | None, Since(8)] = None
+    current_leader: Annotated[ProduceLeader, Since(10), Tag(0)] = ProduceLeader()
+
+
+class ProducedTopic(NamedTuple):
+    """What became of one topic's batches."""
+
+    name: Str
+    partitions: Sequence[ProducedPartition]
+
+
+class ProduceNode(NamedTuple):
+    """Where a leader named in this response listens."""
+
+    node_id: Int32
+    host: Str
+    port: Int32
+    rack: Str | None = None
+
+
+class ProduceResponse(NamedTuple):
+    """Every partition of the request, in its order."""
+
+    topics: Sequence[ProducedTopic]
+    throttle_time_ms: Int32 = 0
+    nodes: Annotated[Sequence[ProduceNode], Since(10), Tag(0)] = ()

@@ -1,0 +1,255 @@
+"""Topics as an administrator sees them: create, delete, grow, trim, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from cordwood.protocol.kafka.primitives import (
+    NO_ID,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    NullSince,
+    Since,
+    Str,
+    Tag,
+    Until,
+    Uuid,
+)
+
+# --- CreateTopics ---------------------------------------------------------------------------
+
+
+class ReplicaAssignment(NamedTuple):
+    """The brokers that are to hold one partition."""
+
+    partition: Int32
+    broker_ids: Sequence[Int32]
+
+
+class CreateTopicConfig(NamedTuple):
+    """A setting of the new topic."""
+
+    name: Str
+    value: Str | None
+
+
+class CreateTopic(NamedTuple):
+    """A topic to create; -1 partitions or replicas takes the broker's default."""
+
+    name: Str
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: Sequence[ReplicaAssignment] = ()
+    configs: Sequence[CreateTopicConfig] = ()
+
+
+class CreateTopicsRequest(NamedTuple):
+    """Create these topics, or only say whether they could be."""
+
+    topics: Sequence[CreateTopic]
+    timeout_ms: Int32 = 60_000
+    validate_only: Bool = False
+
+
+class CreatedTopicConfig(NamedTuple):
+    """A setting in force in the new topic."""
+
+    name: Str
+    value: Str | None
+    read_only: Bool = False
+    config_source: Int8 = -1
+    is_sensitive: Bool = False
+
+
+class CreatedTopic(NamedTuple):
+    """What became of one topic."""
+
+    name: Str
+    topic_id: Annotated[Uuid, Since(7)] = NO_ID
+    error_code: Int16 = 0
+    error_message: Str | None = None
+    topic_config_error_code: Annotated[Int16, Since(5), Tag(0)] = 0
+    num_partitions: Annotated[Int32, Since(5)] = -1
+    replication_factor: Annotated[Int16, Since(5)] = -1
+    configs: Annotated[Sequence[CreatedTopicConfig] | None, Since(5)] = ()
+
+
+class CreateTopicsResponse(NamedTuple):
+    """Every topic of the request."""
+
+    throttle_time_ms: Int32 = 0
+    topics: Sequence[CreatedTopic] = ()
+
+
+# --- DeleteTopics ---------------------------------------------------------------------------
+
+
+class DeleteTopic(NamedTuple):
+    """A topic to delete, by name or, when the name is null, by id."""
+
+    name: Str | None = None
+    topic_id: Uuid = NO_ID
+
+
+class DeleteTopicsRequest(NamedTuple):
+    """Delete these topics; names alone up to version 5."""
+
+    topics: Annotated[Sequence[DeleteTopic], Since(6)] = ()
+    topic_names: Annotated[Sequence[Str], Until(5)] = ()
+    timeout_ms: Int32 = 0
+
+
+class DeletedTopic(NamedTuple):
+    """What became of one topic."""
+
+    name: Annotated[Str | None, NullSince(6)]
+    topic_id: Annotated[Uuid, Since(6)] = NO_ID
+    error_code: Int16 = 0
+    error_message: Annotated[Str | None, Since(5)] = None
+
+
+class DeleteTopicsResponse(NamedTuple):
+    """Every topic of the request."""
+
+    throttle_time_ms: Int32 = 0
+    topics: Sequence[DeletedTopic] = ()
+
+
+# --- CreatePartitions -----------------------------------------------------------------------
+
+
+class NewPartitionAssignment(NamedTuple):
+    """The brokers that are to hold one new partition."""
+
+    broker_ids: Sequence[Int32]
+
+
+class GrowTopic(NamedTuple):
+    """The number of partitions a topic is to have in all."""
+
+    name: Str
+    partition_count: Int32
+    assignments: Sequence[NewPartitionAssignment] | None = None
+
+
+class CreatePartitionsRequest(NamedTuple):
+    """Give these topics more partitions, or only say whether they could have them."""
+
+    topics: Sequence[GrowTopic]
+    timeout_ms: Int32
+    validate_only: Bool
+
+
+class GrownTopic(NamedTuple):
+    """What became of one topic."""
+
+    name: Str
+    error_code: Int16
+    error_message: Str | None = None
+
+
+class CreatePartitionsResponse(NamedTuple):
+    """Every topic of the request."""
+
+    throttle_time_ms: Int32 = 0
+    results: Sequence[GrownTopic] = ()
+
+
+# --- DeleteRecords --------------------------------------------------------------------------
+
+
+class DeleteRecordsPartition(NamedTuple):
+    """Records below the offset go; -1 means all up to the high watermark."""
+
+    partition: Int32
+    offset: Int64
+
+
+class DeleteRecordsTopic(NamedTuple):
+    """The partitions to trim in one topic."""
+
+    name: Str
+    partitions: Sequence[DeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(NamedTuple):
+    """Move the starts of these logs forward."""
+
+    topics: Sequence[DeleteRecordsTopic]
+    timeout_ms: Int32
+
+
+class DeletedRecordsPartition(NamedTuple):
+    """The start of the log now."""
+
+    partition: Int32
+    low_watermark: Int64
+    error_code: Int16
+
+
+class DeletedRecordsTopic(NamedTuple):
+    """The partitions of one topic."""
+
+    name: Str
+    partitions: Sequence[DeletedRecordsPartition]
+
+
+class DeleteRecordsResponse(NamedTuple):
+    """Every partition of the request."""
+
+    throttle_time_ms: Int32 = 0
+    topics: Sequence[DeletedRecordsTopic] = ()
+
+
+# --- DescribeLogDirs ------------------------------------------------------------------------
+
+
+class DescribeLogDirsTopic(NamedTuple):
+    """The partitions asked about in one topic."""
+
+    name: Str
+    partitions: Sequence[Int32]
+
+
+class DescribeLogDirsRequest(NamedTuple):
+    """Where partitions lie and how large they are; null topics means all."""
+
+    topics: Sequence[DescribeLogDirsTopic] | None
+
+
+class LogDirPartition(NamedTuple):
+    """One partition's size on disk."""
+
+    partition: Int32
+    size_bytes: Int64
+    offset_lag: Int64 = 0
+    is_future: Bool = False
+
+
+class LogDirTopic(NamedTuple):
+    """The partitions of one topic in a directory."""
+
+    name: Str
+    partitions: Sequence[LogDirPartition]
+
+
+class LogDir(NamedTuple):
+    """One data directory, what lies in it and how full its disk is."""
+
+    error_code: Int16
+    path: Str
+    topics: Sequence[LogDirTopic]
+    total_bytes: Annotated[Int64, Since(4)] = -1
+    usable_bytes: Annotated[Int64, Since(4)] = -1
+
+
+class DescribeLogDirsResponse(NamedTuple):
+    """The data directories."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(3)] = 0
+    results: Sequence[LogDir] = ()

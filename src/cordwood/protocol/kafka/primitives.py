@@ -1,0 +1,161 @@
+"""The words a Kafka message is written in: wire types, version marks and varints.
+
+A message is a ``NamedTuple`` whose annotations are the wire facts: the Python type for whoever
+uses the message, and beside it (``Annotated``) the wire type and the versions that carry it. This
+module gives those words and the few byte operations that do not fit in a ``struct`` format. It
+knows no message and no API.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from struct import Struct
+from typing import Annotated, Final, NamedTuple
+from uuid import UUID
+
+from cordwood.errors import TooManyElements
+
+Buffer = bytes | bytearray | memoryview
+"""What record bytes may lie in; a decoded message always holds a ``memoryview``."""
+
+NO_ID: Final = UUID(int=0)
+"""The topic id that names no topic."""
+
+
+class WireType(Enum):
+    """A wire type. Those with a fixed width have their ``struct`` code as value."""
+
+    BOOL = "?"
+    INT8 = "b"
+    INT16 = "h"
+    INT32 = "i"
+    INT64 = "q"
+    UUID = "16s"
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value takes the same number of bytes."""
+        return self not in (WireType.STRING, WireType.BYTES, WireType.RECORDS)
+
+
+Bool = Annotated[bool, WireType.BOOL]
+Int8 = Annotated[int, WireType.INT8]
+Int16 = Annotated[int, WireType.INT16]
+Int32 = Annotated[int, WireType.INT32]
+Int64 = Annotated[int, WireType.INT64]
+Uuid = Annotated[UUID, WireType.UUID]
+Str = Annotated[str, WireType.STRING]
+Bytes = Annotated[bytes, WireType.BYTES]
+Records = Annotated[Buffer, WireType.RECORDS]
+
+
+class Since(NamedTuple):
+    """The first version that carries the field; earlier ones leave it at its default."""
+
+    version: int
+
+
+class Until(NamedTuple):
+    """The last version that carries the field."""
+
+    version: int
+
+
+class NullSince(NamedTuple):
+    """The first version in which the field may be null; without it an optional always may."""
+
+    version: int
+
+
+class Tag(NamedTuple):
+    """The field is optional on the wire, written under this number when not at its default."""
+
+    number: int
+
+
+# --- varints and tag sections ---------------------------------------------------------------
+
+VARINT_BYTES_MAX: Final = 5
+TAGS_MAX: Final = 64
+"""Tagged fields in one section; Kafka has defined a handful, and each costs a step to pass over."""
+STRING_BYTES_MAX: Final = 2**15 - 1
+"""Of any string, also where a varint could state more: Kafka's own limit."""
+SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
+
+
+def parse_uvarint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint and the position after it."""
+    value = data[position]
+    position += 1
+    if value < 128:
+        return value, position
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value, position
+    raise ValueError(f"a varint longer than {VARINT_BYTES_MAX} bytes ends at byte {position}")
+
+
+def encode_uvarint(value: int) -> bytes:
+    """An unsigned varint; lengths are written so, one above themselves, in flexible versions."""
+    assert value >= 0, value
+    if value < 128:
+        return SMALL_VARINTS[value]
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tags(data: memoryview, position: int) -> int:
+    """The position after a tag section none of whose fields we know."""
+    count, position = parse_uvarint(data, position)
+    if count > TAGS_MAX:
+        refuse_length(count, position)
+    for _ in range(count):
+        _, position = parse_uvarint(data, position)
+        size, position = parse_uvarint(data, position)
+        position += size
+    return position
+
+
+# --- arrays of numbers ----------------------------------------------------------------------
+
+_ARRAYS: Final[dict[tuple[str, int], Struct]] = {}
+_ARRAYS_KEPT_MAX: Final = 256
+
+
+def number_array(code: str, count: int) -> Struct:
+    """The ``struct`` of that many numbers; the short ones, which recur, are kept."""
+    found = _ARRAYS.get((code, count))
+    if found is None:
+        found = Struct(f">{count}{code}")
+        if len(_ARRAYS) < _ARRAYS_KEPT_MAX:
+            _ARRAYS[code, count] = found
+    return found
+
+
+def refuse_length(length: int, position: int) -> None:
+    """Raise for a length that is negative where null is not allowed, or more than is there."""
+    raise ValueError(f"a length of {length} before byte {position} does not fit the message")
+
+
+def refuse_crowd(length: int, position: int) -> None:
+    """Raise for an array that brings a message past the elements it may have."""
+    raise TooManyElements(
+        f"an array of {length} before byte {position} goes past request.elements.max; "
+        "ask for less at once, or raise the setting"
+    )
+
+
+DECODE_FAULTS: Final = (ValueError, IndexError, struct.error)
+"""What reading malformed bytes raises here; ``codec`` and ``frames`` turn it into BadMessage."""

@@ -1,0 +1,104 @@
+"""The control listener without I/O: bytes in, requests out, in the order they came.
+
+Several commands may arrive in one packet, or one in many. A command that makes no sense is a
+``Refused`` value, to be answered like any other in its turn: the connection goes on. Only a stream
+that cannot be followed any further raises, and is closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.errors import CordwoodError, LineTooLong, ProtocolError, RequestError
+from cordwood.protocol.line.commands import Request, parse_command
+from cordwood.protocol.line.framing import Framing, Splitter, TooLong, plan_framing
+from cordwood.protocol.line.http_detection import http_error, is_http
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What is no request: reply ``encode_error(error)`` and go on."""
+
+    error: CordwoodError
+
+
+class ControlConnection:
+    """One control connection: feed it bytes, take its requests until None."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        """Commands above ``line_bytes_max`` are skipped and refused."""
+        self._bytes_max = line_bytes_max
+        self._head = b""  # what came before the framing was known
+        self._splitter: Splitter | None = None
+        self._is_ended = False
+        self.framing: Framing | None = None  # None until the first bytes have told
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what arrived; raises ``ProtocolError`` when the peer cannot be understood at all."""
+        if self._splitter is None:
+            self._head += data
+            self._open(at_end=False)
+        else:
+            self._splitter.receive(data)
+
+    def receive_eof(self) -> None:
+        """The peer has closed its side; a command it left unfinished is refused, never run."""
+        self._is_ended = True
+        if self._splitter is None:
+            self._open(at_end=True)
+
+    def next_request(self) -> Request | Refused | None:
+        """The next request in order, or None until more arrives.
+
+        Raises ``BadFrame``, or ``UnexpectedHttp`` before anything of such a request is run.
+        """
+        while self._splitter is not None:
+            message = self._splitter.next_message()
+            if message is None:
+                return self._refuse_half()
+            if isinstance(message, TooLong):
+                self._check_http(message.kept)
+                return self._refuse_long(message)
+            if message.strip() or self.framing is Framing.FRAMES:  # an empty line asks nothing
+                return self._request(message)
+        return None
+
+    def encode(self, reply: bytes) -> bytes:
+        """A reply in the framing the peer uses."""
+        return (self.framing or Framing.TEXT).encode(reply)
+
+    def _open(self, *, at_end: bool) -> None:
+        self.framing = plan_framing(self._head, self._bytes_max, at_end=at_end)
+        if self.framing is not None:
+            self._splitter = Splitter(self.framing, self._bytes_max)
+            self._splitter.receive(self._head)
+            self._head = b""
+
+    def _request(self, body: bytes) -> Request | Refused:
+        try:
+            return parse_command(body)
+        except RequestError as error:
+            self._check_http(body)  # only what is no command can be that
+            return Refused(error)
+
+    def _check_http(self, line: bytes) -> None:
+        if self.framing is Framing.TEXT and is_http(line):
+            raise http_error()
+
+    def _refuse_half(self) -> Refused | None:
+        half = self._splitter.take_half() if self._splitter and self._is_ended else b""
+        if isinstance(half, TooLong):
+            return self._refuse_long(half)
+        if not half:
+            return None
+        return Refused(
+            ProtocolError("the connection ended inside a command, which was not run; end it whole")
+        )
+
+    def _refuse_long(self, message: TooLong) -> Refused:
+        return Refused(
+            LineTooLong(
+                f"the command has {message.total_bytes} bytes and was skipped; "
+                f"send at most {self._bytes_max} or raise line.bytes.max"
+            )
+        )

@@ -1,0 +1,139 @@
+r"""Records as lines: ``seq|broker_ts|routing_key|producer_ts|n|payload``.
+
+A line is for ``awk``: six fields, and a payload that stands there byte for byte. Three rules keep
+it one line, and reversible:
+
+- A payload that holds a newline or begins with a backslash is written ``\e`` and then escaped:
+  ``\\`` for a backslash, ``\n`` for a newline. Any other payload is untouched.
+- Key and producer timestamp are always escaped so, and ``|`` in them is ``\p``.
+- A null payload or key is ``\N``; an empty one is empty.
+
+A frame needs no newline, so there the payload is raw, and a null payload is five fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from cordwood.errors import ProtocolError
+from cordwood.model import Header, Record
+from cordwood.protocol.line.framing import Framing
+
+TIMESTAMP_HEADER: Final = "ts"  # the headers ``batch.lines`` gives an ingress record
+NUMBER_HEADER: Final = "n"
+
+_NULL: Final = rb"\N"
+_ESCAPED: Final = rb"\e"
+_UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b"p": b"|"}
+_ESCAPE: Final = re.compile(rb"\\(.?)", re.DOTALL)
+
+
+class Line(NamedTuple):
+    """One record as a subscriber sees it. ``n`` is None when its producer gave no number."""
+
+    seq: int
+    broker_ts: int
+    routing_key: str | None
+    producer_ts: str
+    n: int | None
+    payload: bytes | None
+
+
+def encode_records(records: Iterable[Record], framing: Framing) -> bytes:
+    """Whole lines or frames, ready to be written to a subscriber."""
+    if framing is Framing.TEXT:
+        return b"".join(
+            b"%b|%b\n" % (_encode_fields(record), encode_payload(record.value, framing))
+            for record in records
+        )
+    return b"".join(framing.encode(_encode_body(record)) for record in records)
+
+
+def parse_record(body: bytes, framing: Framing) -> Line:
+    """One line or frame, without its delimiter; raises ``ProtocolError``."""
+    fields = body.split(b"|", 5)
+    if len(fields) < 5 or (len(fields) == 5 and framing is Framing.TEXT):
+        raise ProtocolError(f"a record has six fields and this has {len(fields)}: {body[:80]!r}")
+    seq, broker_ts, key, producer_ts, n = fields[:5]
+    try:
+        return Line(
+            seq=int(seq),
+            broker_ts=int(broker_ts),
+            routing_key=None if key == _NULL else _text(_unescape(key)),
+            producer_ts=_text(_unescape(producer_ts)),
+            n=int(n) if n else None,
+            payload=parse_payload(fields[5], framing) if len(fields) == 6 else None,
+        )
+    except ValueError:
+        raise ProtocolError(f"seq, broker_ts and n are numbers in {body[:80]!r}") from None
+
+
+def encode_payload(payload: bytes | None, framing: Framing) -> bytes:
+    """A payload as it stands in a line; in a frame it is raw, and cannot be null."""
+    if framing is Framing.FRAMES:
+        assert payload is not None, "a frame leaves a null payload out"
+        return payload
+    if payload is None:
+        return _NULL
+    if b"\n" in payload or payload[:1] == b"\\":
+        return _ESCAPED + _escape(payload)
+    return payload
+
+
+def parse_payload(text: bytes, framing: Framing) -> bytes | None:
+    """The inverse of ``encode_payload``; raises ``ProtocolError``."""
+    if framing is Framing.FRAMES or text[:1] != b"\\":
+        return text
+    if text == _NULL:
+        return None
+    if text[:2] != _ESCAPED:
+        raise ProtocolError(rf"a payload that begins with a backslash is \N or \e…: {text[:80]!r}")
+    return _unescape(text[2:])
+
+
+def _encode_body(record: Record) -> bytes:
+    fields = _encode_fields(record)
+    return fields if record.value is None else b"%b|%b" % (fields, record.value)
+
+
+def _encode_fields(record: Record) -> bytes:
+    """Everything before the payload's separator."""
+    key = _NULL if record.key is None else _escape_field(record.key)
+    timestamp, number = _stamps(record.headers)
+    return b"%d|%d|%b|%b|%b" % (record.offset + 1, record.timestamp_ms, key, timestamp, number)
+
+
+def _stamps(headers: tuple[Header, ...]) -> tuple[bytes, bytes]:
+    """Producer timestamp and n as fields; empty when the record did not come in as a line."""
+    timestamp = number = b""
+    for key, value in headers:
+        if key == TIMESTAMP_HEADER and value:
+            timestamp = _escape_field(value)
+        elif key == NUMBER_HEADER and value and value.isdigit() and len(value) < 20:
+            number = value
+    return timestamp, number
+
+
+def _escape_field(field: bytes) -> bytes:
+    return _escape(field).replace(b"|", rb"\p")
+
+
+def _escape(raw: bytes) -> bytes:
+    return raw.replace(b"\\", rb"\\").replace(b"\n", rb"\n")
+
+
+def _unescape(text: bytes) -> bytes:
+    return _ESCAPE.sub(_unescape_one, text) if b"\\" in text else text
+
+
+def _unescape_one(match: re.Match[bytes]) -> bytes:
+    if match[1] not in _UNESCAPED:
+        raise ProtocolError(f"there is no escape {match[0]!r}")
+    return _UNESCAPED[match[1]]
+
+
+def _text(raw: bytes) -> str:
+    """Bytes that are not UTF-8 survive as surrogates, so encoding them again gives them back."""
+    return raw.decode("utf-8", "surrogateescape")

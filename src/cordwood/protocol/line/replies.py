@@ -1,0 +1,150 @@
+"""Replies: one message each, encoded for the server and parsed for the client.
+
+What these return has no delimiter; a connection's ``encode`` adds the framing its peer uses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+from cordwood.errors import CordwoodError, ProtocolError
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.records import encode_payload, parse_payload
+
+OK: Final = b"OK"
+EMPTY: Final = b"EMPTY"
+PENDING: Final = b"PENDING"
+PROCESSED: Final = b"PROCESSED"
+UNKNOWN: Final = b"UNKNOWN"
+
+_ERROR_CHARACTERS_MAX: Final = 1000
+
+
+class Welcome(NamedTuple):
+    """The answer to HELLO: who the producer is, and the last n of it that is durable."""
+
+    producer: str
+    epoch: int
+    last_n: int
+
+
+def encode_ack(number: int) -> bytes:
+    """``ACK <seq>`` to a query, ``ACK <n>`` to a producer: everything up to it is durable."""
+    return b"ACK %d" % number
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    """``OK <producer> <epoch> <last n durable>``."""
+    return f"OK {welcome.producer} {welcome.epoch} {welcome.last_n}".encode()
+
+
+def encode_archived(bundle: str) -> bytes:
+    """``ARCHIVED <bundle>``."""
+    return f"ARCHIVED {bundle}".encode()
+
+
+def encode_count(count: int) -> bytes:
+    """``OK <count>``."""
+    return b"OK %d" % count
+
+
+def encode_got(payload: bytes | None, framing: Framing) -> bytes:
+    """``OK <payload>``, escaped in text as records are; a null payload in a frame is bare OK."""
+    if payload is None and framing is Framing.FRAMES:
+        return OK
+    return b"OK " + encode_payload(payload, framing)
+
+
+def encode_json(value: Mapping[str, object]) -> bytes:
+    """A bare JSON object on one line."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def encode_error(error: CordwoodError) -> bytes:
+    """``ERR <CODE> <what, and what to do>``, always one line."""
+    text = " ".join(str(error).split())[:_ERROR_CHARACTERS_MAX]
+    return f"ERR {error.name} {text}".rstrip().encode("utf-8", "backslashreplace")
+
+
+def check_reply(body: bytes) -> bytes:
+    """The reply, unless it is an ``ERR``, which is raised as the error it was."""
+    if body == b"ERR" or body.startswith(b"ERR "):
+        raise parse_error(body)
+    return body
+
+
+def parse_error(body: bytes) -> CordwoodError:
+    """The error an ``ERR`` line tells of; an unknown code is quoted in a ``CordwoodError``."""
+    _, name, text = [*body.decode("utf-8", "replace").split(" ", 2), "", ""][:3]
+    kind = _errors_by_name().get(name)
+    return kind(text) if kind else CordwoodError(f"{name} {text}".strip())
+
+
+def parse_ack(body: bytes) -> int:
+    """The number in ``ACK <number>``; raises what ``ERR`` told or ``ProtocolError``."""
+    return _number(check_reply(body), b"ACK")
+
+
+def parse_count(body: bytes) -> int:
+    """The number in ``OK <count>``."""
+    return _number(check_reply(body), b"OK")
+
+
+def parse_welcome(body: bytes) -> Welcome:
+    """The answer to HELLO; raises what ``ERR`` told or ``ProtocolError``."""
+    words = check_reply(body).split(b" ")
+    if len(words) != 4 or words[0] != OK or not (words[2].isdigit() and words[3].isdigit()):
+        raise ProtocolError(f"the answer to HELLO is OK <producer> <epoch> <n>, not {body[:80]!r}")
+    return Welcome(words[1].decode("utf-8", "replace"), int(words[2]), int(words[3]))
+
+
+def parse_got(body: bytes, framing: Framing) -> bytes | None:
+    """The payload in ``OK <payload>``; raises what ``ERR`` told or ``ProtocolError``."""
+    if check_reply(body) == OK and framing is Framing.FRAMES:
+        return None
+    if not body.startswith(b"OK "):
+        raise ProtocolError(f"the answer to GET is OK <payload> or EMPTY, not {body[:80]!r}")
+    return parse_payload(body[3:], framing)
+
+
+def parse_json(body: bytes) -> dict[str, object]:
+    """A JSON object; raises what ``ERR`` told or ``ProtocolError``."""
+    try:
+        value = json.loads(check_reply(body))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ProtocolError(f"a JSON object was expected, not {body[:80]!r}")
+    return value
+
+
+def parse_ok(body: bytes) -> None:
+    """Nothing, if the reply is ``OK``; raises what ``ERR`` told or ``ProtocolError``."""
+    if check_reply(body) != OK:
+        raise ProtocolError(f"OK was expected, not {body[:80]!r}")
+
+
+def _number(body: bytes, word: bytes) -> int:
+    first, _, number = body.partition(b" ")
+    if first != word or not number.isdigit() or len(number) > 19:
+        raise ProtocolError(f"{word.decode()} and a number were expected, not {body[:80]!r}")
+    return int(number)
+
+
+@cache
+def _errors_by_name() -> dict[str, type[CordwoodError]]:
+    """Code word → class; no two classes of the table share a word.
+
+    What another module derives from one of them, to carry more, crosses the wire as that one.
+    """
+    table = CordwoodError.__module__
+    return {kind.name: kind for kind in _walk(CordwoodError) if kind.__module__ == table}
+
+
+def _walk(kind: type[CordwoodError]) -> Iterator[type[CordwoodError]]:
+    yield kind
+    for member in kind.__subclasses__():
+        yield from _walk(member)

@@ -1,0 +1,305 @@
+"""The HTTP listener: h11 reads and writes the protocol, a table of routes answers.
+
+A request is looked at twice. Its head decides whether it is taken at all: whose page asks
+(``decide.web``), whether there is such a route, what content type it takes, how large it is. Only
+then is its body read, decoded into the route's message (``wire.api``) and handed to the handler.
+What a handler raises of ours becomes JSON with the error's name and text and a fitting status, and
+so does every refusal, also of what is no HTTP at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import Final
+
+import h11
+
+from cordwood.config import KIB, MIB
+from cordwood.decide.web import AllowedHosts, check_access
+from cordwood.errors import (
+    CordwoodError,
+    ForeignHost,
+    ForeignOrigin,
+    Overloaded,
+    RequestError,
+    UnexpectedTls,
+)
+from cordwood.server.http_routes import HttpRequest, HttpResponse, Routes, find_route
+from cordwood.server.listeners import Connection, Listener
+
+logger = logging.getLogger("cordwood.server")
+
+BODY_BYTES_MAX: Final = 16 * MIB
+HEADERS_BYTES_MAX: Final = 16 * KIB
+BODIES_BYTES_MAX: Final = 128 * MIB  # of all connections together; then others are told to wait
+AHEAD_BYTES_MAX: Final = 64 * KIB  # read beyond a request that is being answered
+TLS_HANDSHAKE: Final = b"\x16\x03"
+LINGER_S: Final = 2.0  # how long a refused peer may go on sending before it is cut off
+
+
+class HttpListener:
+    """What the listener's connections share."""
+
+    def __init__(self, listener: Listener, routes: Routes, hosts: AllowedHosts) -> None:
+        self.listener = listener
+        self.routes = routes
+        self.hosts = hosts
+        self.body_bytes = 0  # of requests that are being read
+
+    def __call__(self) -> HttpProtocol:
+        """A protocol for a new connection."""
+        return HttpProtocol(self)
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection; requests are answered one after another."""
+
+    def __init__(self, shared: HttpListener) -> None:
+        self._shared = shared
+        self._http = h11.Connection(h11.SERVER, HEADERS_BYTES_MAX)
+        self._connection: Connection | None = None
+        self._received = asyncio.Event()
+        self._answering = False
+        self._ahead_bytes = 0
+        self._body = bytearray()
+        self._is_first = True
+        self._is_head = False
+        self._has_ended = False  # the peer sends no more
+        self._lingering: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- what asyncio calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place and begin to answer."""
+        self._connection = self._shared.listener.admit(transport)
+        if self._connection:
+            self._connection.is_busy = lambda: self._answering
+            self._connection.quiesce = self._connection.pause
+            self._task = asyncio.ensure_future(self._serve(self._connection))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for h11; a peer that is refused already may talk on for a moment, unheard."""
+        if self._lingering:
+            return
+        if self._is_first:
+            self._is_first = False
+            if data.startswith(TLS_HANDSHAKE):
+                self._refuse_tls()
+                return
+        self._http.receive_data(data)
+        self._received.set()
+        if self._answering:
+            self._ahead_bytes += len(data)
+            if self._ahead_bytes > AHEAD_BYTES_MAX and self._connection:
+                self._connection.pause()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; what it asked is answered all the same."""
+        self._has_ended = True
+        if self._lingering:
+            return False
+        self._http.receive_data(b"")
+        self._received.set()
+        return self._connection is not None and not self._connection.transport.get_extra_info(
+            "sslcontext"
+        )
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Give the place back; nobody waits for an answer any more."""
+        if self._connection:
+            self._shared.listener.release(self._connection)
+        if self._task:
+            self._task.cancel()
+        if self._lingering:
+            self._lingering.cancel()
+
+    def pause_writing(self) -> None:
+        """The peer reads slowly."""
+        assert self._connection
+        self._connection.writable.clear()
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        assert self._connection
+        self._connection.writable.set()
+
+    # --- requests -------------------------------------------------------------------------
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await self._serve_requests(connection)
+        except Exception:
+            logger.exception("http.failed peer=%s", connection.peer)
+            connection.transport.abort()
+        finally:
+            self._answering = False
+            self._forget_body()
+
+    async def _serve_requests(self, connection: Connection) -> None:
+        """Answer one request after the other; what cannot be answered is refused."""
+        try:
+            while (query := await self._next_query(connection)) is not None:
+                self._answering = True
+                self._shared.listener.touch(connection)
+                self._send(connection, await self._answer(query))
+                await connection.writable.wait()
+                self._answering = False
+                if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                    break
+                self._http.start_next_cycle()
+                self._is_head = False  # until the next request's head says so
+                self._ahead_bytes = 0
+                connection.resume()
+            connection.transport.close()
+        except _Refused as refused:
+            self._refuse(connection, refused.answer)
+        except h11.RemoteProtocolError as error:
+            logger.info("http.malformed peer=%s error=%s", connection.peer, error)
+            self._refuse(connection, _malformed(error))
+
+    async def _next_query(self, connection: Connection) -> HttpRequest | None:
+        request: h11.Request | None = None
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._received.clear()
+                await self._received.wait()
+            elif isinstance(event, h11.Request):
+                request = event
+                self._check_head(connection, request)
+            elif isinstance(event, h11.Data):
+                self._add_body(event.data)
+            elif isinstance(event, h11.EndOfMessage) and request is not None:
+                query = HttpRequest.of(request, bytes(self._body))
+                self._forget_body()
+                return query
+            else:  # ConnectionClosed, or a state we only leave by closing
+                return None
+
+    def _check_head(self, connection: Connection, request: h11.Request) -> None:
+        """Refuse before the body is read what no body could mend."""
+        self._is_head = request.method == b"HEAD"
+        headers = _headers(request)
+        if sum(len(name) + len(value) for name, value in request.headers) > HEADERS_BYTES_MAX:
+            raise _Refused(_headers_too_large())
+        try:
+            query = HttpRequest.of(request, b"")
+            # A target such as http://name/path names a host of its own.
+            for host in filter(None, (headers.get("host"), query.authority)):
+                self._check_access(connection, query, {**headers, "host": host})
+            if "host" not in headers:
+                self._check_access(connection, query, headers)
+            find_route(self._shared.routes, query).check_content_type(headers)
+        except CordwoodError as error:
+            raise _Refused(HttpResponse.error(error)) from None
+        if int(headers.get("content-length", "0")) > BODY_BYTES_MAX:
+            raise _too_large()
+        if self._http.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            connection.transport.write(self._http.send(go_on) or b"")
+
+    def _check_access(
+        self, connection: Connection, query: HttpRequest, headers: dict[str, str]
+    ) -> None:
+        refusal = check_access(query.method, query.path, headers, self._shared.hosts)
+        if isinstance(refusal, ForeignHost | ForeignOrigin):
+            self._shared.listener.note_foreign(connection, refusal)
+            raise refusal
+
+    def _add_body(self, data: bytes | bytearray) -> None:
+        self._body += data
+        self._shared.body_bytes += len(data)
+        if len(self._body) > BODY_BYTES_MAX:
+            raise _too_large()
+        if self._shared.body_bytes > BODIES_BYTES_MAX:
+            busy = Overloaded("too much is being uploaded at once; send this again in a moment")
+            raise _Refused(HttpResponse.error(busy))
+
+    def _forget_body(self) -> None:
+        self._shared.body_bytes -= len(self._body)
+        self._body = bytearray()
+
+    async def _answer(self, query: HttpRequest) -> HttpResponse:
+        try:
+            return await find_route(self._shared.routes, query).answer(query)
+        except CordwoodError as error:
+            return HttpResponse.error(error)
+        except Exception:
+            logger.exception("http.failed path=%s", query.path)
+            return HttpResponse.of({"error": "INTERNAL", "message": "see the broker's log"}, 500)
+
+    # --- answers --------------------------------------------------------------------------
+
+    def _send(self, connection: Connection, answer: HttpResponse, *extra: tuple[str, str]) -> None:
+        headers = [
+            ("content-type", answer.content_type),
+            ("content-length", str(len(answer.body))),
+            ("x-content-type-options", "nosniff"),
+            *answer.headers,
+            *extra,
+        ]
+        reason = HTTPStatus(answer.status).phrase
+        response = h11.Response(status_code=answer.status, headers=headers, reason=reason)
+        parts = [self._http.send(response)]
+        if not self._is_head:
+            parts.append(self._http.send(h11.Data(data=answer.body)))
+        parts.append(self._http.send(h11.EndOfMessage()))
+        connection.transport.write(b"".join(part or b"" for part in parts))
+
+    def _refuse_tls(self) -> None:
+        """Close at once: such a peer reads no answer of ours, and would wait for one."""
+        if self._connection:
+            error = UnexpectedTls("a TLS handshake came to plain HTTP; use http.tls, or http://")
+            self._shared.listener.note_foreign(self._connection, error)
+            self._connection.transport.close()
+
+    def _refuse(self, connection: Connection, answer: HttpResponse) -> None:
+        """Answer and close; whoever still sends gets the time to read it.
+
+        Closing a socket with unread bytes resets it, and the answer would be lost on its way.
+        """
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._send(connection, answer, ("connection", "close"))
+        loop = asyncio.get_running_loop()
+        self._lingering = loop.call_later(LINGER_S, connection.transport.abort)
+        if self._has_ended or self._http.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
+            connection.transport.close()
+        elif connection.transport.can_write_eof():
+            connection.transport.write_eof()
+
+
+class _Refused(Exception):
+    """The request is answered without a handler, and the connection closed."""
+
+    def __init__(self, answer: HttpResponse) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+def _too_large() -> _Refused:
+    text = f"a body has at most {BODY_BYTES_MAX} bytes; send less, or in parts"
+    return _Refused(HttpResponse.of({"error": "BODY_TOO_LARGE", "message": text}, 413))
+
+
+def _headers_too_large() -> HttpResponse:
+    text = f"a request line and its headers have at most {HEADERS_BYTES_MAX} bytes; send fewer"
+    return HttpResponse.of({"error": "HEADERS_TOO_LARGE", "message": text}, 431)
+
+
+def _malformed(error: h11.RemoteProtocolError) -> HttpResponse:
+    """What h11 could not follow: a request line, a header, a length; or too many headers."""
+    if error.error_status_hint == 431:
+        return _headers_too_large()
+    what = str(error).partition(": bytearray")[0]
+    refusal = RequestError(f"this is no HTTP/1.1 request: {what}")
+    return HttpResponse.of(
+        {"error": refusal.name, "message": str(refusal)}, error.error_status_hint
+    )
+
+
+def _headers(request: h11.Request) -> dict[str, str]:
+    """By lower-case name; h11 has seen to it that there is one Host and one length."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}

@@ -1,0 +1,366 @@
+"""The Kafka listener: frames off a socket, requests dispatched, replies in request order.
+
+A connection's requests are taken one at a time, except that Produce does not hold up what comes
+after it: its batches are with the writer, in order, before the next request is looked at, and
+its reply follows when they are durable. So one connection fills a group commit, as Kafka's clients
+expect when they keep several requests in flight.
+
+A connection costs no task of its own. A request is begun where its last byte arrives, and its
+reply is written where its answer becomes known; only a handler that waits runs as a task.
+
+Memory is bounded over all connections: requests that are arriving or unanswered by
+``decide.request_memory``, replies that peers do not take by ``broker.kafka.unsent_replies``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+from cordwood.broker.broker import Broker
+from cordwood.broker.kafka.session import Session
+from cordwood.broker.kafka.time_slices import is_large
+from cordwood.broker.time_slices import TimeSlice
+from cordwood.config import KIB
+from cordwood.decide.request_memory import RequestMemory
+from cordwood.errors import CordwoodError, ProtocolError
+from cordwood.protocol.kafka.connection import NEED_DATA, UNRESERVED_BYTES_MAX, KafkaConnection
+from cordwood.protocol.kafka.frames import (
+    Request,
+    Unsupported,
+    encode_response,
+    unsupported_version_response,
+)
+from cordwood.protocol.kafka.primitives import Buffer
+from cordwood.protocol.kafka.schema import PRODUCE
+from cordwood.server.listeners import Connection, Listener, parse_address
+
+logger = logging.getLogger("cordwood.server")
+
+IN_FLIGHT_MAX = 128  # requests read ahead of their replies; then the socket is left unread
+TURN_REQUESTS = 32  # of one connection in one turn of the loop
+SHARE_BYTES = 64 * KIB  # of requests a connection may hold while memory for them is short
+WATCH_S = 1.0  # how often those are looked at who hold memory while others wait for it
+
+Answer = asyncio.Future[Any]
+
+
+class KafkaListener:
+    """What the listener's connections share."""
+
+    def __init__(self, listener: Listener, broker: Broker) -> None:
+        config = broker.config
+        self.listener = listener
+        self.service = broker.kafka
+        self.outgoing = broker.outgoing
+        self.frame_bytes_max = config.socket_request_max_bytes
+        self.advertised = config.advertised_kafka
+        self.memory = RequestMemory(max(config.queued_max_request_bytes, self.frame_bytes_max))
+        self._watch: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> KafkaProtocol:
+        """A protocol for a new connection."""
+        return KafkaProtocol(self)
+
+    def reserve(self, connection: KafkaProtocol, size_bytes: int) -> bool:
+        """Room for a frame; False: ``KafkaProtocol.go_on`` is called when there is."""
+        has_capacity = self.memory.take(connection, size_bytes, self.listener.clock.monotonic())
+        if not has_capacity and self._watch is None:
+            self._look_later()
+        return has_capacity
+
+    def admit_waiting(self) -> None:
+        """Bytes were given back: let those go on who have their room now."""
+        for connection in self.memory.admitted(self.listener.clock.monotonic()):
+            assert isinstance(connection, KafkaProtocol)
+            connection.go_on()
+
+    def _look_later(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(WATCH_S, self._look)
+
+    def _look(self) -> None:
+        """While somebody waits for room: close those who hold it and send nothing."""
+        self._watch = None
+        for connection in self.memory.slow(self.listener.clock.monotonic()):
+            assert isinstance(connection, KafkaProtocol)
+            connection.cut_off()
+        if self.memory.waiting:
+            self._look_later()
+
+
+class KafkaProtocol(asyncio.BufferedProtocol):
+    """One connection."""
+
+    def __init__(self, shared: KafkaListener) -> None:
+        self._shared = shared
+        self._service = shared.service
+        self._memory = shared.memory
+        self._frames = KafkaConnection(shared.frame_bytes_max, partial(shared.reserve, self))
+        self._requests: deque[tuple[Request | Unsupported, int]] = deque()  # read, not yet begun
+        self._answers: deque[tuple[Request | Unsupported, Answer | None, int]] = deque()  # begun
+        self._held_bytes = 0  # of both
+        self._unsent_bytes = 0  # when the peer stopped taking replies
+        self._holding: asyncio.Future[Any] | None = None  # ends before the next is begun
+        self._session: Session | None = None
+        self._connection: Connection | None = None
+        self._reading = True
+
+    # --- what asyncio calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place."""
+        self._connection = self._shared.listener.admit(transport)
+        if self._connection:
+            self._connection.is_busy = lambda: bool(self._requests or self._answers)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next read lands: a large frame straight in its own buffer."""
+        return self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes arrived."""
+        connection = self._connection
+        assert connection
+        self._shared.listener.touch(connection)
+        if nbytes and self._frames.is_within_large:
+            self._memory.arrived(self, nbytes)
+        self._frames.buffer_updated(nbytes)
+        self._take_requests(connection)
+
+    def _take_requests(self, connection: Connection) -> None:
+        """Begin what is whole, and read on while there is room for more."""
+        try:
+            frames = self._frames
+            while (request := frames.next_request()) is not NEED_DATA:
+                size_bytes = frames.frame_bytes
+                if size_bytes > UNRESERVED_BYTES_MAX:
+                    self._memory.completed(self, size_bytes)
+                else:
+                    self._memory.hold(size_bytes)
+                self._held_bytes += size_bytes
+                self._requests.append((request, size_bytes))
+            self._begin(connection)
+        except ProtocolError as error:
+            self._begin(connection)  # what came before the broken frame is not its fault
+            self._close(connection, error)
+        if self._reading and not self._may_read(IN_FLIGHT_MAX):
+            self._reading = False
+            connection.pause()
+
+    def _may_read(self, in_flight_max: int) -> bool:
+        """Whether more is to be taken off the socket."""
+        if self._frames.is_waiting:
+            return False
+        if self._held_bytes > SHARE_BYTES and self._memory.is_short:
+            return False  # its own replies will bring it on
+        return len(self._requests) + len(self._answers) <= in_flight_max
+
+    def go_on(self) -> None:
+        """There is room for the frame that waited."""
+        connection = self._connection
+        assert connection
+        self._frames.resume()
+        self._take_requests(connection)
+        self._read_on(connection)
+
+    def cut_off(self) -> None:
+        """It holds memory that others wait for, and sends too little."""
+        assert self._connection
+        logger.warning(
+            "kafka.slow_request peer=%s closed: memory for requests is used up "
+            "(queued.max.request.bytes) and this one does not arrive",
+            self._connection.peer,
+        )
+        self._connection.abort()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Give the place back; nobody waits for what is still under way."""
+        if self._connection:
+            self._shared.listener.release(self._connection)
+        self._requests.clear()
+        self._answers.clear()
+        self._shared.outgoing.unsent_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
+        if self._holding:
+            self._holding.cancel()
+        self._memory.leave(self)
+        self._memory.give_back(self, self._held_bytes)
+        self._held_bytes = 0
+        self._shared.admit_waiting()
+
+    def pause_writing(self) -> None:
+        """The peer reads slowly: nothing more is begun, and in the end it is not read from."""
+        connection = self._connection
+        assert connection
+        connection.writable.clear()
+        self._unsent_bytes = connection.transport.get_write_buffer_size()
+        self._shared.outgoing.unsent_bytes += self._unsent_bytes
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        assert self._connection
+        self._shared.outgoing.unsent_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
+        self._connection.writable.set()
+        self._begin(self._connection)
+
+    # --- requests -------------------------------------------------------------------------
+
+    def _begin(self, connection: Connection) -> None:
+        """Begin requests in order, up to one that others must wait for."""
+        left = TURN_REQUESTS
+        turn = TimeSlice() if len(self._requests) > 1 else None
+        while self._requests and not self._holding and connection.writable.is_set():
+            if connection.transport.is_closing():
+                break
+            if not left or (turn and turn.is_over()):
+                self._hold(connection, _next_turn())
+                break
+            left -= 1
+            request, size_bytes = self._requests[0]
+            is_produce = isinstance(request, Request) and request.api_key == PRODUCE
+            if is_produce and not self._service.has_capacity:
+                self._hold(connection, asyncio.ensure_future(self._service.room()))
+                break
+            self._requests.popleft()
+            answer = self._ask(connection, request) if isinstance(request, Request) else None
+            self._answers.append((request, answer, size_bytes))
+            if answer is None or answer.done():
+                if self._requests:
+                    self._reply(connection)  # and see whether the peer takes it
+            elif is_produce and not isinstance(answer, asyncio.Task):
+                answer.add_done_callback(lambda _: self._reply(connection))
+            else:
+                self._hold(connection, answer)
+        self._reply(connection)
+
+    def _hold(self, connection: Connection, until: asyncio.Future[Any]) -> None:
+        """Begin nothing more before this has ended."""
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            self._holding = None
+            self._begin(connection)
+
+        self._holding = until
+        until.add_done_callback(ended)
+
+    def _ask(self, connection: Connection, request: Request) -> Answer | None:
+        """The answer or the promise of one; None where the connection is at its end."""
+        session = self._session
+        if session is None or session.client_id != request.client_id:
+            session = self._session = self._name_caller(connection, request.client_id)
+        try:
+            answer = self._service.answer(request, session)
+            if asyncio.isfuture(answer):
+                return answer
+            return asyncio.ensure_future(_encoded(request, answer))
+        except CordwoodError as error:  # a body that does not decode: nobody can answer that
+            self._close(connection, error)
+        except Exception as error:  # noqa: BLE001 - our own mistake must not end the loop
+            self._fail(connection, request, error)
+        return None
+
+    def _name_caller(self, connection: Connection, client_id: str | None) -> Session:
+        if self._shared.advertised:
+            host, port = parse_address("advertised.kafka", self._shared.advertised)
+        else:
+            host, port = connection.transport.get_extra_info("sockname")[:2]
+        return Session(connection.peer, host, port, client_id)
+
+    # --- replies --------------------------------------------------------------------------
+
+    def _reply(self, connection: Connection) -> None:
+        """Write the replies that are due, in the order their requests came."""
+        answers = self._answers
+        while answers and connection.writable.is_set() and not connection.transport.is_closing():
+            request, answer, size_bytes = answers[0]
+            if answer is not None and not answer.done():
+                break
+            answers.popleft()
+            self._held_bytes -= size_bytes
+            self._memory.give_back(self, size_bytes)
+            if isinstance(request, Unsupported):
+                self._refuse(connection, request)
+            elif answer is not None:
+                self._send_answer(connection, request, answer)
+        if not self._reading:
+            self._read_on(connection)
+        if self._memory.waiting:
+            self._shared.admit_waiting()
+
+    def _read_on(self, connection: Connection) -> None:
+        if not self._reading and self._may_read(IN_FLIGHT_MAX // 2):
+            self._reading = True
+            connection.resume()
+
+    def _send_answer(self, connection: Connection, request: Request, answer: Answer) -> None:
+        try:
+            message = answer.result()
+            if isinstance(message, list):
+                self._send(connection, message)
+            elif message is not None:
+                self._send(connection, encode_response(request, message))
+        except asyncio.CancelledError:
+            connection.transport.abort()
+        except CordwoodError as error:
+            self._close(connection, error)
+        except Exception as error:  # noqa: BLE001 - our own mistake must not end the loop
+            self._fail(connection, request, error)
+
+    def _send(self, connection: Connection, buffers: list[Buffer]) -> None:
+        if len(buffers) == 1:
+            connection.transport.write(buffers[0])
+        else:
+            connection.transport.writelines(buffers)
+
+    # --- ends -----------------------------------------------------------------------------
+
+    def _refuse(self, connection: Connection, request: Unsupported) -> None:
+        """An API or version we do not serve: told if the protocol has words for it, else closed."""
+        reply = unsupported_version_response(request)
+        logger.info(
+            "kafka.unsupported peer=%s client=%s api=%d version=%d",
+            connection.peer, request.client_id, request.api_key, request.api_version,
+        )  # fmt: skip
+        if reply is None:
+            connection.transport.close()
+        else:
+            self._send(connection, reply)
+
+    def _close(self, connection: Connection, error: CordwoodError) -> None:
+        logger.info("kafka.malformed peer=%s error=%s", connection.peer, error)
+        connection.transport.close()
+
+    def _fail(self, connection: Connection, request: Request, error: Exception) -> None:
+        """Our own mistake: said in the log, and this connection pays alone."""
+        logger.error(
+            "kafka.failed peer=%s api=%d version=%d",
+            connection.peer, request.api_key, request.api_version, exc_info=error,
+        )  # fmt: skip
+        connection.transport.abort()
+
+
+async def _encoded(request: Request, answer: Awaitable[Any]) -> Any:
+    """The reply, already as buffers if encoding it takes longer than the loop should."""
+    message = await answer
+    if message is None or not is_large(message):
+        return message
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, encode_response, request, message)
+
+
+def _next_turn() -> asyncio.Future[None]:
+    """Ends once every other connection that is ready was served."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(_end_turn, turn)
+    return turn
+
+
+def _end_turn(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # cancelled with its connection
+        turn.set_result(None)

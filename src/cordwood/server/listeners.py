@@ -1,0 +1,371 @@
+"""Opens the listeners a config asks for, keeps them within their limits, and closes them in order.
+
+A listener is a name, its listeners (plain and TLS) and a protocol factory. All connections of a
+listener are in its ``Listener.links``, so that limits, idle time-outs and the draining stop are one
+place's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from cordwood.client import effects
+from cordwood.clock import Clock
+from cordwood.config import KEEP_ALL, BrokerConfig
+from cordwood.decide.descriptors import RESERVED
+from cordwood.errors import ConfigError, CordwoodError, RequestError
+from cordwood.log.files.file_cache import share_descriptors
+
+logger = logging.getLogger("cordwood.server")
+
+SWEEP_S = 1.0  # how often idle connections are looked for
+CLOSE_S = 1.0  # how long a stop waits for peers to take the last bytes
+KEEPALIVE_S = 60  # a peer silent for this long is asked whether it is still there
+REFUSALS_TOLD_S = 10.0  # a listener that refuses a crowd says so this often, not for each of it
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8  # reset by the peer; ended by it
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """What a listener keeps of one connection."""
+
+    transport: asyncio.Transport
+    peer: str
+    active_at: float
+    is_busy: Callable[[], bool] = lambda: False  # amid a request: not idle, drained before a stop
+    quiesce: Callable[[], None] = lambda: None  # take no more from the peer: a stop is coming
+    is_listener: bool = False  # it waits for what we send, and is never idle
+    is_paused: bool = False  # its socket is left unread, so nobody hears it close
+    writable: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def pause(self) -> None:
+        """Read no more for now; of a peer that is going, nothing is left to leave unread."""
+        self.is_paused = True
+        if not self.transport.is_closing():
+            with contextlib.suppress(RuntimeError):  # it went this moment
+                self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        self.is_paused = False
+        if not self.transport.is_closing():
+            with contextlib.suppress(RuntimeError):
+                self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once, without flushing."""
+        self.transport.abort()
+
+
+@dataclass(slots=True, eq=False)
+class OpenConnections:
+    """How many connections all listeners together have, and may have: the log needs files too."""
+
+    limit: int
+    count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Listener:
+    """One protocol's connections, whatever listeners they came through."""
+
+    name: str
+    clock: Clock
+    connections_max: int
+    idle_timeout_s: float
+    total: OpenConnections
+    serves_half_closed: bool = True  # whoever sends no more may still read
+    connections: set[Connection] = field(default_factory=set)
+    accepted: int = 0
+    refused: int = 0
+    timed_out: int = 0
+    refusals_told_at: float = float("-inf")
+    foreign: Counter[str] = field(default_factory=Counter)  # what spoke here and has no business
+    foreign_told_at: float = float("-inf")
+
+    def admit(self, transport: asyncio.BaseTransport) -> Connection | None:
+        """A place for a new connection, or None when there is none (it is closed then)."""
+        stream = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
+        if obstacle := self._obstacle(stream):
+            self._refuse(stream, obstacle)
+            return None
+        self.accepted += 1
+        _keep_alive(stream)
+        connection = Connection(stream, peer_name(stream), self.clock.monotonic())
+        connection.writable.set()
+        self.connections.add(connection)
+        self.total.count += 1
+        return connection
+
+    def _obstacle(self, stream: asyncio.Transport) -> str | None:
+        """Why there is no place for one more, if so."""
+        if len(self.connections) >= self.connections_max:
+            return f"connections.max={self.connections_max}"
+        is_out = _descriptor(stream) >= descriptors_for_connections()
+        if is_out or self.total.count >= self.total.limit:
+            return "open files of this process run out; raise `ulimit -n` or LimitNOFILE"
+        return None
+
+    def _refuse(self, stream: asyncio.Transport, why: str) -> None:
+        self.refused += 1
+        stream.abort()
+        now = self.clock.monotonic()
+        if now - self.refusals_told_at >= REFUSALS_TOLD_S:
+            self.refusals_told_at = now
+            logger.warning(
+                "connection.refused listener=%s total=%d %s", self.name, self.refused, why
+            )
+
+    def note_foreign(self, connection: Connection, error: CordwoodError) -> None:
+        """Count a peer that does not belong here; log one in a while, not each of a crowd."""
+        self.foreign[error.name] += 1
+        now = self.clock.monotonic()
+        if now - self.foreign_told_at >= REFUSALS_TOLD_S:
+            self.foreign_told_at = now
+            logger.warning(
+                "connection.foreign listener=%s peer=%s total=%d error=%s",
+                self.name, connection.peer, self.foreign.total(), error,
+            )  # fmt: skip
+
+    def release(self, connection: Connection) -> None:
+        """The connection is gone; whoever waits to write to it finds out."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.total.count -= 1
+        connection.writable.set()
+
+    def touch(self, connection: Connection) -> None:
+        """The peer sent something whole; a drip that completes nothing does not count."""
+        connection.active_at = self.clock.monotonic()
+
+    def sweep(self) -> None:
+        """Close what has been silent for too long, and what is gone and could not be heard."""
+        for connection in [
+            connection
+            for connection in self.connections
+            if connection.is_paused and self._has_left(connection)
+        ]:
+            connection.abort()
+        oldest = self.clock.monotonic() - self.idle_timeout_s
+        silent = [
+            connection
+            for connection in self.connections
+            if connection.active_at < oldest and not connection.is_listener
+        ]
+        for connection in silent:
+            if connection.is_busy():
+                continue
+            self.timed_out += 1
+            logger.info("connection.idle listener=%s peer=%s", self.name, connection.peer)
+            connection.abort()
+
+    def _has_left(self, connection: Connection) -> bool:
+        """Whether TCP knows that the peer of an unread socket is gone."""
+        state = tcp_state(connection.transport)
+        return state == TCP_CLOSE or (state == TCP_CLOSE_WAIT and not self.serves_half_closed)
+
+
+class Server:
+    """All listeners of one broker."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._total = OpenConnections(share_descriptors(config).connections)
+        self._listeners: list[asyncio.Server] = []
+        self._sweeper: asyncio.Task[None] | None = None
+        self.listeners: dict[str, Listener] = {}
+        self.addresses: dict[str, list[str]] = {}
+
+    def listener(self, name: str, *, serves_half_closed: bool = True) -> Listener:
+        """The named listener, with the limits of the config."""
+        idle_ms = self._config.idle_timeout_ms
+        idle_s = float("inf") if idle_ms == KEEP_ALL else idle_ms / 1000
+        connections_max = self._config.connections_max
+        return self.listeners.setdefault(
+            name,
+            Listener(name, self._clock, connections_max, idle_s, self._total, serves_half_closed),
+        )
+
+    async def listen(
+        self, name: str, addresses: str, factory: Callable[[], asyncio.BaseProtocol], *, tls: bool
+    ) -> None:
+        """Open a listener's listeners; ``off`` opens none."""
+        if addresses == "off":
+            return
+        context = server_context(self._config) if tls else None
+        for address in addresses.split(","):
+            bound = await self._listen_one(name, address.strip(), factory, context)
+            self.addresses.setdefault(f"{name}_tls" if tls else name, []).append(bound)
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+
+    async def _listen_one(
+        self,
+        name: str,
+        address: str,
+        factory: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext | None,
+    ) -> str:
+        host, port = parse_address(name, address)
+        handshake_s = self._config.handshake_timeout_ms / 1000 if context else None
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(
+                factory,
+                host,
+                port,
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
+                backlog=1024,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {address} for {name}: {error.strerror or error}; "
+                f"choose another with --{name} HOST:PORT (port 0 takes any free one)"
+            ) from None
+        self._listeners.append(listener)
+        return format_address(listener.sockets[0].getsockname())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for listener in self.listeners.values():
+                listener.sweep()
+
+    async def stop(self) -> None:
+        """Accept nobody new, let requests under way finish, then close what is left."""
+        if self._sweeper:
+            self._sweeper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        connections = [
+            connection
+            for listener in self.listeners.values()
+            for connection in listener.connections
+        ]
+        for connection in connections:
+            connection.quiesce()
+        deadline = self._clock.monotonic() + self._config.shutdown_timeout_ms / 1000
+        while any(
+            connection.is_busy() and not connection.transport.is_closing()
+            for connection in connections
+        ):
+            if self._clock.monotonic() > deadline:
+                logger.warning(
+                    "connection.undrained count=%d",
+                    sum(connection.is_busy() for connection in connections),
+                )
+                break
+            await asyncio.sleep(0.01)
+        for connection in connections:
+            connection.transport.close()
+        await self._await_closed()
+
+    async def _await_closed(self) -> None:
+        """Let last replies and TLS farewells out; whoever does not take them is cut off."""
+        deadline = self._clock.monotonic() + CLOSE_S
+        while any(listener.connections for listener in self.listeners.values()):
+            if self._clock.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.005)
+        for listener in self.listeners.values():
+            for connection in list(listener.connections):
+                connection.abort()
+        await asyncio.sleep(0)
+
+
+def descriptors_for_connections() -> float:
+    """Below which number a connection's descriptor must be, whatever the plan at the start was.
+
+    Numbers are given out lowest first: a high one means that those below it are taken. Were none
+    left, the event loop would close newcomers without a word, and no file could be opened.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    return limit - min(RESERVED, limit // 4)
+
+
+def server_context(config: BrokerConfig) -> ssl.SSLContext:
+    """TLS as the config asks; mutual when it names a client CA."""
+    if not (config.tls_cert and config.tls_key):
+        raise ConfigError(
+            "a TLS listener needs tls.cert and tls.key; `cordwood certs init DIR` makes both"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+        if config.tls_client_ca:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"cannot load TLS files tls.cert={config.tls_cert} tls.key={config.tls_key} "
+            f"tls.client.ca={config.tls_client_ca or '-'}: {error}"
+        ) from None
+    return context
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """``HOST:PORT`` (``[::1]:PORT`` for IPv6) → its parts; raises ``ConfigError``."""
+    try:
+        return effects.parse_address(text)
+    except RequestError:
+        raise ConfigError(
+            f"{name} is {text!r}; it takes HOST:PORT, such as 127.0.0.1:0, or off"
+        ) from None
+
+
+def format_address(address: tuple[object, ...]) -> str:
+    """A socket's address as ``parse_address`` reads it."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    raw = transport.get_extra_info("socket")
+    return -1 if raw is None else cast("int", raw.fileno())
+
+
+def tcp_state(transport: asyncio.Transport) -> int | None:
+    """The kernel's state of a TCP connection; None where that cannot be asked."""
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    try:
+        return cast("int", raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0])
+    except OSError:
+        return None
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Notice peers that vanished without a farewell: nobody else may ever write to them."""
+    raw = transport.get_extra_info("socket")
+    if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    with contextlib.suppress(OSError):  # the peer is gone already
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S // 6)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Whom a connection is with, for logs and dead letters."""
+    address = transport.get_extra_info("peername")
+    with contextlib.suppress(OSError):
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in {socket.AF_INET, socket.AF_INET6} and address:
+            return format_address(address)
+    return str(address or "unknown")

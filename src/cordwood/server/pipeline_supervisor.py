@@ -1,0 +1,200 @@
+"""Supervises the embedded pipeline: a child process, started after READY, started again if it dies.
+
+The child is ``python -m cordwood pipeline run``; this room never imports Spark. Its stdin is a
+pipe we hold: when we end, however we end, it does too. A child that cannot run here at all (no
+Spark, no Java) is not tried again; the log says once what is missing.
+
+What the child writes to stderr goes to ``pipeline.log`` in the data directory, Spark's pages
+included; the lines of our own loggers are logged here too. Its Java holds the same pipe: the child
+is gone when that pipe has ended, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cordwood.broker.jobs.pipeline_status import PipelineState, PipelineStatus
+from cordwood.errors import ConfigError
+from cordwood.log.lifecycle.directory import PIPELINE_LOG
+from cordwood.server.rotating_file import RotatingFile
+
+logger = logging.getLogger("cordwood.server")
+
+READY: Final = b"READY"
+PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+STEADY_S: Final = 300.0  # a child that lived this long starts its pauses anew
+STOP_S: Final = 5.0  # then it is killed
+LINE_BYTES_MAX: Final = 1 << 20
+CHUNK_BYTES: Final = 64 << 10
+MISSING: Final = 'the pipeline needs Spark: pip install "cordwood[spark]"; --no-pipeline is quiet'
+# As `cordwood pipeline run` logs: date, time, level, logger, message.
+_OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
+
+
+class Supervisor:
+    """Keeps one child alive."""
+
+    def __init__(self, facts: PipelineStatus, command: Sequence[str], log: Path) -> None:
+        """Starts nothing yet."""
+        self._facts = facts
+        self._command = command
+        self._journal = RotatingFile(log)
+        self._last_words = b""
+        self._task: asyncio.Task[None] | None = None
+        self._child: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def embedded(cls, facts: PipelineStatus, kafka: str | None, data: Path) -> Supervisor | None:
+        """For the broker behind this Kafka listener; None, said once, where it cannot be."""
+        if kafka is None or importlib.util.find_spec("pyspark") is None:
+            detail = (
+                MISSING if kafka else "the pipeline needs the Kafka listener; serve with --kafka"
+            )
+            facts.state, facts.detail = PipelineState.MISSING, detail
+            logger.warning("pipeline.missing %s", detail)
+            return None
+        facts.is_wanted = True
+        return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End the child and wait until it is gone."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._end()
+        self._journal.close()
+        self._facts.state, self._facts.is_wanted = PipelineState.OFF, False
+
+    async def _keep(self) -> None:
+        failures = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                code = await self._run()
+                ended = f"ended with code {code}"
+            except OSError as error:  # too many processes or open files, or no memory: for now
+                code, ended = -1, f"could not be started: {error.strerror}"
+            if code == ConfigError.exit_code:
+                why = self._last_words.decode(errors="replace").removeprefix("cordwood: ")
+                self._facts.state = PipelineState.MISSING
+                self._facts.detail = why or f"it cannot run here; see {self._journal.path}"
+                logger.warning("pipeline.missing %s", self._facts.detail)
+                return
+            failures = 0 if loop.time() - began > STEADY_S else failures
+            pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+            failures += 1
+            self._facts.state = PipelineState.WAITING
+            self._facts.detail = f"{ended}; starts again in {pause_s:.0f} s"
+            self._facts.restarts += 1
+            log = self._journal.path
+            logger.warning("pipeline.ended %s retry_s=%.0f log=%s", ended, pause_s, log)
+            await asyncio.sleep(pause_s)
+
+    async def _run(self) -> int:
+        """One life of the child."""
+        self._facts.state, self._facts.detail = PipelineState.STARTING, ""
+        child = self._child = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            # Ctrl-C is for us; we tell it. A group, not a session: Linux shares cores out by
+            # session first, and would count its lowest work as much as ours.
+            preexec_fn=os.setpgrp,
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._facts.pid = child.pid
+        logger.info("pipeline.started pid=%d log=%s", child.pid, self._journal.path)
+        self._readers = [
+            asyncio.create_task(self._hear(child.stdout)),
+            asyncio.create_task(self._note(child.stderr)),
+        ]
+        code = await child.wait()
+        await self._see_off(child)
+        self._facts.pid, self._facts.jobs = None, {}
+        return code
+
+    async def _hear(self, stdout: asyncio.StreamReader) -> None:
+        """READY, and how the jobs do."""
+        while True:
+            try:
+                line = await stdout.readline()
+            except ValueError:  # longer than LINE_BYTES_MAX: passed over
+                continue
+            if not line:
+                return
+            if line.strip() == READY:
+                self._facts.state = PipelineState.UP
+                logger.info("pipeline.up pid=%s", self._facts.pid)
+            elif line.startswith(b"{"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    self._facts.take_report(json.loads(line))
+
+    async def _note(self, stderr: asyncio.StreamReader) -> None:
+        """All of it in the journal, our own lines in our log."""
+        rest = b""
+        while chunk := await stderr.read(CHUNK_BYTES):
+            self._journal.write(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-LINE_BYTES_MAX:]
+            for line in filter(None, map(bytes.rstrip, lines)):
+                self._last_words = line
+                _pass_on(line)
+
+    async def _end(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            await asyncio.wait_for(child.wait(), STOP_S)
+        except TimeoutError:
+            _kill(child.pid)
+            await child.wait()
+        await self._see_off(child)
+
+    async def _see_off(self, child: asyncio.subprocess.Process) -> None:
+        """What it started ends with it, and holds its pipes until then; what does not is killed."""
+        _, lingering = await asyncio.wait(self._readers, timeout=STOP_S)
+        if lingering:
+            _kill(child.pid)
+            await asyncio.wait(self._readers)
+
+
+def _kill(group: int) -> None:
+    logger.warning("pipeline.killed pid=%d", group)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _pass_on(line: bytes) -> None:
+    """A line of one of our loggers, as if it had been logged here; Spark's are none."""
+    if ours := _OURS.fullmatch(line):
+        level, name, message = (part.decode(errors="replace") for part in ours.groups())
+        number = logging.getLevelNamesMapping()[level]
+        logging.getLogger(name).log(number, "%s", message)
+
+
+def _words(kafka: str) -> list[str]:
+    return ["pipeline", "run", "--broker", kafka, "--lifeline"]

@@ -1,0 +1,166 @@
+"""A broker behind its listeners: what ``cordwood serve`` runs and what tests embed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cordwood.broker.broker import Broker
+from cordwood.clock import Clock, SystemClock
+from cordwood.config import BrokerConfig
+from cordwood.decide.web import AllowedHosts
+from cordwood.log.files.disk import Files
+from cordwood.server.control_listener import ControlListener
+from cordwood.server.garbage_collection import FullCollections
+from cordwood.server.http_api import http_routes
+from cordwood.server.http_listener import HttpListener
+from cordwood.server.ingress_listener import IngressListener
+from cordwood.server.kafka_listener import KafkaListener
+from cordwood.server.listeners import Server, parse_address
+from cordwood.server.pipeline_supervisor import Supervisor
+from cordwood.server.process_memory import keep_freed_memory
+
+logger = logging.getLogger("cordwood.server")
+
+
+class Service:
+    """One broker and its listeners, on the running event loop."""
+
+    def __init__(
+        self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._files = files or Files()
+        self.server = Server(config, self._clock)
+        self.broker: Broker | None = None
+
+    @property
+    def addresses(self) -> dict[str, list[str]]:
+        """Listener name → where it listens, for the listeners that are on."""
+        return self.server.addresses
+
+    async def start(self) -> None:
+        """Open the data directory, then the listeners; on failure nothing is left open."""
+        self.broker = Broker.open(self._config, self._clock, self._files)
+        try:
+            await self.broker.start()
+            await self._open_listeners(self.broker)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _open_listeners(self, broker: Broker) -> None:
+        config, server = self._config, self.server
+        broker.listeners = server.listeners
+        broker.addresses = server.addresses
+        ingress = IngressListener(server.listener("ingress"), broker.ingress, config.line_bytes_max)
+        control = ControlListener(server.listener("control"), broker, config.line_bytes_max)
+        kafka = KafkaListener(server.listener("kafka", serves_half_closed=False), broker)
+        hosts = AllowedHosts(broker_names(config))
+        http = HttpListener(server.listener("http"), http_routes(broker), hosts)
+        await server.listen("kafka", config.kafka, kafka, tls=False)
+        await server.listen("kafka", config.kafka_tls, kafka, tls=True)
+        await server.listen("ingress", config.ingress, ingress, tls=False)
+        await server.listen("ingress", config.ingress_tls, ingress, tls=True)
+        await server.listen("control", config.control, control, tls=False)
+        await server.listen("control", config.control_tls, control, tls=True)
+        await server.listen("http", config.http, http, tls=False)
+        await server.listen("http", config.http_tls, http, tls=True)
+
+    async def stop(self) -> None:
+        """Close the listeners, write what waits, close the log."""
+        if self.broker:
+            self.broker.drain()
+        await self.server.stop()
+        if self.broker:
+            await self.broker.stop()
+
+
+def broker_names(config: BrokerConfig) -> Iterator[str]:
+    """The names under which HTTP clients may know this broker."""
+    yield from config.http_allowed_hosts.split(",")
+    for address in f"{config.http},{config.http_tls},{config.advertised_kafka}".split(","):
+        if address.strip() not in {"", "off"}:
+            yield parse_address("http", address.strip())[0]
+
+
+def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    os.umask(0o077 if config.file_mode == "owner" else 0o027)  # for what others make in our name
+    keep_freed_memory()
+    _raise_file_limit()
+    threading.excepthook = _die
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(config, on_ready))
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The loop brokers run on."""
+    try:
+        import uvloop
+    except ImportError:  # not on this platform; the standard loop does the same, slower
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _raise_file_limit() -> None:
+    """Each connection and each segment is a descriptor: take as many as we may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may say no; the soft limit stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _die(failure: threading.ExceptHookArgs) -> None:
+    """A thread of ours broke: stop at once rather than live on without it, acknowledging nothing.
+
+    What was acknowledged is durable; whoever supervises us starts us again.
+    """
+    name = failure.thread.name if failure.thread else "unknown"
+    logger.critical("thread.died name=%s", name, exc_info=failure.exc_value)
+    logging.shutdown()
+    os._exit(1)
+
+
+def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None:
+    """After READY: a broker never waits for Spark."""
+    if config.pipeline == "off" or service.broker is None:
+        return None
+    kafka = service.addresses.get("kafka", [None])[0]
+    supervisor = Supervisor.embedded(service.broker.pipeline, kafka, Path(config.data))
+    if supervisor is not None:
+        supervisor.start()
+    return supervisor
+
+
+def _freeze_young() -> None:
+    """What a batch of opened partitions made stays, too: a full collection would stall the loop."""
+    gc.collect(1)
+    gc.freeze()
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
+    service = Service(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await service.start()
+    gc.freeze()  # what start-up made stays; later collections need not walk it
+    if service.broker is not None:
+        service.broker.topics.opener.on_batch = _freeze_young
+        service.broker.background.start("garbage-collection", FullCollections().run())
+    on_ready(service.addresses)
+    pipeline = _start_pipeline(config, service)
+    await stop.wait()
+    logger.info("broker.stopping")
+    await asyncio.gather(*([pipeline.stop()] if pipeline else []), service.stop())
+    logger.info("broker.stopped")

@@ -1,0 +1,342 @@
+"""The gate: a query's batch is appended once, whole, with its cursors, whatever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+
+import pytest
+
+from cordwood.batch.records import encode_batch
+from cordwood.broker.jobs import staged_appends as appends_module
+from cordwood.broker.jobs.delivery import DeliveryService
+from cordwood.decide.delivery import Part
+from cordwood.errors import DiskFull, OffsetOutOfRange, RequestError, StaleDelivery, UnknownJob
+from cordwood.lab.scenarios.stage import wait_until
+from cordwood.log.staging.area import StagingArea
+from cordwood.model import Record
+from cordwood.testing import Broker
+from support.deliveries import a_delivery, cursor, deliver, hashed, stage, staged, words
+
+
+class Crash(BaseException):
+    """The broker is dead."""
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Broker(tmp_path / "data", durability="os") as running:
+        running.run(lambda: fill_source(running))
+        yield running
+
+
+async def fill_source(broker):
+    """Cursors go with their topic, and stand within what it holds."""
+    topic = await broker.service.broker.topics.ensure("in", explicit=True)
+    records = [Record(offset, 1, b"k", b"v") for offset in range(1000)]
+    await broker.service.broker.produce.append(topic.partition(0), encode_batch(records))
+
+
+def gate_of(broker) -> DeliveryService:
+    return broker.service.broker.deliveries
+
+
+def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
+    """Topics appear on sight, parts of a partition follow each other, staging is swept."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    assert deliver(broker, a_delivery())
+    assert words(broker, "a") == ["1", "2", "4"]
+    assert words(broker, "b") == ["3"]
+    assert cursor(broker) == 10
+    assert staged(broker) == []
+
+
+class WatchedParts(list):
+    """Notes on which threads it is walked over."""
+
+    def __init__(self, parts, threads):
+        super().__init__(parts)
+        self._threads = threads
+
+    def __iter__(self):
+        self._threads.add(threading.get_ident())
+        return super().__iter__()
+
+
+def test_no_walk_over_all_parts_runs_on_the_event_loop(broker, monkeypatch):
+    """A delivery may have 100,000 parts, and others wait for the loop."""
+    threads: set[int] = set()
+    loop_thread = broker.run(current_thread)
+    stage(broker, "job", x="1 2", y="3", z="4")
+    plain = hashed(broker, a_delivery())
+    for name in ("chains_of", "parse_headers"):
+        watched = on_thread(getattr(appends_module, name), threads)
+        monkeypatch.setattr(appends_module, name, watched)
+    delivery = plain._replace(parts=WatchedParts(plain.parts, threads))
+    assert broker.run(lambda: gate_of(broker).deliver(delivery))
+    assert threads
+    assert loop_thread not in threads
+    assert words(broker, "a") == ["1", "2", "4"]
+
+
+async def current_thread():
+    return threading.get_ident()
+
+
+def on_thread(act, threads):
+    def noted(*arguments):
+        threads.add(threading.get_ident())
+        return act(*arguments)
+
+    return noted
+
+
+def test_a_batch_that_comes_again_changes_nothing(broker):
+    """The same number is the same batch, whatever its files say."""
+    stage(broker, "job", x="1", y="2", z="3")
+    assert deliver(broker, a_delivery())
+    stage(broker, "again", x="9", y="9", z="9")
+    assert not deliver(broker, a_delivery(job="again", end=99))
+    assert words(broker, "a") == ["1", "3"]
+    assert cursor(broker) == 10
+    assert staged(broker) == []
+
+
+def test_a_batch_older_than_the_last_is_refused(broker):
+    """A checkpoint from before would lose records in silence otherwise."""
+    for batch in (0, 1):
+        stage(broker, "job", x="1", y="2", z="3")
+        assert deliver(broker, a_delivery(batch))
+    stage(broker, "job", x="1", y="2", z="3")
+    with pytest.raises(StaleDelivery, match="delivered batch 1 and now comes with 0"):
+        deliver(broker, a_delivery(0))
+
+
+@pytest.mark.parametrize("end", [1001, 2**63, 10**40])
+def test_a_delivery_whose_cursor_is_past_the_end_is_refused_whole(broker, end):
+    """What a driver says it has read must be there; it appends nothing and moves nothing."""
+    stage(broker, "job", x="1", y="2", z="3")
+    with pytest.raises(OffsetOutOfRange, match="in-0 ends at offset 1000"):
+        deliver(broker, a_delivery(end=end))
+    assert words(broker, "a") == []
+    assert cursor(broker) is None
+
+
+def test_a_delivery_that_does_not_start_at_the_cursor_is_refused_whole(broker):
+    """A second driver, or a zombie, appends nothing and moves nothing."""
+    stage(broker, "job", x="1", y="2", z="3")
+    assert deliver(broker, a_delivery(0, start=0))
+    stage(broker, "late", x="1", y="2", z="3")
+    with pytest.raises(StaleDelivery, match="stands at 10, and query q delivers from 0"):
+        deliver(broker, a_delivery(1, job="late", start=0))
+    assert words(broker, "a") == ["1", "3"]
+    assert cursor(broker) == 10
+    assert deliver(broker, a_delivery(1, job="late", start=10, end=20))
+    assert cursor(broker) == 20
+
+
+def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
+    """Neither a record nor a cursor; the query may come again with the same number."""
+    stage(broker, "job", x="1", y="2")
+    with pytest.raises(UnknownJob, match="z was not staged"):
+        deliver(broker, a_delivery())
+    assert (words(broker, "a"), cursor(broker)) == ([], None)
+    stage(broker, "job", z="3")
+    assert deliver(broker, a_delivery())
+    assert words(broker, "a") == ["1", "3"]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".hidden"])
+def test_no_name_leads_out_of_the_staging_area(broker, name):
+    """Jobs, uploaded files and the files of a delivery are plain names."""
+    for refused in (
+        lambda: gate_of(broker).upload(name, "file", b""),
+        lambda: gate_of(broker).discard(name),
+        lambda: gate_of(broker).deliver(a_delivery(job=name)),
+    ):
+        with pytest.raises(RequestError, match="no job name"):
+            broker.run(refused)
+    for refused in (
+        lambda: gate_of(broker).upload("job", name, b""),
+        lambda: gate_of(broker).deliver(a_delivery(parts=[Part("a", 0, name)])),
+    ):
+        with pytest.raises(RequestError, match="no file name"):
+            broker.run(refused)
+
+
+def test_discard_spares_what_a_delivery_still_needs(broker, monkeypatch):
+    """Only files nobody has been promised go."""
+    stage(broker, "job", x="1", y="2", z="3")
+    stage(broker, "other", x="1")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery())
+    for job in ("job", "other"):
+        broker.run(lambda job=job: gate_of(broker).discard(job))
+    assert staged(broker) == ["job"]
+
+
+STEPS = ("numbered", "written", "append 0", "append 1", "append 2", "appended", "done")
+
+
+def crash_at(deliveries, step, monkeypatch):
+    """Die just before what follows that step."""
+    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)  # every part is an append of its own
+    append, calls = deliveries._appender._append_run, []
+
+    async def dying_append(*arguments):
+        if step == f"append {len(calls)}":
+            raise Crash(step)
+        calls.append(step)
+        return await append(*arguments)
+
+    def die(*_):
+        raise Crash(step)
+
+    async def die_later(*_):
+        raise Crash(step)
+
+    monkeypatch.setattr(deliveries._appender, "_append_run", dying_append)
+    if step == "numbered":
+        monkeypatch.setattr(deliveries, "_write_down", die)
+    elif step == "written":
+        monkeypatch.setattr(deliveries, "_finish", die_later)
+    elif step == "appended":
+        monkeypatch.setattr(deliveries, "_note_done", die_later)
+    elif step == "done":
+        monkeypatch.setattr(deliveries, "_forget", die_later)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, monkeypatch):
+    """Before it is written down nothing has happened; after, all happens, and once."""
+    stage(broker, "before", x="0", y="0", z="0")
+    assert deliver(broker, a_delivery(0, job="before", start=0, end=5))
+    stage(broker, "job", x="1 2", y="3", z="4")
+    crash_at(gate_of(broker), step, monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(1, start=5))
+    shutil.copytree(broker.data, tmp_path / "after")  # what kill -9 leaves: the page cache
+    with Broker(tmp_path / "after", durability="os") as again:
+        is_accepted = step != "numbered"
+        whole = ["0", "0", "1", "2", "4"], ["0", "3"], 10
+        found = words(again, "a"), words(again, "b"), cursor(again)
+        assert found == (whole if is_accepted else (["0", "0"], ["0"], 5))
+        assert deliver(again, a_delivery(1, start=5)) is not is_accepted
+        assert (words(again, "a"), words(again, "b"), cursor(again)) == whole
+        stage(again, "next", x="5", y="6", z="7")
+        assert deliver(again, a_delivery(2, job="next", start=10, end=20))
+        assert words(again, "a") == [*whole[0], "5", "7"]
+        assert staged(again) == []
+
+
+def test_an_upload_is_delivered_like_a_staged_file(broker):
+    """For jobs that cannot reach the data directory."""
+    data = encode_batch([Record(0, 1, None, b"far")])
+    broker.run(lambda: gate_of(broker).upload("job", "x", data))
+    assert deliver(broker, a_delivery(parts=[Part("a", 0, "x")]))
+    assert words(broker, "a") == ["far"]
+
+
+def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypatch):
+    """An append that waits for the disk is not called back: who asks again repeats nothing."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    deliveries, asked = gate_of(broker), hashed(broker, a_delivery())
+
+    async def ask_leave_and_ask_again():
+        is_submitted, may_end = asyncio.Event(), asyncio.Event()
+        submit = deliveries._appender._produce.submit
+
+        async def slow(*arguments, **options):
+            outcome = submit(*arguments, **options)
+            is_submitted.set()
+            await may_end.wait()
+            return await outcome
+
+        monkeypatch.setattr(deliveries._appender._produce, "submit", slow)
+        first = asyncio.ensure_future(deliveries.deliver(asked))
+        await is_submitted.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.ensure_future(deliveries.deliver(asked))
+        may_end.set()
+        return await second
+
+    assert broker.run(ask_leave_and_ask_again) is False
+    assert (words(broker, "a"), words(broker, "b")) == (["1", "2", "4"], ["3"])
+
+
+def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkeypatch):
+    """Else the log would have their numbers, and the missing part would be taken for stored."""
+    stage(broker, "job", x="1 2", y="3", z="4")
+    deliveries = gate_of(broker)
+    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)
+    submit, failures = deliveries._appender._produce.submit, [DiskFull("no space")]
+
+    def failing(partition, *arguments, **options):
+        if partition.tp.topic == "a" and failures:
+            raise failures.pop()
+        return submit(partition, *arguments, **options)
+
+    monkeypatch.setattr(deliveries._appender._produce, "submit", failing)
+    with pytest.raises(DiskFull):
+        deliver(broker, a_delivery())
+    assert (words(broker, "a"), words(broker, "b")) == ([], ["3"])
+    assert deliver(broker, a_delivery()) is False
+    assert (words(broker, "a"), words(broker, "b")) == (["1", "2", "4"], ["3"])
+
+
+# --- leftovers ------------------------------------------------------------------------------------
+
+
+def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
+    """Old parts of a job that goes on writing do not make it a dead one."""
+    for job, ages_s in (("at-work", (9000, 5)), ("dead", (9000, 8000))):
+        for age_s in ages_s:
+            path = tmp_path / "staging" / job / str(age_s)
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_bytes(b"x")
+            os.utime(path, (1e9 - age_s, 1e9 - age_s))
+        os.utime(path.parent, (1e9 - 9000, 1e9 - 9000))
+    found = StagingArea(tmp_path).leftovers(int(1e12))
+    assert sorted(found) == [("at-work", 5000), ("dead", 8_000_000)]
+    assert StagingArea(tmp_path / "none").leftovers(0) == []
+
+
+def make_old(job):
+    """As if nothing in a job's directory had changed for long."""
+    for path in [*job.iterdir(), job]:
+        os.utime(path, (1, 1))
+
+
+def test_what_a_delivery_was_promised_is_not_swept(broker, monkeypatch):
+    """However long it has to wait for the partition."""
+    stage(broker, "promised", x="1", y="2", z="3")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(job="promised"))
+    stage(broker, "dead", x="4")
+    for job in ("promised", "dead"):
+        make_old(broker.data / "staging" / job)
+    assert broker.run(gate_of(broker).sweep) == ["dead"]
+    assert staged(broker) == ["promised"]
+
+
+def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
+    """What a killed write staged goes; what a delivery was promised is delivered first."""
+    stage(broker, "promised", x="1", y="2", z="3")
+    crash_at(gate_of(broker), "written", monkeypatch)
+    with pytest.raises(Crash):
+        deliver(broker, a_delivery(job="promised"))
+    stage(broker, "dead", x="4")
+    stage(broker, "alive", x="5")
+    shutil.copytree(broker.data, tmp_path / "after")
+    for job in ("promised", "dead"):
+        make_old(tmp_path / "after" / "staging" / job)
+    with Broker(tmp_path / "after", durability="os") as again:
+        wait_until(lambda: "dead" not in staged(again), "the dead job is swept")
+        assert staged(again) == ["alive"]
+        assert (words(again, "a"), words(again, "b")) == (["1", "3"], ["2"])

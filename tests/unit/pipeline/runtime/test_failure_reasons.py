@@ -1,0 +1,85 @@
+"""What Spark says, told in a sentence; and which jobs are worth another try."""
+
+from __future__ import annotations
+
+import pytest
+
+from cordwood.errors import CorruptionError, UnavailableError
+from cordwood.pipeline.runtime.failure_reasons import (
+    ATTEMPTS,
+    failure,
+    is_late,
+    patiently,
+    plain_reason,
+)
+from cordwood.pipeline.runtime.job_labels import TEXT_MAX, join_labels
+
+LATE = """An error occurred while calling o83.start.
+: org.apache.spark.SparkException: Python worker failed to connect back.
+\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(Some.scala:281)
+Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker
+\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(Some.scala:260)
+"""
+OURS = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times
+Traceback (most recent call last):
+  File "worker.py", line 1
+cordwood.errors.CorruptionError: t-0 is damaged at offset 7; restore it
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException
+"""
+
+
+def test_a_worker_that_came_too_late_is_told_in_a_sentence():
+    """With what to do; Java's stack says nothing more."""
+    assert is_late(Exception(LATE))
+    assert plain_reason(Exception(LATE)).startswith("Spark's Python worker did not start in time")
+    assert "PythonWorkerFactory" not in str(failure(Exception(LATE)))
+    assert isinstance(failure(Exception(LATE)), UnavailableError)
+
+
+def test_an_error_of_ours_comes_out_of_spark_s_pages_as_itself():
+    """Its class decides the exit code."""
+    found = failure(Exception(OURS))
+    assert type(found) is CorruptionError
+    assert str(found) == plain_reason(Exception(OURS)) == "t-0 is damaged at offset 7; restore it"
+
+
+def test_any_other_failure_of_a_job_is_its_first_cause():
+    """One line of it."""
+    text = "[X_Y] boom SQLSTATE: 1\n\tat a.b\nCaused by: java.io.IOException: no space\n\tat c"
+    assert str(failure(Exception(text))) == "the Spark job failed: no space"
+
+
+def test_a_job_whose_worker_came_too_late_is_run_again(caplog):
+    """Each try is logged; the last one's error is the job's."""
+    fates = [Exception(LATE)] * (ATTEMPTS - 1)
+
+    def job():
+        if fates:
+            raise fates.pop()
+        return "done"
+
+    assert patiently(job) == "done"
+    assert caplog.text.count("spark.worker_late") == ATTEMPTS - 1
+    fates[:] = [Exception(LATE)] * ATTEMPTS
+    with pytest.raises(Exception, match="connect back"):
+        patiently(job)
+    assert not fates
+
+
+def test_a_job_that_failed_for_another_reason_is_not_run_again():
+    """It would fail in the same way, after as long a time."""
+    fates = [Exception(OURS)]
+
+    def job():
+        raise fates.pop()
+
+    with pytest.raises(Exception, match="damaged"):
+        patiently(job)
+
+
+def test_labels_nest_in_one_short_line():
+    """Spark's UI shows them in a column."""
+    assert join_labels(None, "audit\n  t") == "audit t"
+    assert join_labels("cordwood sql", "select 1") == "cordwood sql: select 1"
+    assert len(join_labels("a", "b" * 999)) == TEXT_MAX

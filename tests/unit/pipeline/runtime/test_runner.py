@@ -1,0 +1,165 @@
+"""The runner: streams that are kept open, schedules that go on, and names that are checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cordwood.errors import ConfigError, UnavailableError
+from cordwood.pipeline.runtime import runner
+from cordwood.pipeline.runtime.broker_api import BrokerAddress
+from cordwood.pipeline.runtime.runner import (
+    JOBS,
+    Context,
+    JobTimer,
+    ScheduledJob,
+    Stream,
+    StreamSupervisor,
+    parse_jobs,
+)
+
+
+class Fake:
+    """A stream whose fate a test decides."""
+
+    def __init__(self):
+        self.why = None
+        self.stopped = False
+
+    def failure(self):
+        if isinstance(self.why, Exception):
+            raise self.why
+        return self.why
+
+    def report(self):
+        return {"batch": 1}
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def context():
+    return Context(None, BrokerAddress("127.0.0.1:1"))
+
+
+def test_jobs_are_named_and_all_run_by_default():
+    """A wrong name is refused with the nearest."""
+    assert parse_jobs("") == list(JOBS)
+    assert parse_jobs(" route ,") == ["route"]
+    with pytest.raises(ConfigError, match="no job ruote; did you mean route"):
+        parse_jobs("ruote")
+
+
+def test_a_stream_that_ends_is_opened_again_after_a_pause(context, monkeypatch):
+    """Pauses grow; the report tells what ailed it."""
+    monkeypatch.setattr(runner, "PAUSES_S", (0.0, 99.0))
+    opened = []
+
+    def open_stream(_):
+        opened.append(Fake())
+        return opened[-1]
+
+    keeper = StreamSupervisor("x", Stream(open_stream), context)
+    keeper.look()
+    assert keeper.report() == {"open": True, "failures": 0, "failed": 0, "error": None, "batch": 1}
+    opened[0].why = "it fell over"
+    keeper.look()
+    assert opened[0].stopped
+    assert len(opened) == 2
+    opened[1].why = "again"
+    keeper.look()
+    keeper.look()
+    assert len(opened) == 2
+    assert keeper.report() == {"open": False, "failures": 2, "failed": 2, "error": "again"}
+
+
+def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context, monkeypatch):
+    """The error is kept, and it is tried again."""
+    monkeypatch.setattr(runner, "PAUSES_S", (0.0,))
+
+    def refuse(_):
+        raise UnavailableError("no broker")
+
+    keeper = StreamSupervisor("x", Stream(refuse), context)
+    keeper.look()
+    keeper.look()
+    assert keeper.report()["failures"] == 2
+    assert "no broker" in keeper.report()["error"]
+
+
+def test_a_spark_that_does_not_answer_ends_the_runner(context):
+    """The supervisor starts a new one; a dead JVM is never mended."""
+    stream = Fake()
+    keeper = StreamSupervisor("x", Stream(lambda _: stream), context)
+    keeper.look()
+    stream.why = ConnectionError("py4j")
+    with pytest.raises(UnavailableError, match="Spark is gone"):
+        keeper.look()
+
+
+def test_a_schedule_goes_on_after_a_round_that_failed(context):
+    """One bad round is logged; the next comes."""
+    rounds = threading.Semaphore(0)
+
+    def work(_):
+        rounds.release()
+        raise ValueError("bad round")
+
+    clockwork = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
+    clockwork.start()
+    assert all(rounds.acquire(timeout=30) for _ in range(3))
+    context.stopping.set()
+    clockwork.join(timeout=30)
+    assert not clockwork.is_alive()
+    told = clockwork.report()
+    assert (told["open"], told["error"]) == (False, "ValueError: bad round")
+    assert told["failed"] >= 3
+
+
+def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
+    """Its last error is still told, and counted."""
+    outcomes = iter([ValueError("once")])
+
+    def work(_):
+        for error in outcomes:
+            raise error
+        context.stopping.set()
+
+    clockwork = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
+    clockwork.run()
+    assert clockwork.report() == {"open": True, "failed": 1, "error": "ValueError: once"}
+
+
+def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
+    """Its report says so instead; the others' reports come."""
+
+    class Mute(Fake):
+        def report(self):
+            raise RuntimeError("no progress yet")
+
+    keepers = {"mute": StreamSupervisor("mute", Stream(lambda _: Mute()), context),
+               "well": StreamSupervisor("well", Stream(lambda _: Fake()), context)}  # fmt: skip
+    for keeper in keepers.values():
+        keeper.look()
+    told = runner._reports(keepers, [])
+    assert told["mute"]["report_error"] == "RuntimeError: no progress yet"
+    assert told["well"]["batch"] == 1
+
+
+def test_the_end_of_the_lifeline_ends_the_process():
+    """Whoever started it is gone: so is it, whatever it was doing."""
+    code = (
+        "import time; from cordwood.pipeline.runtime.runner import follow_lifeline\n"
+        "follow_lifeline();"
+        "print('on', flush=True); time.sleep(99)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"on\n"
+        child.stdin.close()
+        assert child.wait(timeout=30) == 0

@@ -1,0 +1,220 @@
+"""A path is believed only where it leads to the broker's own directory, on whoever opens it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cordwood.client.kafka import KafkaClient
+from cordwood.errors import NotDataDirectory, UnavailableError
+from cordwood.log.format.identity import IDENTITY, DataIdentity, read_identity
+from cordwood.pipeline.compact.job import in_process, where_proved
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
+from cordwood.pipeline.sink.targets import Targets
+from cordwood.pipeline.source.data_directory import DataDirectory
+from cordwood.pipeline.source.identity import ask_identity
+from cordwood.pipeline.source.kafka_log import KafkaLog
+from cordwood.pipeline.source.log_access import open_log, reach_log
+from cordwood.pipeline.source.options import SourceOptions, parse_options
+from cordwood.testing import Broker
+from support.datadir import make_data_directory
+from support.lines import ask
+
+pytest.importorskip("pyspark")
+
+from cordwood.pipeline.source.source import TopicReader
+
+
+@pytest.fixture(scope="module")
+def broker():
+    """The broker a query names; its topic ``t`` holds ``ours``."""
+    with Broker() as running:
+        assert ask(running.control, "PUT t ours") == b"OK"
+        yield running
+
+
+@pytest.fixture(scope="module")
+def other():
+    """Another broker's directory, with a topic of the same name, as long as ours."""
+    with Broker() as running:
+        assert ask(running.control, "PUT t theirs") == b"OK"
+        yield running
+
+
+def options_of(path: Path | str, servers: str | None) -> SourceOptions:
+    said = {"subscribe": "t", "path": str(path), "startingOffsets": "earliest"}
+    if servers:
+        said["kafka.bootstrap.servers"] = servers
+    return parse_options(said, streaming=False)
+
+
+def reader_of(path: Path, servers: str | None) -> TopicReader:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("value", BinaryType())])
+    return TopicReader(options_of(path, servers), schema)
+
+
+def values(reader: TopicReader, splits: list) -> list[bytes]:
+    """What tasks read, as an executor runs them."""
+    batches = [batch for split in splits for batch in reader.read(split)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def opened(path: Path | str, servers: str | None) -> type:
+    with open_log(options_of(path, servers)) as log:
+        return type(log)
+
+
+def test_the_brokers_own_directory_is_read_as_files(broker):
+    """Both by the address of the Kafka listener and by that of the HTTP listener."""
+    assert opened(broker.data, broker.kafka) is DataDirectory
+    here = read_identity(broker.data)
+    assert ask_identity(BrokerAddress(servers=broker.kafka)) == here
+    assert ask_identity(BrokerAddress(http=broker.http)) == here
+
+
+def test_another_cordwood_directory_under_the_path_is_not_read(broker, other, caplog):
+    """A broker was named: its records come, over the wire, and the log says why."""
+    assert opened(other.data, broker.kafka) is KafkaLog
+    assert "source.path_refused" in caplog.text
+    reader = reader_of(other.data, broker.kafka)
+    assert values(reader, reader.partitions()) == [b"ours"]
+
+
+def test_a_copy_of_the_directory_is_not_read(broker, tmp_path):
+    """It has every file of the original, but not the file the broker wrote when it started."""
+    shutil.copytree(broker.data, tmp_path / "copy")
+    assert read_identity(tmp_path / "copy").nonce == read_identity(broker.data).nonce
+    assert opened(tmp_path / "copy", broker.kafka) is KafkaLog
+
+
+def test_an_executor_that_sees_another_directory_reads_over_the_wire(broker, other, tmp_path):
+    """The driver's path was right; what the task opens is judged where it is opened."""
+    path = tmp_path / "data"
+    path.symlink_to(broker.data)
+    reader = reader_of(path, broker.kafka)
+    splits = reader.partitions()
+    assert values(reader, splits) == [b"ours"]
+    path.unlink()
+    path.symlink_to(other.data)
+    assert values(reader, splits) == [b"ours"]
+
+
+def test_an_executor_without_a_broker_refuses_another_directory(broker, other, tmp_path):
+    """With ``path`` alone there is no wire: one sentence, and what to do."""
+    path = tmp_path / "data"
+    path.symlink_to(broker.data)
+    reader = reader_of(path, None)
+    splits = reader.partitions()
+    assert values(reader, splits) == [b"ours"]
+    path.unlink()
+    path.symlink_to(other.data)
+    with pytest.raises(NotDataDirectory, match=r"not the data directory the query was planned"):
+        values(reader, splits)
+
+
+def test_a_directory_from_before_identities_is_read_by_its_path_alone(other, tmp_path):
+    """It gets one at its next start; until then nothing can be compared."""
+    shutil.copytree(other.data, tmp_path / "old")
+    (tmp_path / "old" / IDENTITY).unlink()
+    reader = reader_of(tmp_path / "old", None)
+    assert values(reader, reader.partitions()) == [b"theirs"]
+
+
+def test_a_restart_keeps_the_id_and_proves_itself_again(tmp_path):
+    """A query that runs on meanwhile goes back to the files, with a new nonce."""
+    with Broker(tmp_path / "data") as running:
+        first = read_identity(tmp_path / "data")
+        assert opened(tmp_path / "data", running.kafka) is DataDirectory
+        running.restart()
+        second = read_identity(tmp_path / "data")
+        assert (second.data_id, second.nonce != first.nonce) == (first.data_id, True)
+        assert opened(tmp_path / "data", running.kafka) is DataDirectory
+
+
+def test_a_proved_directory_is_read_while_the_broker_is_away(tmp_path):
+    """Nothing needs to be asked twice; one never proved is not believed."""
+    with Broker(tmp_path / "data") as running:
+        servers = running.kafka
+        assert opened(tmp_path / "data", servers) is DataDirectory
+    assert opened(tmp_path / "data", servers) is DataDirectory
+    assert isinstance(reach_log(options_of(tmp_path / "data", "127.0.0.1:1")), KafkaLog)
+
+
+def test_results_are_never_staged_into_another_directory(broker, other):
+    """They go through the HTTP listener, and the broker has them."""
+    where = BrokerAddress(http=broker.http)
+    with closing(BrokerApi(where)) as api:
+        harness = StagingTarget.of(api, where)
+    assert harness.is_writable()
+    far = StagingTarget(where, str(other.data))
+    assert not far.is_writable()
+    with StagingWriter(far, "job-1", Targets()) as outbox:
+        outbox.put("t", 0, b"batches")
+        (part,) = outbox.flush()
+    assert (broker.data / "staging" / "job-1" / part.file).read_bytes() == b"batches"
+    assert not (other.data / "staging").exists()
+
+
+def test_compaction_opens_nothing_in_another_directory(broker, other):
+    """Neither on the driver nor in a task: it needs the broker's own directory."""
+    told = read_identity(broker.data)._asdict()
+    order = {"topic": "t", "partition": 0, "data": str(broker.data), "identity": told}
+    assert where_proved(in_process, order)(abs, [-1]) == [1]
+    with pytest.raises(UnavailableError, match="is not the broker's data directory"):
+        where_proved(in_process, {**order, "data": str(other.data)})
+    run = where_proved(in_process, order)
+    broker.data.joinpath(IDENTITY).rename(broker.data / "aside")
+    try:
+        with pytest.raises(UnavailableError, match="on every executor"):
+            run(abs, [-1])
+    finally:
+        broker.data.joinpath("aside").rename(broker.data / IDENTITY)
+
+
+@pytest.fixture
+def closed():
+    """A data directory that this user may not enter; root becomes nobody for that while."""
+    data = make_data_directory(Path(tempfile.mkdtemp(prefix="cordwood-")))
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    else:
+        data.chmod(0)
+    yield data
+    if is_root:
+        os.seteuid(0)
+    data.chmod(0o700)
+    shutil.rmtree(data)
+
+
+def test_a_directory_of_another_user_is_told_with_the_setting_that_opens_it(closed, caplog):
+    """With a broker the wire is taken, and the log says why; without one there is a sentence."""
+    for _ in range(2):
+        assert opened(closed, "127.0.0.1:1") is KafkaLog
+    assert caplog.text.count("source.path_closed") == 1
+    with pytest.raises(UnavailableError, match=r"this user may not; .* file\.mode=group"):
+        opened(closed, None)
+
+
+def test_kafka_clients_are_told_the_identity(broker):
+    """As a setting of the broker that nobody can change."""
+    with KafkaClient(broker.kafka) as client:
+        (told,) = [each for each in client.broker_config() if each.name == "data.identity"]
+    assert DataIdentity.parse_text(told.value) == read_identity(broker.data)
+    assert told.read_only
+
+
+@pytest.mark.parametrize("text", [b"", b"version: 1\n", b"\xff\xfe", b"x" * 5000])
+def test_a_file_that_says_something_else_proves_nothing(tmp_path, text):
+    """Torn, foreign, or of a version to come."""
+    (tmp_path / IDENTITY).write_bytes(text)
+    assert read_identity(tmp_path) is None
+    assert DataIdentity.parse_text(text.decode("latin-1")) is None

@@ -1,0 +1,165 @@
+"""Source options: names, defaults and precedence of Spark's Kafka source."""
+
+import pickle
+
+import pytest
+
+from cordwood.errors import InvalidOption
+from cordwood.model import TopicPartition
+from cordwood.pipeline.source.options import (
+    AtOffsets,
+    AtTimes,
+    Edge,
+    parse_duration_ms,
+    parse_options,
+)
+from cordwood.pipeline.source.schema import FIXED_COLUMNS
+
+
+def batch(**said):
+    return parse_options({"subscribe": "t", "path": "/d", **said}, streaming=False)
+
+
+def stream(**said):
+    return parse_options({"subscribe": "t", "path": "/d", **said}, streaming=True)
+
+
+def test_defaults_are_those_of_the_kafka_source():
+    """Batch reads earliest to latest, a stream from latest; loss fails; no headers."""
+    assert (batch().starting, batch().ending) == (Edge.EARLIEST, Edge.LATEST)
+    assert stream().starting is Edge.LATEST
+    options = stream()
+    assert options.fail_on_data_loss
+    assert options.columns == FIXED_COLUMNS
+    assert options.max_trigger_delay_ms == 15 * 60 * 1000
+    assert (options.offset_retries, options.offset_retry_interval_ms) == (3, 1000)
+    assert options.poll_timeout_ms == 120_000
+    assert options.ignored == ()
+
+
+def test_names_are_compared_without_case():
+    """Spark hands option keys over in lower case."""
+    lower = parse_options(
+        {"SUBSCRIBEPATTERN": "a.*", "kafka.bootstrap.SERVERS": "h:1", "includeheaders": "TRUE"},
+        streaming=True,
+    )
+    assert lower.subscription.pattern == "a.*"
+    assert lower.servers == "h:1"
+    assert lower.columns[-1] == "headers"
+
+
+def test_options_travel_to_executors():
+    """Parsed options pickle, as the reader that holds them must."""
+    options = batch(startingOffsets='{"t": {"0": 5}}')
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"startingTimestamp": "7"}, AtTimes(7)),
+        (
+            {"startingOffsetsByTimestamp": '{"t": {"0": 9}}'},
+            AtTimes({TopicPartition("t", 0): 9}),
+        ),
+        ({"startingOffsets": '{"t": {"0": -2}}'}, AtOffsets({TopicPartition("t", 0): -2})),
+        ({"startingOffsets": "Earliest"}, Edge.EARLIEST),
+    ],
+)
+def test_starting_position_takes_the_most_exact_option(said, expected):
+    """A timestamp beats times by partition, which beat offsets."""
+    order = {
+        "startingTimestamp": "7",
+        "startingOffsetsByTimestamp": '{"t": {"0": 9}}',
+        "startingOffsets": "latest",
+    }
+    weaker = dict(list(order.items())[list(order).index(next(iter(said))) + 1 :])
+    assert stream(**{**weaker, **said}).starting == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"startingOfsets": "earliest"}, "startingOfsets; did you mean startingOffsets?"),
+        ({"subscribePattern": "a"}, "exactly one of subscribe"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": "a b"}, "'a b' cannot be a topic's name"),
+        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "below -2"),
+        ({"startingOffsets": '{"t": 3}'}, "startingOffsets: "),
+        ({"startingOffsets": "soon"}, "earliest, latest or JSON"),
+        ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+        ({"startingTimestamp": "x"}, "startingTimestamp: 'x' is not a whole number"),
+        ({"minPartitions": "0"}, "minPartitions: must be at least 1"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss: 'yes' is neither"),
+        ({"columns": "key,ofset"}, "no column ofset; did you mean offset?"),
+        ({"columns": "key,key"}, "names key twice"),
+        ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, "set commitGroup"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "SASL_SSL is not supported"),
+        ({"kafka.isolation.level": "serializable"}, "read_uncommitted, read_committed"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"filterPushdown": "maybe"}, "'maybe' is not one of auto, true, false"),
+        ({"commitGroup": "g"}, "commitGroup needs kafka.bootstrap.servers"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "'guess' is not one of error, latest"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(said, message):
+    """The message names the option and what to write instead."""
+    with pytest.raises(InvalidOption) as refused:
+        batch(**said)
+    assert message in str(refused.value)
+
+
+def test_a_query_needs_a_path_or_a_broker():
+    """Neither is a guess we make."""
+    with pytest.raises(InvalidOption, match=r"set kafka\.bootstrap\.servers"):
+        parse_options({"subscribe": "t"}, streaming=False)
+
+
+def test_start_after_end_is_refused():
+    """Both sides given in JSON are compared before anything is read."""
+    with pytest.raises(InvalidOption, match="of t-0 is 9, after endingOffsets 3"):
+        batch(startingOffsets='{"t": {"0": 9}}', endingOffsets='{"t": {"0": 3}}')
+    with pytest.raises(InvalidOption, match="same partitions"):
+        batch(startingOffsets='{"t": {"0": 1}}', endingOffsets='{"t": {"1": 3}}')
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name):
+    """Ending options are refused in streaming queries."""
+    with pytest.raises(InvalidOption, match=f"{name} is not valid in streaming"):
+        stream(**{name: "5" if name == "endingTimestamp" else '{"t": {"0": 5}}'})
+
+
+def test_min_above_max_per_trigger_is_refused():
+    """A trigger cannot take at least more than at most."""
+    with pytest.raises(InvalidOption, match="minOffsetsPerTrigger 5 is above"):
+        stream(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+
+
+def test_old_tunings_are_taken_without_effect():
+    """A job that tuned the Java consumer still starts; what has no effect is listed."""
+    assert stream(**{"kafka.max.poll.records": "7"}).ignored == ("kafka.max.poll.records",)
+    assert batch(maxOffsetsPerTrigger="7").ignored == ("maxOffsetsPerTrigger",)
+
+
+def test_assign_names_partitions():
+    """JSON with lists, as Spark's."""
+    options = parse_options({"assign": '{"t": [1, 0, 1]}', "path": "/d"}, streaming=False)
+    assert options.subscription.partitions == (TopicPartition("t", 1), TopicPartition("t", 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("2s", 2000), ("7", 7), ("1h", 3_600_000), ("3min", 180_000)]
+)
+def test_durations_read_as_sparks(text, ms):
+    """Numbers with a unit; bare ones are milliseconds."""
+    assert parse_duration_ms("maxTriggerDelay", text) == ms
+
+
+def test_a_bad_duration_is_refused():
+    """The unit is named."""
+    with pytest.raises(InvalidOption, match="'15 parsecs' is not a time"):
+        parse_duration_ms("maxTriggerDelay", "15 parsecs")

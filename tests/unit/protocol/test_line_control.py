@@ -1,0 +1,262 @@
+"""The control listener: the command table, and what is refused without closing."""
+
+import pytest
+
+from cordwood.errors import (
+    BadFrame,
+    InvalidTopic,
+    LineTooLong,
+    ProtocolError,
+    RequestError,
+    UnknownCommand,
+)
+from cordwood.protocol.line import (
+    COMMANDS,
+    ControlConnection,
+    Framing,
+    Refused,
+    StartPosition,
+    encode_help,
+)
+from cordwood.protocol.line.commands import (
+    Ack,
+    Configure,
+    Cut,
+    Get,
+    GetAck,
+    GetStatus,
+    Help,
+    Metrics,
+    Put,
+    Quit,
+    Readers,
+    Reclaim,
+    Register,
+    Remove,
+    Reset,
+    State,
+    Subscribe,
+    encode_command,
+    parse_command,
+)
+
+frame = Framing.FRAMES.encode
+
+EXAMPLES = [
+    (b"GET_ACK", GetAck()),
+    (b"get_ack orders\r", GetAck("orders")),
+    (b"GET_STATUS 7", GetStatus(7)),
+    (b"GET_STATUS 7 orders", GetStatus(7, "orders")),
+    (b"SUBSCRIBE orders", Subscribe("orders")),
+    (b"SUBSCRIBE orders FROM_START", Subscribe("orders", StartPosition.START)),
+    (b"subscribe orders from 12 as audit", Subscribe("orders", 12, "audit")),
+    (b"SUBSCRIBE orders AS audit", Subscribe("orders", StartPosition.CURSOR, "audit")),
+    (b"SUBSCRIBE orders FROM_START AS audit", Subscribe("orders", StartPosition.START, "audit")),
+    (b"ACK orders audit 12", Ack("orders", "audit", 12)),
+    (b"ACK orders audit 0", Ack("orders", "audit", 0)),
+    (b"REGISTER orders", Register("orders")),
+    (b"REGISTER orders AS audit", Register("orders", "audit")),
+    (b"PUT orders hello", Put("orders", b"hello")),
+    (b"put orders  two  spaces \t ", Put("orders", b" two  spaces \t ")),
+    (b"PUT orders ", Put("orders", b"")),
+    (b"PUT orders \xff\0\n\r", Put("orders", b"\xff\0\n\r")),
+    (b"GET orders", Get("orders")),
+    (b"GET orders AS audit", Get("orders", "audit")),
+    (b"STATE orders", State("orders")),
+    (b"METRICS", Metrics()),
+    (b"READERS", Readers()),
+    (b"READERS orders", Readers("orders")),
+    (b"RESET orders audit 5", Reset("orders", "audit", 5)),
+    (b"RESET orders audit start", Reset("orders", "audit", StartPosition.START)),
+    (b"RESET orders audit END", Reset("orders", "audit", StartPosition.END)),
+    (b"REMOVE orders audit", Remove("orders", "audit")),
+    (
+        b"CONFIGURE orders retention.ms=-1 cleanup.policy=compact,delete",
+        Configure("orders", (("retention.ms", "-1"), ("cleanup.policy", "compact,delete"))),
+    ),
+    (b"CONFIGURE orders a=b=c d=", Configure("orders", (("a", "b=c"), ("d", "")))),
+    (b"CUT orders", Cut("orders")),
+    (b"RECLAIM", Reclaim()),
+    (b"RECLAIM orders", Reclaim("orders")),
+    (b"HELP", Help()),
+    (b" quit ", Quit()),
+]
+
+
+@pytest.mark.parametrize(("body", "request_"), EXAMPLES)
+def test_each_command_parses_in_each_of_its_forms(body, request_):
+    """Each command in each of its forms; the word may be in any case."""
+    assert parse_command(body) == request_
+
+
+@pytest.mark.parametrize("request_", [request for _, request in EXAMPLES])
+def test_what_a_client_encodes_is_what_a_broker_parses(request_):
+    """Every request survives the way, payload and all."""
+    assert parse_command(encode_command(request_)) == request_
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Get("t AS r"),
+        GetAck(""),
+        Register("t", ""),
+        Remove("t", "r s"),
+        GetStatus(0),
+        State("t\nu"),
+        Ack("t", "r", -1),
+        Reset("t", "r", StartPosition.CURSOR),
+        Subscribe("t", StartPosition.END),
+        Get("t", "\ud800"),
+        Put("a b", b"c"),
+    ],
+)
+def test_a_request_that_would_say_something_else_is_not_encoded(request_):
+    """Names cannot smuggle words in: what is sent reads back as what was meant, or is refused."""
+    with pytest.raises(RequestError):
+        encode_command(request_)
+
+
+def test_every_command_of_the_table_has_an_example_above():
+    """The table and this test grow together."""
+    assert {body.split()[0].upper().decode() for body, _ in EXAMPLES} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"GET_STATUS",
+        b"GET_STATUS 0",
+        b"GET_STATUS -1",
+        b"GET_STATUS \xd9\xa1",
+        b"GET_STATUS 1 t u",
+        b"GET_STATUS " + b"9" * 19,
+        b"GET_STATUS " + b"9" * 5000,
+        b"SUBSCRIBE",
+        b"SUBSCRIBE t FROM",
+        b"SUBSCRIBE t FROM x",
+        b"SUBSCRIBE t AS",
+        b"SUBSCRIBE t FROM 1 BY r",
+        b"SUBSCRIBE t r",
+        b"SUBSCRIBE t AS r FROM 1",
+        b"ACK t r",
+        b"ACK t r x",
+        b"REGISTER",
+        b"PUT",
+        b"PUT t",
+        b"GET",
+        b"GET t r",
+        b"GET t AS \xff",
+        b"GET t AS " + b"r" * 250,
+        b"STATE",
+        b"METRICS x",
+        b"RESET t r",
+        b"RESET t r 0",
+        b"RESET t r CURSOR",
+        b"REMOVE t",
+        b"CONFIGURE t",
+        b"CONFIGURE t x",
+        b"CONFIGURE t =x",
+        b"CUT",
+        b"RECLAIM t u",
+    ],
+)
+def test_a_misused_command_is_refused_with_its_usage(body):
+    """The reply says what to send instead."""
+    usage = COMMANDS[body.split()[0].decode()].usage
+    with pytest.raises(RequestError) as caught:
+        parse_command(body)
+    assert f"send {usage}" in str(caught.value)
+    assert str(caught.value).isascii()
+
+
+@pytest.mark.parametrize("topic", [b"a/b", b"..", b"\xff\xfe", "é".encode(), b"t" * 250, b"a|b"])
+def test_what_cannot_name_a_topic_is_refused_by_every_command(topic):
+    """Bytes that are not UTF-8 are no exception, and appear escaped in the error."""
+    for body in (b"PUT %b x", b"GET %b", b"SUBSCRIBE %b", b"GET_ACK %b", b"ACK %b r 1"):
+        with pytest.raises(InvalidTopic, match="cannot name a topic"):
+            parse_command(body % topic)
+
+
+def test_an_unknown_command_is_refused_with_the_nearest():
+    """A slip of the finger is named; noise points to HELP."""
+    with pytest.raises(UnknownCommand, match="did you mean SUBSCRIBE"):
+        parse_command(b"SUBSCRIB t")
+    with pytest.raises(UnknownCommand, match=r"'\\xff\\x00' is not a command; HELP"):
+        parse_command(b"\xff\x00 t")
+
+
+def test_help_lists_the_whole_table_and_ends_with_an_empty_line():
+    """The one reply of several lines has an end a reader can see."""
+    text = Framing.TEXT.encode(encode_help()).decode()
+    assert text.endswith("\n\n")
+    assert [line.split("  ")[0] for line in text.splitlines()[:-1]] == [
+        command.usage for command in COMMANDS.values()
+    ]
+
+
+def requests(connection: ControlConnection) -> list[object]:
+    found = list(iter(connection.next_request, None))
+    return [type(e.error) if isinstance(e, Refused) else e for e in found]
+
+
+def test_pipelined_commands_come_in_order_and_errors_keep_their_place():
+    """A refusal is a value between its neighbours, so replies cannot shift."""
+    connection = ControlConnection(100)
+    connection.receive(b"GET_ACK\n\nNOPE\r\nPUT a b \n" + b"x" * 101 + b"\nQUIT\nHEL")
+    assert requests(connection) == [GetAck(), UnknownCommand, Put("a", b"b "), LineTooLong, Quit()]
+
+
+def test_pipelined_frames_come_in_order_and_errors_keep_their_place():
+    """Every frame is answered, an empty or too large one too."""
+    connection = ControlConnection(100)
+    bodies = [b"GET_ACK", b"", b"PUT a \n\0", b"x" * 101, b"QUIT"]
+    connection.receive(b"".join(map(frame, bodies)))
+    assert requests(connection) == [
+        GetAck(),
+        UnknownCommand,
+        Put("a", b"\n\0"),
+        LineTooLong,
+        Quit(),
+    ]
+    assert connection.encode(b"OK") == b"\x02\0\0\0OK"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"REMOVE orders audit", b"QU", frame(b"REMOVE orders audit")[:-2]]
+)
+def test_a_command_cut_short_by_the_end_is_refused_and_not_run(sent):
+    """``REMOVE orders audit2`` cut by a lost connection must not remove ``audit``."""
+    connection = ControlConnection(100)
+    connection.receive(sent)
+    connection.receive_eof()
+    assert requests(connection) == [ProtocolError]
+    assert connection.next_request() is None
+
+
+@pytest.mark.parametrize("sent", [b"x" * 200, b"\xc8\0\0\0xx"])
+def test_a_too_long_command_cut_short_by_the_end_is_refused_once(sent):
+    """Refused for ever, it would fill the memory of whoever asks until None."""
+    connection = ControlConnection(100)
+    connection.receive(sent)
+    connection.receive_eof()
+    refused = connection.next_request()
+    assert isinstance(refused.error, LineTooLong)
+    assert connection.next_request() is None
+
+
+def test_an_end_between_commands_is_quiet():
+    """Nothing was left unfinished."""
+    connection = ControlConnection(100)
+    connection.receive(b"GET_ACK\n")
+    connection.receive_eof()
+    assert requests(connection) == [GetAck()]
+
+
+def test_a_length_no_frame_can_have_ends_the_connection_after_its_neighbours():
+    """What came before is served; then the error is raised."""
+    connection = ControlConnection(100)
+    connection.receive(frame(b"GET_ACK") + b"\xff\xff\xff\xff")
+    assert connection.next_request() == GetAck()
+    with pytest.raises(BadFrame):
+        connection.next_request()
