@@ -1,1 +1,1 @@
-"""COMPACT: jobs that rewrite sealed segments without superseded records."""
+"""Compaction: jobs that rewrite sealed segments without superseded records."""

@@ -1,17 +1,18 @@
 """One compaction pass over one partition: four stages of tasks, then manifests.
 
-1. *digest*: every segment without a digest is read, its keys are hashed (``digests``);
-2. *survivors*: for each slice of the hash space, which records are superseded (``survivors``);
-3. *rewrite*: groups of neighbours that have anything to change are staged anew (``rewrite``);
-4. *verify*: the digests of what was staged, with those of what was left alone, are gone through as
-   in stage 2: no key twice, and the newest of each the very record it was before.
+1. *digest*: read every segment that has no digest and hash its keys (``digests``).
+2. *survivors*: find the superseded records, one slice of the hash space per task (``superseded``).
+3. *rewrite*: rewrite each group of neighbouring segments that changes, into staging (``rewrite``).
+4. *verify*: repeat stage 2 over the digests of the staged and the unchanged segments. No key may
+   occur twice, and the newest record of each key must be the same as before.
 
-Then, and only then, manifests are written. Tasks pass file names, and answer with counts: the
-driver holds a few numbers per segment, a task what its budget allows, however many keys or records
-there are.
+Manifests are written only after stage 4 succeeds. Tasks receive file names and return counts. The
+driver holds a few numbers per segment and a task stays within its memory budget, however many keys
+or records there are.
 
-Knows neither Spark nor the broker: ``compact`` brings both. Nothing live is renamed or removed
-here. A pass that dies leaves files under ``staging`` and ``cleaner`` that the next one removes.
+This module knows neither Spark nor the broker; ``job`` connects both. It never renames or removes
+a live file. A pass that dies leaves files under ``staging`` and ``cleaner``; the next pass removes
+them.
 """
 
 from __future__ import annotations
@@ -77,23 +78,23 @@ from cordwood.pipeline.compact.superseded import (
     plan_ranges,
 )
 
-TASK_BYTES: Final = 128 * MIB  # what a task of stage 2 or 4 may hold
+TASK_BYTES: Final = 128 * MIB  # memory budget of a task in stage 2 or 4
 
 T = TypeVar("T")
 R = TypeVar("R")
-Progress = Callable[[str, int, int], None]  # stage, bytes of the log done with, bytes in all
+Progress = Callable[[str, int, int], None]  # stage, bytes of the log done, total bytes
 
 
 class RunTasks(Protocol):
-    """Runs a function over items, somewhere, and gives the answers in order."""
+    """Runs a function over items and returns the results in order: on Spark, or in process."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """All answers; raises what a task raised."""
+        """Return all results; raises what a task raised."""
         ...
 
 
 class PassOutcome(NamedTuple):
-    """What a pass did, or would do, to a partition."""
+    """The effect of a pass on a partition; of a dry run, the effect it would have."""
 
     tp: TopicPartition
     rule: str
@@ -112,7 +113,7 @@ class PassOutcome(NamedTuple):
 
     @property
     def freed_bytes(self) -> int:
-        """What it gives back."""
+        """Disk space the pass frees."""
         return self.bytes_before - self.bytes_after
 
 
@@ -120,7 +121,7 @@ class PassOutcome(NamedTuple):
 
 
 class CompactionPass:
-    """One pass: ``prepare`` stages and proves, ``commit`` writes manifests, ``tidy`` cleans up."""
+    """One pass: ``prepare`` stages and verifies, ``commit`` writes manifests, ``tidy`` deletes."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class CompactionPass:
         task_bytes: int,
         tasks: int = 1,
     ) -> None:
-        """From the broker's order; touches nothing yet. ``tasks`` run at a time."""
+        """Take the broker's order and touch no file yet; ``tasks`` run at the same time."""
         self.tp = TopicPartition(order["topic"], int(order["partition"]))
         self._order = order
         self._run_tasks = run
@@ -151,7 +152,7 @@ class CompactionPass:
         self._hashes = {s["base_offset"]: s.get("sha256") for s in order["segments"]}
         self._sources: list[DigestSource] = []
         self._summaries: list[Summary] = []
-        # Each swap and its groups of segments, as numbers [start, end).
+        # Each swap with its groups of segments; a group is a range [start, end) of segment numbers.
         self._jobs: list[tuple[str, list[tuple[int, int]]]] = []
         self._staged: dict[int, Rewritten] = {}  # by the number of the group's first segment
         self._keys = self._newest_sum = 0
@@ -159,7 +160,7 @@ class CompactionPass:
     # --- stages -------------------------------------------------------------------------------
 
     def prepare(self) -> PassOutcome:
-        """Stages 1 to 4; raises ``CorruptionError`` rather than stage what does not hold."""
+        """Run stages 1 to 4; raises ``CorruptionError`` if the result fails verification."""
         self._remove_leftovers()
         make_shared_directory(self._work)
         self._secret = open_secret(self._data)
@@ -177,7 +178,7 @@ class CompactionPass:
         return open_source(path, base_offset, segment["end_offset"], segment["size_bytes"])
 
     def _digest(self) -> int:
-        """Stage 1; how many segments had to be read."""
+        """Stage 1: make missing digests; returns the number of segments that were read."""
         found = [
             read_digest(self._digest_path(source), self._order["topic_id"], self._secret)
             for source in self._sources
@@ -205,7 +206,7 @@ class CompactionPass:
         )
 
     def _find_survivors(self) -> tuple[SupersededOffsets, SupersededOffsets]:
-        """Stage 2: superseded records by segment, and markers nobody needs."""
+        """Stage 2: find the superseded records and the markers without a transaction batch."""
         entries = sum(summary.entries for summary in self._summaries)
         digests = tuple(str(self._digest_path(source)) for source in self._sources)
         self._dead = []
@@ -248,12 +249,15 @@ class CompactionPass:
         ]
 
     def _kept_bytes(self, number: int, superseded: int) -> int:
-        """How large the segment is expected to become."""
+        """Estimate the segment's size after the pass."""
         records = self._order["segments"][number]["records"]
         return plan_kept_bytes(self._sources[number].size_bytes, records, superseded)
 
     def _is_changed(self, number: int, dead: int, spent: int) -> bool:
-        """Whether a segment has anything a pass would take out or mark."""
+        """Return whether the pass removes anything from a segment or gives it a delete horizon.
+
+        On demand, a removable marker, an empty batch or a configured codec is a change too.
+        """
         summary = self._summaries[number]
         passed_end = watermark(self._order["readers"])
         if dead or summary.aborted_batches or summary.bare_tombstones:
@@ -272,7 +276,7 @@ class CompactionPass:
         return Codec.NONE if asked == "uncompressed" else Codec[asked.upper()]
 
     def _rewrite(self) -> None:
-        """Stage 3."""
+        """Stage 3: rewrite the groups; a group that becomes too large is halved and tried again."""
         rules = RewriteRules(
             now_ms=self._order["now_ms"],
             delete_retention_ms=self._config.delete_retention_ms,
@@ -310,7 +314,7 @@ class CompactionPass:
         )
 
     def _halve(self, job: str, group: tuple[int, int]) -> list[tuple[int, int]]:
-        """Two groups in the place of one that became larger than expected."""
+        """Replace a group that became larger than expected by its two halves."""
         start, end = group
         halves = [(start, (start + end) // 2), ((start + end) // 2, end)]
         groups = dict(self._jobs)[job]
@@ -324,7 +328,7 @@ class CompactionPass:
         return rules._replace(aborted=aborted)
 
     def _verify(self, before: SupersededOffsets) -> None:
-        """Stage 4: the result, read back, has each key once and the same newest record of it."""
+        """Stage 4: check that each key occurs once and its newest record is the same as before."""
         staged = self._staged.values()
         digests = tuple(self._result_digests())
         entries = sum(summary.entries for summary in self._result_summaries())
@@ -343,7 +347,7 @@ class CompactionPass:
         self._keys, self._newest_sum = after.keys, after.newest_sum
 
     def _result_digests(self) -> Iterable[str]:
-        """The digests of the partition's range as it would be."""
+        """Yield the digests of the partition's range as it is after the swap."""
         skipped = self._replaced_numbers()
         for number, source in enumerate(self._sources):
             if number in self._staged:
@@ -365,7 +369,7 @@ class CompactionPass:
     # --- the end ------------------------------------------------------------------------------
 
     def commit(self) -> tuple[list[str], CleanerState]:
-        """Write the manifests, each last of its job, and say what to remember."""
+        """Write each job's manifest, as its last file; returns the jobs and the new state."""
         state = self._next_state()
         jobs = self._jobs
         for number, (job, groups) in enumerate(jobs):
@@ -471,7 +475,7 @@ class CompactionPass:
         return self._digests / source.digest_name
 
     def _remove_leftovers(self) -> None:
-        """What earlier passes over this partition left when they died."""
+        """Remove files that earlier passes over this partition left when they died."""
         staging = self._data / STAGING_NAME
         for path in staging.glob(f"{self._prefix}*") if staging.is_dir() else ():
             shutil.rmtree(path, ignore_errors=True)
@@ -479,12 +483,12 @@ class CompactionPass:
             shutil.rmtree(path, ignore_errors=True)
 
     def forget_digests(self) -> None:
-        """Make all digests of the partition again."""
+        """Delete all digests of the partition, so that the next ``prepare`` makes them again."""
         shutil.rmtree(self._digests, ignore_errors=True)
         self._jobs, self._staged = [], {}
 
     def tidy(self) -> None:
-        """Remove the pass's own files, and digests of segments that are no more."""
+        """Remove the pass's own files and the digests of segments that no longer exist."""
         shutil.rmtree(self._work, ignore_errors=True)
         for job, _ in self._jobs:
             shutil.rmtree(self._staging(job), ignore_errors=True)

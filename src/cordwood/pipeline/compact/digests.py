@@ -1,17 +1,17 @@
-"""Key digests: what compaction needs to know of a segment's records, in twenty bytes each.
+"""Key digests: the key hash and offset of every keyed record of a segment, in 20 bytes each.
 
-One file per segment holds an entry per keyed record that was not aborted (``digest_kernels`` says
-what is in it), sorted into 1024 buckets by hash, and beside them what a pass asks of the segment as
-a whole. A pass writes such files for what is dirty and reads those it or earlier passes have left:
-so they are both the shuffle of a pass and the memory between passes. A clean segment's log is not
-read again for its keys.
+A digest file covers one segment. It holds an entry for each keyed record that was not aborted
+(``batch.kernels.digests`` defines the entry), sorted by hash into 1024 buckets, and a summary of
+the segment. A pass writes digests for segments that have none and reuses those of earlier passes.
+So digests serve as the shuffle within a pass and as its cache between passes: the keys of a clean
+segment are not read from its log again.
 
-    <data>/cleaner/secret                           the hash's key; a new one voids all files
+    <data>/cleaner/secret                           key of the hash; a new one invalidates all files
     <data>/cleaner/<topic>-<n>/<base>-<size>-<mtime>.keys
 
-A digest belongs to exactly one file of batches: the name says which, the inside also which topic.
-Losing one costs a read of its segment, and so does a damaged one: every part carries a checksum.
-Nothing here touches a partition directory.
+A digest belongs to exactly one log file, which its name identifies; the content names the topic id.
+Every part has a checksum. A lost or damaged digest is made again by reading its segment.
+This module never writes to a partition directory.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CLEANER_NAME: Final = "cleaner"
 SUFFIX: Final = ".keys"
 CHUNK_BYTES: Final = 8 * MIB
 BUCKETS: Final = 1024
-BUCKET_SHIFT: Final = 22  # of the highest 32 bits of the hash
+BUCKET_SHIFT: Final = 22  # applied to the highest 32 bits of the hash
 ENTRY_WORDS: Final = 5
-BLOCK_ENTRIES: Final = 1 << 20  # sorted at once, so memory does not grow with the segment
+BLOCK_ENTRIES: Final = 1 << 20  # sorted in one block, so memory does not grow with the segment
 TOMBSTONE: Final = 0x80000000
 DELTA: Final = 0x7FFFFFFF
 EVENT_DATA: Final = 0
 EVENT_MARKER: Final = 1
 _VERSION: Final = 1
 _MAGIC: Final = b"CWKEYS01"
-_TRAILER: Final = struct.Struct("<II8s")  # length of the JSON, checksum of all but entries
+_TRAILER: Final = struct.Struct("<II8s")  # JSON length, checksum of all but the entries, magic
 _INDEX_BYTES: Final = 8 * BUCKETS  # per block: counts, then checksums
 
 Entries = NDArray[np.uint32]
@@ -59,7 +59,7 @@ Words = NDArray[np.uint64]
 
 
 class DigestSource(NamedTuple):
-    """A segment's log as a pass found it; another file under its name is not it."""
+    """A segment's log file, identified by size and mtime: a replaced file is a different source."""
 
     path: str
     base_offset: int
@@ -69,25 +69,25 @@ class DigestSource(NamedTuple):
 
     @property
     def digest_name(self) -> str:
-        """What its digest is called."""
+        """File name of this source's digest."""
         return f"{self.base_offset:020d}-{self.size_bytes}-{self.mtime_ns}{SUFFIX}"
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a segment is like as a whole."""
+    """Counts over a whole segment."""
 
     entries: int = 0
     records: int = 0  # in batches that were not aborted
     keyless: int = 0
-    aborted_batches: int = 0  # with records, of aborted transactions
+    aborted_batches: int = 0  # batches of aborted transactions that hold records
     bare_tombstones: int = 0  # in batches without a delete horizon
     empty_batches: int = 0
     markers: int = 0
     horizons: list[tuple[int, int]] = field(default_factory=list)  # due ms, first offset
 
     def add_horizons(self, due_ms: Longs, offsets: Longs) -> None:
-        """Note tombstones or markers under a horizon."""
+        """Record delete horizons of tombstones or markers: each due time with its first offset."""
         found = dict(self.horizons)
         times, firsts = np.unique(due_ms, return_index=True)
         for time_ms, first in zip(times.tolist(), firsts.tolist(), strict=True):
@@ -96,14 +96,14 @@ class Summary:
 
 
 def kernels() -> ModuleType:
-    """The kernels over digests, loaded when first asked for."""
+    """Return the digest kernels, loaded on first use."""
     from cordwood.batch.kernels import digests as digest_kernels
 
     return digest_kernels
 
 
 def open_source(path: Path, base_offset: int, end_offset: int, size_bytes: int) -> DigestSource:
-    """The file that holds these batches now; raises ``StaleManifest`` if it is another already."""
+    """Identify a segment's log; raises ``StaleManifest`` if it is gone or has another size."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -114,9 +114,10 @@ def open_source(path: Path, base_offset: int, end_offset: int, size_bytes: int) 
 
 
 def read_chunks(source: DigestSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-    """The source's batches in runs of about ``chunk_bytes``; raises where they are not whole.
+    """Yield the source's batches in runs of whole batches, each of about ``chunk_bytes``.
 
-    A run lies in a buffer the next one is read into: use it before asking for more.
+    Runs share one buffer: use a run before asking for the next. Raises ``StaleManifest`` if the
+    file was replaced, and ``CorruptionError`` where a batch is damaged or incomplete.
     """
     try:
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -156,14 +157,14 @@ def _whole_batches(fd: int, source: DigestSource, chunk_bytes: int) -> Iterator[
 
 
 def open_secret(data: Path) -> Words:
-    """The key of the hash, made once per data directory."""
+    """Return the key of the hash; the first call in a data directory creates it."""
     path = data / CLEANER_NAME / "secret"
     make_shared_directory(path.parent)
     if not path.exists():
         made = path.with_name(f"secret.{os.getpid()}.tmp")
         write_shared(made, secrets.token_bytes(16))
         try:
-            os.link(made, path)  # whoever comes second uses the first one's
+            os.link(made, path)  # if another process was first, its secret is used
         except FileExistsError:
             pass
         finally:
@@ -172,12 +173,12 @@ def open_secret(data: Path) -> Words:
 
 
 def parse_secret(data: bytes) -> Words:
-    """The secret as a task was given it, for kernels, which take no view that cannot be written."""
+    """Parse a task's copy of the secret into a writable array: kernels reject read-only ones."""
     return np.frombuffer(data, np.uint64).copy()
 
 
 def fingerprint(secret: Words) -> int:
-    """Tells secrets apart without telling them."""
+    """Return a checksum that tells secrets apart without revealing them."""
     return crc32c(b"cordwood" + secret.tobytes())
 
 
@@ -185,7 +186,7 @@ def fingerprint(secret: Words) -> int:
 
 
 class DigestWriter:
-    """Writes one digest, chunk by chunk; a file under its final name is whole."""
+    """Writes one digest chunk by chunk; only a complete file gets its final name."""
 
     def __init__(self, path: Path, topic_id: str, base_offset: int, secret: Words) -> None:
         self.summary = Summary()
@@ -201,7 +202,7 @@ class DigestWriter:
         self._events: list[Longs] = []
 
     def add(self, data: Buffer, aborted: Sequence[Aborted] = ()) -> Columns:
-        """Take a run of whole batches; the decoded rows (key, value, timestamp) in return."""
+        """Add a run of whole batches; returns its decoded rows (key, value, timestamp)."""
         batches = walk_batches(data, verify=False).batches
         aborted = near(aborted, batches)
         columns = decode_columns(
@@ -264,7 +265,7 @@ class DigestWriter:
         self._file.write(data)
 
     def finish(self) -> Summary:
-        """Write the rest and give the file its name."""
+        """Write the remaining entries and the trailer, then rename the file to its final name."""
         if self._waiting_count:
             self._write_block()
         events = np.concatenate(self._events) if self._events else np.empty((0, 3), np.int64)
@@ -285,13 +286,13 @@ class DigestWriter:
         return self.summary
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Close and delete the temporary file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def near(aborted: Sequence[Aborted], batches: HeaderTable) -> list[Aborted]:
-    """Those aborted transactions that can have a batch among these."""
+    """Return the aborted transactions whose offsets overlap these batches."""
     if not len(batches) or not aborted:
         return []
     first, last = int(batches.base_offsets[0]), int(batches.last_offsets[-1])
@@ -299,7 +300,7 @@ def near(aborted: Sequence[Aborted], batches: HeaderTable) -> list[Aborted]:
 
 
 def is_aborted(batches: HeaderTable, aborted: Sequence[Aborted]) -> Any:
-    """A mask: the data batches of these transactions."""
+    """Return a mask of the data batches that belong to these transactions."""
     found = np.zeros(len(batches), bool)
     is_data = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
     for producer_id, first_offset, last_offset in aborted:
@@ -316,7 +317,7 @@ def is_aborted(batches: HeaderTable, aborted: Sequence[Aborted]) -> Any:
 
 
 class Digest:
-    """A digest file, opened: its summary, and its entries by bucket."""
+    """A digest file: its summary and, read on demand, its entries by bucket."""
 
     def __init__(self, path: Path, told: Mapping[str, Any], tail: bytes) -> None:
         self.path = path
@@ -332,11 +333,11 @@ class Digest:
         self.events = events.reshape(-1, 3)
 
     def count(self, low: int, high: int) -> int:
-        """How many entries buckets ``[low, high)`` have."""
+        """Return the number of entries in buckets ``[low, high)``."""
         return int(self._counts[:, low:high].sum())
 
     def entries(self, low: int, high: int) -> Entries:
-        """Entries of buckets ``[low, high)``, in the log's order within each key."""
+        """Return the entries of buckets ``[low, high)``; those of one key are in log order."""
         parts = []
         with self.path.open("rb") as file:
             block_position = 0
@@ -356,13 +357,13 @@ class Digest:
 
 
 def _buckets(data: memoryview, ends: Longs) -> Iterator[memoryview]:
-    """The bytes of each bucket; ``ends`` count entries."""
+    """Yield the bytes of each bucket; ``ends`` are in entries, not bytes."""
     for start, end in pairwise([0, *(4 * ENTRY_WORDS * ends).tolist()]):
         yield data[start:end]
 
 
 def read_digest(path: Path, topic_id: str, secret: Words) -> Digest | None:
-    """The digest under this name; None when there is none that can be used."""
+    """Open a digest; None if it is missing, damaged, or of another topic id, secret or version."""
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -386,7 +387,7 @@ def read_digest(path: Path, topic_id: str, secret: Words) -> Digest | None:
 
 
 def digest_name(path: Path) -> str:
-    """What the digest of a live log is called; empty if there is no such file any more."""
+    """Return the digest's file name for a live log; empty if the log no longer exists."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -398,7 +399,7 @@ def digest_name(path: Path) -> str:
 
 
 class DigestTask(NamedTuple):
-    """One segment to read for its keys."""
+    """One segment to make a digest of."""
 
     source: DigestSource
     path: str
@@ -408,7 +409,7 @@ class DigestTask(NamedTuple):
 
 
 def make_digest(task: DigestTask) -> Summary:
-    """Read a segment, hash its keys."""
+    """Read a segment, hash its keys and write its digest."""
     secret = parse_secret(task.secret)
     writer = DigestWriter(Path(task.path), task.topic_id, task.source.base_offset, secret)
     aborted = [Aborted(*entry[:3]) for entry in task.aborted]

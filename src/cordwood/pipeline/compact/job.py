@@ -1,11 +1,10 @@
-"""COMPACT as a Spark job: orders from the broker, tasks on Spark, a swap at the end.
+"""Compaction as a Spark job: the broker gives orders, Spark runs the tasks, the broker swaps.
 
-What a pass does is in ``cleaner``; this brings it together with Spark, which runs its tasks, and
-with the broker, which says what is due and lets the result in. Records never pass through Spark's
-JVM. Executors must see the data directory under the path the broker gives.
+``compaction_pass`` does the work of a pass. This module connects it to Spark, which runs its tasks,
+and to the broker, which decides what is due and swaps the result in. Records never pass through
+Spark's JVM. Executors must see the data directory at the path the broker gives.
 
-A partition that fails is reported to the broker, which leaves it alone for a while; the others go
-on.
+A partition that fails is reported to the broker, which retries it later; the others continue.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RENEW_S = 60.0  # well within the broker's lease
-ANSWER_S: Final = 3600.0  # the broker reads every staged byte before it says that all is well
+ANSWER_S: Final = 3600.0  # the broker reads every staged byte before it answers
 
 logger = logging.getLogger("cordwood.pipeline")
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-PARTITION: Final = "partition"  # of a task's function: which one it compacts, for Spark's UI
+PARTITION: Final = "partition"  # attribute of a task's function, shown in Spark's UI
 
 
 class CompactionApi(Protocol):
     """The broker's JSON API."""
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
-        """What a path answers."""
+        """Send a GET request and return the reply."""
         ...
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what the body says."""
+        """Send a POST request and return the reply."""
         ...
 
 
 def on_spark(spark: SparkSession, watch: Watch | None = None) -> RunTasks:
-    """Each item a task of its own: what a task does is large, and its description small."""
+    """Return a runner that makes each item one Spark task: tasks are large, items are small."""
 
     def run(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
         with labelled(spark, f"compact {getattr(function, PARTITION, '')}".strip()):
@@ -69,9 +68,9 @@ def on_spark(spark: SparkSession, watch: Watch | None = None) -> RunTasks:
 
 
 def where_proved(run: RunTasks, order: Mapping[str, Any]) -> RunTasks:
-    """As ``run``, but nothing is opened on a machine whose path leads to another directory."""
+    """Wrap ``run``: a task fails where the path is not the broker's own data directory."""
     path, told = str(order["data"]), parse_told(order)
-    if told is None:  # a broker from before directories had an identity
+    if told is None:  # an older broker, whose data directory has no identity
         return run
     check_identity(path, told)  # the driver reads and writes there too
 
@@ -84,7 +83,7 @@ def where_proved(run: RunTasks, order: Mapping[str, Any]) -> RunTasks:
 
 
 def in_process(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-    """Without Spark, one after another: for small logs and for tests."""
+    """Run tasks one after another without Spark, for small logs and tests."""
     return [function(item) for item in items]
 
 
@@ -102,9 +101,10 @@ def run_due(
     task_bytes: int = TASK_BYTES,
     tasks: int = 1,
 ) -> list[PassOutcome]:
-    """Compact what is due, the most dirty first; what fails is reported and holds up no other.
+    """Compact every partition that is due, the dirtiest first.
 
-    ``tasks`` is how many of them run at a time.
+    A failed partition is reported and does not stop the others. ``tasks`` is how many tasks run at
+    the same time.
     """
     said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
     outcomes = []
@@ -114,15 +114,15 @@ def run_due(
         try:
             outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
                                       task_bytes=task_bytes, tasks=tasks))  # fmt: skip
-        except StaleManifest as error:  # the log moved on meanwhile; the next look takes it up
+        except StaleManifest as error:  # the log has changed; the next run compacts it
             logger.info("compaction.stale partition=%s-%d: %s", *_tp(order), error)
             with suppress(CordwoodError):
                 api.post("/api/compaction", {"action": "release", **where})
             outcomes.append(_failed(order, error))
-        except Exception as error:  # noqa: BLE001 - whatever ails one partition, the others go on
+        except Exception as error:  # noqa: BLE001 - one partition's failure must not stop others
             told = unavailable(error) if isinstance(error, OSError) else error
             logger.warning("compaction.failed partition=%s-%d: %s", *_tp(order), told)
-            with suppress(CordwoodError):  # the lease ends by itself if nobody hears this
+            with suppress(CordwoodError):  # the lease expires if the broker cannot be reached
                 api.post("/api/compaction", {"action": "fail", **where, "error": str(told)})
             outcomes.append(_failed(order, told))
         except (KeyboardInterrupt, SystemExit):
@@ -132,7 +132,7 @@ def run_due(
 
 
 def _let_go(api: CompactionApi, orders: Sequence[Mapping[str, Any]]) -> None:
-    """Interrupted: whoever comes next need not wait until these leases end."""
+    """Release the leases after an interrupt, so the next job need not wait for their expiry."""
     for order in orders:
         with suppress(CordwoodError):
             api.post("/api/compaction", {"action": "release", **_where(order)})
@@ -148,7 +148,7 @@ def run_order(
     task_bytes: int = TASK_BYTES,
     tasks: int = 1,
 ) -> PassOutcome:
-    """One pass over one partition, swapped in unless ``dry``."""
+    """Run one pass over one partition, and swap the result in unless ``dry``."""
     with _Renewal(api, order) as renewal:
         work = CompactionPass(
             order,
@@ -176,16 +176,16 @@ def run_order(
 def _prepare(work: CompactionPass) -> PassOutcome:
     try:
         return work.prepare()
-    except DamagedDigest as error:  # made again from the log, once
+    except DamagedDigest as error:  # make the digests again from the log, once
         logger.warning("compaction.digests_damaged %s", error)
         work.forget_digests()
         return work.prepare()
 
 
 class _Renewal:
-    """Renews an order's lease while its stages run; a job that lost it stops at the next stage.
+    """Renews an order's lease while its stages run; a job that loses it stops at the next stage.
 
-    By a thread of its own, as a stage may take hours; the job itself asks the broker nothing then.
+    A separate thread renews it, because a stage may take hours without a request to the broker.
     """
 
     def __init__(self, api: CompactionApi, order: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ class _Renewal:
         self._thread = threading.Thread(target=self._renew, name="compaction-lease", daemon=True)
 
     def checked(self, progress: Progress) -> Progress:
-        """The same progress, which also notices that the lease is lost."""
+        """Wrap ``progress`` so that it raises once the lease is lost."""
 
         def show(stage: str, done: int, total: int) -> None:
             self.check()
@@ -205,7 +205,7 @@ class _Renewal:
         return show
 
     def check(self) -> None:
-        """Raises ``StaleManifest`` when the partition is another job's now."""
+        """Raise ``StaleManifest`` if the lease is lost."""
         if self._lost is not None:
             raise self._lost
 
@@ -215,7 +215,7 @@ class _Renewal:
                 self._api.post("/api/compaction", self._said)
             except StaleManifest as error:
                 self._lost = error
-            except CordwoodError as error:  # the broker may be back before the lease ends
+            except CordwoodError as error:  # the broker may be back before the lease expires
                 logger.warning("compaction.lease_not_renewed %s", error)
 
     def __enter__(self) -> Self:
@@ -234,7 +234,7 @@ def _tp(order: Mapping[str, Any]) -> TopicPartition:
 
 
 def _where(order: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report of this order names."""
+    """Return the fields that identify this order in a request: topic, partition and lease."""
     return {**_tp(order)._asdict(), "lease": order.get("lease", "")}
 
 
@@ -268,16 +268,16 @@ def _failed(order: Mapping[str, Any], error: Exception) -> PassOutcome:
 
 
 class CompactionSchedule:
-    """Looks for what is due as often as the broker's settings say; called more often than that."""
+    """Runs compaction at the interval in the broker's settings; may be called more often."""
 
     def __init__(self, started_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """The first look comes after the initial delay, counted from ``started_s``."""
+        """The first run comes after the initial delay, counted from ``started_s``."""
         self._monotonic = monotonic
         self._started_s = started_s
         self._due_s: float | None = None
 
     def look(self, api: CompactionApi, run: RunTasks, tasks: int = 1) -> list[PassOutcome] | None:
-        """Compact what is due, if it is time to look; else None."""
+        """Compact what is due if the interval has passed; otherwise return None."""
         schedule = api.get("/api/compaction", brief="1")["schedule"]
         if self._due_s is None:
             self._due_s = self._started_s + schedule["delay_ms"] / 1000

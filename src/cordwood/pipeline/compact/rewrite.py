@@ -1,14 +1,14 @@
-"""One group of neighbouring segments becomes one staged segment: batches copied, thinned, emptied.
+"""Rewrite a group of neighbouring segments as one staged segment without superseded records.
 
-What stays of a batch is decided by masks over columns, with the very rules of
-``decide.compaction`` (a test holds the two against each other). A batch that loses nothing is
-copied byte for byte; one that loses records is encoded again with its base offset, last offset,
-sequence, producer, epoch and codec as they were (KAFKA.md 3.4); one that loses all is dropped, or
-stays as its header. Every staged segment reaches the end of its range, by an empty batch if need
-be, so that a start-up in the middle of a swap can tell how far it goes.
+Masks over columns decide which records stay, by the rules of ``decide.compaction``; a test compares
+the two. A batch that loses nothing is copied byte for byte. A batch that loses some records is
+encoded again; as in Kafka, its base offset, last offset, sequence, producer, epoch and codec do not
+change, unless the topic sets another codec. A batch that loses all records is dropped, or kept as
+an empty batch where its header is still needed. Every staged segment reaches the end of its range,
+with an empty batch if necessary, so that recovery in the middle of a swap knows where it ends.
 
-What was written is read back and summed before the task answers. Index files are not staged: the
-gate walks every staged batch anyway and builds them from that.
+Each chunk is decoded again and its checksum compared before it is written. Offset and time indexes
+are not staged: the swap reads every staged batch anyway and builds them then.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _COPY, _ENCODED, _MARKER = 0, 1, 2
 
 
 class RewriteRules(NamedTuple):
-    """What the pass decides by, the same for all its tasks."""
+    """The inputs of every decision, the same for all tasks of a pass."""
 
     now_ms: int
     delete_retention_ms: int
-    passed_end: int  # every registered reader is here or further
-    codec: Codec | None  # None: each batch keeps its own
+    passed_end: int  # every registered reader has reached this offset
+    codec: Codec | None  # None: each batch keeps its codec
     aborted: tuple[AbortedEntry, ...]
     producers: tuple[tuple[int, int, int], ...]  # id, epoch, last data offset or -1; by id
 
 
 class RewriteTask(NamedTuple):
-    """One group; ``numbers`` are its segments' places among all of the pass."""
+    """One group to rewrite; ``numbers`` are the indexes of its segments within the pass."""
 
     sources: tuple[DigestSource, ...]
     numbers: tuple[int, ...]
@@ -73,18 +73,18 @@ class RewriteTask(NamedTuple):
     digests: str
     topic_id: str
     secret: bytes
-    bytes_max: int  # a group of several must not become larger
+    bytes_max: int  # size limit of the result if the group has several segments
 
 
 class Rewritten(NamedTuple):
-    """A staged segment, and what the pass adds up."""
+    """A staged segment, and its share of the pass's totals."""
 
     base_offset: int
     end_offset: int
     records: int
     files: tuple[StagedFile, ...]
     digest: str
-    removed_sum: int  # of entries that were the newest of their key: due tombstones
+    removed_sum: int  # checksum of removed entries that were their key's newest: due tombstones
     removed_keys: int
     values_sum: int
     summary: Summary
@@ -101,10 +101,10 @@ class _Totals:
 
 
 def rewrite(task: RewriteTask) -> Rewritten | None:
-    """Write the group's staged files; raises ``CorruptionError`` if they do not read back.
+    """Write the group's staged files; raises ``CorruptionError`` if a chunk does not read back.
 
-    None if a group of several would become too large, with nothing of it left: its records are
-    larger than the share of them that stays had let expect.
+    Returns None, and leaves no files, if a group of several segments exceeds ``bytes_max``: the
+    size was estimated from the share of records that stay, and these records are larger.
     """
     base_offset, end_offset = task.sources[0].base_offset, task.sources[-1].end_offset
     staging = Path(task.staging)
@@ -153,7 +153,7 @@ def _give_up(log: Path, writer: DigestWriter) -> None:
 
 
 def _pieces(thinner: _BatchCleaner, totals: _Totals, writer: DigestWriter) -> Any:
-    """What is left of a segment, chunk by chunk, each read back before it goes on."""
+    """Yield what is left of a segment chunk by chunk, each decoded and compared first."""
     try:
         for data in read_chunks(thinner.source):
             kept = thinner.thin(data)
@@ -175,7 +175,7 @@ def _pieces(thinner: _BatchCleaner, totals: _Totals, writer: DigestWriter) -> An
 
 
 def _filler(end_offset: int, leader_epoch: int) -> bytes:
-    """An empty batch that holds nothing but the end of the range."""
+    """Encode an empty batch whose last offset is the last one of the range."""
     return frame_batch(
         b"",
         base_offset=end_offset - 1,
@@ -194,7 +194,10 @@ def _filler(end_offset: int, leader_epoch: int) -> bytes:
 def _stage_aborted(
     task: RewriteTask, staging: Path, base_offset: int, end_offset: int
 ) -> list[StagedFile]:
-    """The aborted transactions whose marker is here and which had a batch left before this pass."""
+    """Stage the index of aborted transactions that end in this group and had batches left.
+
+    A transaction without a batch before this pass is left out.
+    """
     spent: set[int] = set()
     for source, number in zip(task.sources, task.numbers, strict=True):
         deltas = read_deltas([task.spent], task.segments, number)
@@ -217,27 +220,27 @@ def _stage_aborted(
 
 
 class _Chunk(NamedTuple):
-    """A run of whole batches, taken apart."""
+    """A run of whole batches and its decoded columns."""
 
     data: Buffer
     batches: HeaderTable
     columns: Columns
-    owners: Any  # which of the batches each row is in
+    owners: Any  # the index of each row's batch
 
 
 class _Kept(NamedTuple):
-    """What is left of a chunk, and the rows it was made from."""
+    """What is left of a chunk, and the rows it was encoded from."""
 
     data: Buffer
     columns: Columns
     kept: Mask
-    removed: Any  # entries of due tombstones
+    removed: Any  # digest entries of due tombstones
     base_offset: int
     end_offset: int
     leader_epoch: int
 
     def add_to(self, totals: _Totals) -> int:
-        """Add the chunk to the totals; the sum of the rows that stay."""
+        """Add the chunk to the totals; returns the checksum of the rows that stay."""
         bases = np.full(len(self.removed), self.base_offset, np.int64)
         wanted = np.ones(len(self.removed), np.uint8)
         totals.removed_keys += kernels().sum_entries(self.removed, bases, wanted, totals.removed)
@@ -262,7 +265,7 @@ def _sum_values(columns: Columns, wanted: Mask | None, total: Any) -> None:
 
 
 class _BatchCleaner:
-    """Takes a segment's chunks and leaves what stays."""
+    """Removes superseded, aborted and expired records from a segment's chunks."""
 
     def __init__(
         self,
@@ -284,7 +287,7 @@ class _BatchCleaner:
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
 
     def thin(self, data: Buffer) -> _Kept:
-        """One run of whole batches."""
+        """Clean one run of whole batches."""
         batches = walk_batches(data, verify=False).batches
         dead = self._dead[np.searchsorted(self._dead, batches.base_offsets[0]) :]
         columns = decode_columns(data, skipped=dead)
@@ -297,7 +300,7 @@ class _BatchCleaner:
         is_tombstone = is_keyed & (columns.values.lengths < 0)
         is_past = self._is_past(batches, owners, columns.offsets)
         is_removed = is_tombstone & ~is_lost & is_past
-        kept = ~is_lost & ~is_removed  # superseded rows are skipped; nothing supersedes no key
+        kept = ~is_lost & ~is_removed  # superseded rows are not decoded; keyless rows stay
         fates = self._fates(chunk, kept, is_tombstone)
         return _Kept(
             data=self._assemble(chunk, kept, fates),
@@ -310,7 +313,7 @@ class _BatchCleaner:
         )
 
     def _is_past(self, batches: HeaderTable, owners: Any, offsets: Longs) -> Mask:
-        """Rows whose batch's horizon is over and which every reader has passed."""
+        """Return a mask of rows past their delete horizon that every reader has passed."""
         is_over = (batches.attributes & DELETE_HORIZON_BIT != 0) & (
             batches.base_timestamps_ms <= self._rules.now_ms
         )
@@ -347,7 +350,7 @@ class _BatchCleaner:
         )
 
     def _is_needed(self, batches: HeaderTable) -> Mask:
-        """Headers that hold a producer's last sequence or epoch, or the range's last offset."""
+        """Return a mask of headers with a producer's last sequence or epoch, or the range's end."""
         is_end: Mask = batches.last_offsets + 1 == self._range_end
         if not self._rules.producers:
             return is_end
@@ -366,7 +369,7 @@ class _BatchCleaner:
     # --- putting it together ------------------------------------------------------------------
 
     def _assemble(self, chunk: _Chunk, kept: Mask, fates: _BatchActions) -> Buffer:
-        """The batches that stay, in order; runs that lose nothing are copied whole."""
+        """Return the batches that stay, in order; unchanged runs are copied as they are."""
         data, batches = chunk.data, chunk.batches
         is_changed = fates.is_kept & (
             (fates.counts != batches.counts) | fates.is_marked | fates.is_recoded
@@ -389,7 +392,7 @@ class _BatchCleaner:
         return _join((data, encoded, markers), sources[chosen], positions[chosen], sizes[chosen])
 
     def _encode(self, chunk: _Chunk, kept: Mask, fates: _BatchActions, which: Mask) -> bytearray:
-        """Batches that lose records, or gain a horizon or another codec."""
+        """Encode batches that lose records, or get a delete horizon or another codec."""
         made = chunk.batches.chosen(which)
         made.counts[:] = fates.counts[which]
         is_marked, is_empty = fates.is_marked[which], fates.counts[which] == 0
@@ -404,7 +407,7 @@ class _BatchCleaner:
         return encode_columns(chunk.columns.chosen(kept & which[chunk.owners]), made)
 
     def _mark(self, data: Buffer, position: int) -> bytes:
-        """A marker with a delete horizon; few enough for plain Python."""
+        """Encode a marker with a delete horizon; markers are few enough for plain Python."""
         header = parse_header(data, position)
         return encode_batch(
             decode_batch(data, position),
@@ -423,7 +426,7 @@ class _BatchCleaner:
 
 
 class _BatchActions(NamedTuple):
-    """What becomes of each batch of a chunk."""
+    """What happens to each batch of a chunk."""
 
     counts: Longs  # records that stay
     is_kept: Mask
@@ -444,7 +447,7 @@ def _is_recoded(batches: HeaderTable, codec: Codec | None) -> Mask:
 
 
 def _is_in(sorted_offsets: Longs, offsets: Longs) -> Mask:
-    """Which offsets are among the sorted ones."""
+    """Return a mask of the offsets that are in ``sorted_offsets``."""
     if not len(sorted_offsets):
         return np.zeros(len(offsets), bool)
     at = np.minimum(np.searchsorted(sorted_offsets, offsets), len(sorted_offsets) - 1)
@@ -453,7 +456,7 @@ def _is_in(sorted_offsets: Longs, offsets: Longs) -> Mask:
 
 
 def _join(buffers: Sequence[Buffer], sources: Longs, positions: Longs, sizes: Longs) -> bytes:
-    """Batches from several buffers in the order given; what lies together is taken together."""
+    """Join batches from several buffers in the given order; adjacent ones are copied as one run."""
     if not len(sources):
         return b""
     views = [memoryview(buffer) for buffer in buffers]

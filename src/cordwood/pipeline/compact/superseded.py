@@ -1,12 +1,13 @@
-"""Which records are superseded, found bucket by bucket from digests; which markers have no use.
+"""Find superseded records from key digests, and markers whose transactions have no batches left.
 
-A *range* is a slice of the hash space. Its task reads that slice of every segment's digest, in the
-log's order and a little at a time, and finds for each entry whether a later one has its key: the
-same key never falls into two ranges, so no task needs to know of another. What it finds goes to a
-file, segment by segment, for the tasks that rewrite. Ranges are cut so that one fits in a task's
-memory however many keys or records there are.
+A *range* is a part of the hash space. Its task reads that part of every segment's digest in log
+order, one small slice at a time, and finds out for each entry whether a later entry has the same
+key. A key never falls into two ranges, so tasks are independent. A task writes what it finds to a
+file, segment by segment, for the rewrite tasks. Ranges are sized so that one fits in a task's
+memory, however many keys or records there are.
 
-Reads digests, writes under the pass's own directory, decides nothing but "a later one exists".
+This module reads digests and writes only to the pass's own directory. It does not decide which
+records are removed.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ from cordwood.pipeline.compact.digests import (
     read_digest,
 )
 
-ENTRY_BYTES: Final = 16  # what an entry costs a task that notes it as superseded
-SLICE_ENTRIES: Final = 1 << 18  # gone through at once: their slots stay in a processor's cache
+ENTRY_BYTES: Final = 16  # memory of a task per superseded entry
+SLICE_ENTRIES: Final = 1 << 18  # processed at once: the hash table stays in the CPU cache
 RANGES_MAX: Final = 1 << 20
-HASH_END: Final = 1 << 32  # ranges cut the highest 32 bits of the hash
+HASH_END: Final = 1 << 32  # ranges divide the highest 32 bits of the hash
 
 Deltas = NDArray[np.uint32]
 
 
 class SupersededOffsets(NamedTuple):
-    """What a range, or the judge of markers, found."""
+    """The result of ``find_range`` or ``judge_markers``."""
 
-    counts: tuple[int, ...]  # superseded entries, or markers without use, per segment
+    counts: tuple[int, ...]  # superseded entries, or removable markers, per segment
     keys: int = 0
     entries: int = 0
-    newest_sum: int = 0  # over the newest entry of each key: (key, offset, is a tombstone)
+    newest_sum: int = 0  # checksum over each key's newest entry: (key, offset, is a tombstone)
 
 
 class RangeTask(NamedTuple):
-    """One slice of the hash space over all segments of the pass."""
+    """One range of the hash space, over all segments of the pass."""
 
     low: int
     high: int
@@ -64,7 +65,7 @@ class RangeTask(NamedTuple):
 
 
 def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
-    """Parts of the hash space, equal and as few as fit the budget."""
+    """Divide the hash space into equal ranges, as few as the memory budget allows."""
     needed = max(1, -(-entries * ENTRY_BYTES // budget_bytes))
     count = min(1 << (needed - 1).bit_length(), RANGES_MAX)
     width = HASH_END // count
@@ -92,7 +93,7 @@ def find_range(task: RangeTask) -> SupersededOffsets:
 
 
 class _Slice(NamedTuple):
-    """What one slice gave: the superseded, segment by segment, and their number."""
+    """The result of one slice: superseded offsets by segment, and the counts."""
 
     dead: list[Deltas]
     found: SupersededOffsets
@@ -119,7 +120,7 @@ def _find(digests: Sequence[Digest], low: int, high: int) -> _Slice:
 
 
 def _buckets(low: int, high: int) -> tuple[int, int]:
-    """The buckets that hold these hashes."""
+    """Return the half-open range of buckets that hold these hashes."""
     return low >> BUCKET_SHIFT, ((high - 1) >> BUCKET_SHIFT) + 1
 
 
@@ -133,7 +134,7 @@ def _slice(digest: Digest, low: int, high: int) -> Entries:
 
 
 def open_digest(path: str, topic_id: str, secret: Words) -> Digest:
-    """A digest this pass relies on; raises ``DamagedDigest``."""
+    """Open a digest that must exist; raises ``DamagedDigest`` if it cannot be read."""
     digest = read_digest(Path(path), topic_id, secret)
     if digest is None:
         raise DamagedDigest(f"{path} cannot be read")
@@ -144,7 +145,7 @@ def open_digest(path: str, topic_id: str, secret: Words) -> Digest:
 
 
 class MarkerTask(NamedTuple):
-    """All segments of the pass, in order."""
+    """The digests of all segments of the pass, in order."""
 
     digests: tuple[str, ...]
     topic_id: str
@@ -153,7 +154,7 @@ class MarkerTask(NamedTuple):
 
 
 def judge_markers(task: MarkerTask) -> SupersededOffsets:
-    """Find the markers whose transactions have no batch in the log any more."""
+    """Find the markers whose transactions no longer have a batch in the log."""
     secret = parse_secret(task.secret)
     has_data: set[int] = set()
     spent: list[int] = []
@@ -171,13 +172,13 @@ def judge_markers(task: MarkerTask) -> SupersededOffsets:
     return SupersededOffsets(tuple(np.diff(bounds).tolist()))
 
 
-# --- what was found, as files ---------------------------------------------------------------
+# --- result files ---------------------------------------------------------------------------
 
 
 def write_deltas(path: Path, deltas: Deltas, bounds: Longs | Any) -> None:
-    """Offsets within segments: ``deltas[bounds[i]:bounds[i + 1]]`` are those of segment ``i``.
+    """Write offsets relative to segments: ``deltas[bounds[i]:bounds[i + 1]]`` for segment ``i``.
 
-    Under its name only when whole, as a task may run twice.
+    The complete file is renamed into place, because a task may run twice.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     data = np.asarray(bounds, np.int64).tobytes() + np.asarray(deltas, np.uint32).tobytes()
@@ -186,7 +187,7 @@ def write_deltas(path: Path, deltas: Deltas, bounds: Longs | Any) -> None:
 
 
 def read_deltas(paths: Iterable[str], segments: int, segment: int) -> Deltas:
-    """One segment's offsets from all files, in order."""
+    """Read one segment's relative offsets from all files, sorted."""
     parts: list[Deltas] = [np.empty(0, np.uint32)]
     for path in paths:
         with Path(path).open("rb") as file:
@@ -200,7 +201,7 @@ def read_deltas(paths: Iterable[str], segments: int, segment: int) -> Deltas:
 
 
 def add_up(found: Sequence[SupersededOffsets]) -> SupersededOffsets:
-    """Many ranges as one."""
+    """Add up the results of several ranges."""
     counts = np.array([part.counts for part in found], np.int64).sum(axis=0)
     return SupersededOffsets(
         tuple(counts.tolist()),
