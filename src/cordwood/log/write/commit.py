@@ -1,8 +1,9 @@
-"""A group commit: many appends written, each touched file synced once, then published.
+"""Group commit: write many appends, sync each touched file once, then publish.
 
-Two halves. ``write`` assigns offsets and puts the bytes into the files; ``finish`` waits for the
-device, lets readers see the records and says what became of each append. Only ``finish`` waits, and
-only when a topic asks for it. Who commits, where and when is the writer's business.
+A commit has two halves. ``write`` assigns offsets and writes the bytes to the files. ``finish``
+waits for the device, publishes the records and gives the outcome of each append. Only ``finish``
+waits, and only for topics that require a sync. ``writer`` decides when and on which thread to
+commit.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from cordwood.errors import CordwoodError, DiskFull, InvalidRecord
 from cordwood.log.write.partition import Appended, Outcome, Partition
 
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
-SYNC_THREADS = 4  # files of one commit are synced side by side
+SYNC_THREADS = 4  # the files of one commit are synced in parallel
 
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """Whole batches for one partition, and whom to tell."""
+    """Whole batches for one partition, with the callback that receives the outcome."""
 
     partition: Partition
     data: bytearray | memoryview
@@ -33,28 +34,28 @@ class Append:
     records: int
     done: Callable[[Outcome], None]
     hold: bool = False  # wait for space rather than fail
-    droppable: bool = False  # nobody waits for the answer: ``evict`` may take it
+    droppable: bool = False  # nobody waits for the outcome: ``evict`` may remove it
     strict: bool = True  # Kafka's sequence rule; the line protocol allows gaps
-    is_key_checked: bool = False  # a compacted topic need not look for keys again
+    is_key_checked: bool = False  # its keys were checked before
 
 
 class WrittenAppends(NamedTuple):
-    """Appends whose bytes are in the files, as durable as the page cache."""
+    """Appends whose bytes are written to the files but, until a sync, only to the page cache."""
 
     outcomes: list[tuple[Append, Outcome]]
     touched: list[Partition]
-    due: list[Partition]  # those of them that are to be synced
-    full: list[tuple[Append, DiskFull]]  # what found no space: nothing of it is there
+    due: list[Partition]  # those of them that must be synced
+    full: list[tuple[Append, DiskFull]]  # did not fit; no byte of these is in the files
 
 
 class Commit(NamedTuple):
-    """A commit at its end: tell them all, then wake the readers."""
+    """A finished commit: first report the outcomes, then wake the readers."""
 
     outcomes: list[tuple[Append, Outcome]]
     published: list[Partition]
 
     def pieces(self, outcomes_max: int) -> Iterator[Commit]:
-        """The same in parts of so many appends at most; the last one has the readers to wake."""
+        """Split into commits of at most ``outcomes_max`` appends; the last one wakes readers."""
         last = max(0, len(self.outcomes) - 1) // outcomes_max
         for number in range(last):
             start = number * outcomes_max
@@ -62,14 +63,14 @@ class Commit(NamedTuple):
         yield Commit(self.outcomes[last * outcomes_max :], self.published)
 
     def settle(self) -> None:
-        """Answer every append of this commit."""
+        """Report the outcome of every append of this commit."""
         for append, outcome in self.outcomes:
             append.done(outcome)
 
 
 @dataclass(slots=True)
 class CommitStats:
-    """Counters the metrics read."""
+    """Counters that the metrics read."""
 
     commits: int = 0
     records: int = 0
@@ -86,7 +87,10 @@ class Committer:
     def __init__(
         self, durability: str, note: Callable[[list[Partition]], None] = lambda _: None
     ) -> None:
-        """``note`` hears of partitions whose end is to be remembered, once all of it is synced."""
+        """Prepare commits; ``note`` is called with partitions whose new end must be recorded.
+
+        It is called after their sync and before their appends are acknowledged.
+        """
         assert durability in {"fsync", "os"}
         self.durability = durability
         self._note = note
@@ -94,14 +98,14 @@ class Committer:
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="cordwood-sync")
 
     def close(self) -> None:
-        """Give the threads back."""
+        """Stop the sync threads."""
         self._pool.shutdown()
 
     def write(self, appends: Mapping[Partition, list[Append]]) -> WrittenAppends:
-        """Write all; nobody sees it yet.
+        """Write all appends; readers do not see them yet.
 
-        Every append passes here, between two changes of its topic's settings: so here a compacted
-        topic refuses what has no key, whoever sent it.
+        Every append passes here, and its topic's settings cannot change meanwhile. So this is the
+        place where a compacted topic refuses records without a key, whoever sent them.
         """
         outcomes, touched, due, full = written = WrittenAppends([], [], [], [])
         for partition, waiting in appends.items():
@@ -123,7 +127,7 @@ class Committer:
         return written
 
     def finish(self, written: WrittenAppends) -> Commit:
-        """Make each topic's part as durable as it asks, and let readers see it."""
+        """Sync the partitions whose topic requires it, then publish what was written."""
         outcomes, published = written.outcomes, written.touched
         broken = self._sync(written.due) if written.due else None
         if broken:
@@ -132,24 +136,24 @@ class Committer:
         for partition in published:
             partition.publish()
         if written.due:
-            self._note_ends(written.due, broken or {})  # before anybody is told
+            self._note_ends(written.due, broken or {})  # before any append is acknowledged
         self._count(outcomes)
         return Commit(outcomes, published)
 
     def _note_ends(self, synced: list[Partition], broken: Container[Partition]) -> None:
-        """Remember the ends of partitions that were started or rolled; of others it is known."""
+        """Record the ends of newly opened or rolled partitions; the others are recorded already."""
         fresh = [p for p in synced if not p.is_end_noted and p not in broken]
         if fresh:
             self._note(fresh)
 
     def _is_synced(self, partition: Partition) -> bool:
-        """Whether an append to it is acknowledged only when it is on the device."""
+        """Whether appends to this partition are acknowledged only after a sync."""
         mode = partition.config.flush_mode
         return (self.durability if mode == "broker" else mode) == "fsync"
 
     def _sync(self, due: list[Partition]) -> dict[Partition, CordwoodError]:
-        """What could not be synced, with its error."""
-        # The usual case is one file: no hand-over to another thread.
+        """Sync these partitions; returns those that failed, with their errors."""
+        # Usually there is one file, which needs no other thread.
         synced = self._pool.map(_sync, due) if len(due) > 1 else map(_sync, due)
         broken: dict[Partition, CordwoodError] = {}
         for partition, outcome in zip(due, synced, strict=True):
@@ -176,7 +180,7 @@ class Committer:
 
 
 def _take_keyed(appends: list[Append], outcomes: list[tuple[Append, Outcome]]) -> list[Append]:
-    """What a compacted topic takes of these; the rest is among the outcomes."""
+    """Return the appends a compacted topic accepts; add the refused ones to ``outcomes``."""
     taken = []
     for append in appends:
         error = _keyless(append)
@@ -188,7 +192,7 @@ def _take_keyed(appends: list[Append], outcomes: list[tuple[Append, Outcome]]) -
 
 
 def _keyless(append: Append) -> CordwoodError | None:
-    """Why a compacted topic does not take an append: one of its records has no key."""
+    """Why a compacted topic refuses this append: a record without a key, or an invalid body."""
     if append.is_key_checked:
         return None
     position = 0
@@ -209,7 +213,7 @@ def _keyless(append: Append) -> CordwoodError | None:
 
 
 def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
-    """The appends of each partition, in order."""
+    """Group appends by partition, keeping their order."""
     found: dict[Partition, list[Append]] = {}
     for append in appends:
         found.setdefault(append.partition, []).append(append)
@@ -217,7 +221,7 @@ def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
 
 
 def _sync(partition: Partition) -> float | CordwoodError:
-    """Sync one partition; the seconds it took, or why it could not."""
+    """Sync one partition; returns the seconds it took, or the error."""
     started = time.perf_counter()
     try:
         partition.sync()

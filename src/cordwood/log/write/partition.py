@@ -1,26 +1,28 @@
-"""A partition: ordered segments, one of them active; append, read, roll, drop, truncate.
+"""One partition: ordered segments, the last of them active; append, read, roll, drop, truncate.
 
-One thread writes (the broker's writer), any number read. Readers take an immutable ``ReadSnapshot``
-and never wait for the writer, who replaces it when something becomes readable (``publish``) or
-goes. An append moves through three states: *written* (``append_all``; nobody sees it), *durable*
-(``sync``), *published* (``publish``: the high watermark moves and readers see it). Nothing
-unpublished can be read; the writer decides when to acknowledge.
+One thread writes (the broker's writer) and any number of threads read. Readers take an immutable
+``ReadSnapshot`` and never wait for the writer. The writer replaces the snapshot when records become
+readable (``publish``) or are removed. An append passes through three states: *written*
+(``append_all``; not visible), *durable* (``sync``), *published* (``publish``: the high watermark
+moves and readers see it). Nothing unpublished can be read; the writer decides when to acknowledge.
 
-When the disk says no
----------------------
-A failed write (full disk, I/O error) is cut back to the size before it and raises; the next append
-may succeed. If even the cut fails, the file's end is unknown and the partition goes offline.
+Disk errors
+-----------
+After a failed write (full disk, I/O error) the file is truncated to its previous size and the error
+is raised; the next append may succeed. If the truncation fails too, the end of the file is unknown
+and the partition goes offline.
 
-A sync that fails is never repeated. The kernel may have thrown the dirty pages away and marked them
-clean: a second ``fdatasync`` would succeed and mean nothing. So what was not published is cut off
-again, the partition goes offline for writes with ``PartitionOffline``, and reads of what was
-published go on. Opening the partition again scans the file and starts from what is really there.
+A failed sync is never repeated. The kernel may have dropped the dirty pages and marked them clean,
+so a second ``fdatasync`` would succeed without having written them. Therefore everything
+unpublished is truncated, the partition refuses writes with ``PartitionOffline``, and published
+records stay readable. Opening the partition again scans the file and starts from its real content.
 
-The order of a roll
--------------------
-log synced → ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot`` → facts → new ``.log`` →
-directory synced. A crash before the new ``.log`` exists leaves the old segment active, and what was
-written beside it is ignored or made again. After that the sealed segment is complete.
+Order of a roll
+---------------
+log synced → ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot`` → segment stats → new ``.log``
+→ directory synced. After a crash before the new ``.log`` exists, the old segment is still the
+active one and the files written beside it are ignored or rebuilt. Once the new ``.log`` exists, the
+sealed segment is complete.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ logger = logging.getLogger("cordwood.log")
 
 
 class Appended(NamedTuple):
-    """Where an append went, or where it had gone before."""
+    """Offsets of an append, or of the earlier append it duplicates."""
 
     base_offset: int
     last_offset: int
@@ -82,16 +84,16 @@ Outcome = Appended | CordwoodError
 
 
 class Partition:
-    """One partition of one topic. See the module for who may call what."""
+    """One partition of one topic. The section comments say which thread may call a method."""
 
-    is_open: ClassVar[bool] = True  # ``unopened`` has those that are not
+    is_open: ClassVar[bool] = True  # False in ``unopened``
 
     def __init__(
         self, directory: Path, tp: TopicPartition, config: TopicConfig, *, files: Files,
         clock: Clock, leader_epoch: int, log_start_offset: int, descriptors: FileCache,
         registry: HealthRegistry,
     ) -> None:  # fmt: skip
-        """From its directory, which is there; use ``open``."""
+        """Load the partition from its existing directory. Callers use ``open``."""
         self.tp = tp
         self.directory = directory
         self.config = config
@@ -102,9 +104,9 @@ class Partition:
         self._pending_deletes = PendingDeletes(files)
         self._health = PartitionHealth(tp, registry)
         self._is_closed = False
-        self._are_names_durable = False  # who made them may have died before it was time
-        self.is_end_noted = True  # whether ``recovery_points`` knows of the active segment
-        self.cuts: Counter[RollReason] = Counter()  # since it was opened, for the metrics
+        self._are_names_durable = False  # a crash may have preceded the sync
+        self.is_end_noted = True  # ``recovery_points`` has the active segment
+        self.cuts: Counter[RollReason] = Counter()  # since opening, for the metrics
         loader = self._loader()
         loader.settle()
         loaded = loader.load(log_start_offset) or loader.create(log_start_offset)
@@ -129,9 +131,10 @@ class Partition:
         descriptors: FileCache | None = None,
         registry: HealthRegistry | None = None,
     ) -> Partition:
-        """Create the partition or recover it; raises ``CorruptionError`` and then cuts nothing.
+        """Create or recover the partition; raises ``CorruptionError`` and then truncates nothing.
 
-        ``log_start_offset`` is the catalog's. Partitions share ``descriptors`` and ``registry``.
+        ``log_start_offset`` comes from the catalog. All partitions of a broker share
+        ``descriptors`` and ``registry``.
         """
         descriptors = FileCache() if descriptors is None else descriptors
         if not directory.is_dir():
@@ -152,7 +155,7 @@ class Partition:
         )  # fmt: skip
 
     def _adopt(self, loaded: Loaded) -> None:
-        """Begin with what the files say; all of it is durable, so all of it is published."""
+        """Start from the loaded files. All their records are durable, so all are published."""
         self._read_state.set_segments(loaded.segments)
         self._tail = Tail(
             self._active, self._files, self._published_offsets, self._file_cache.tails
@@ -167,9 +170,9 @@ class Partition:
         self.publish()
 
     def load(self) -> None:
-        """Its files are open already."""
+        """Do nothing: an open partition is already loaded. Its unopened counterpart loads here."""
 
-    # --- what it is -------------------------------------------------------------------------
+    # --- properties: any thread -------------------------------------------------------------
 
     @property
     def _active(self) -> Segment:
@@ -177,7 +180,7 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset a reader may ask for."""
+        """The lowest offset that can be read."""
         return self._read_state.view.log_start_offset
 
     @property
@@ -187,17 +190,17 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the first undecided transaction begins; the high watermark when there is none."""
+        """The start of the first open transaction, or the high watermark if there is none."""
         return self._read_state.view.last_stable_offset
 
     @property
     def size_bytes(self) -> int:
-        """All its ``.log`` files."""
+        """Total size of all ``.log`` files."""
         return sum(segment.size_bytes for segment in self._read_state.segments)
 
     @property
     def offline_reason(self) -> str:
-        """Why it takes no writes; empty while it does."""
+        """Why the partition refuses writes; empty while it accepts them."""
         return self._health.reason
 
     def segments(self) -> tuple[SegmentInfo, ...]:
@@ -205,21 +208,22 @@ class Partition:
         return tuple(segment.info() for segment in self._read_state.segments)
 
     def sealed_segment(self, base_offset: int) -> Segment | None:
-        """A live sealed segment; any thread."""
+        """The live sealed segment with this base offset, if any. Safe on any thread."""
         sealed = self._read_state.view.segments[:-1]
         return next((each for each in sealed if each.base_offset == base_offset), None)
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
-        """The latest term not after ``epoch`` and where it ended; None for one yet to come."""
+        """The latest leader epoch up to ``epoch`` and its end offset; None for a future epoch."""
         return epoch_end(self._epochs, epoch, self.high_watermark)
 
     # --- reads: any thread ------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, end_offset: int | None = None) -> ReadSlice:
-        """Whole batches from the one that holds ``offset``, or the next there is.
+        """Return whole batches from the one that holds ``offset``, or the next one after it.
 
-        At least one, however large; none only if there is nothing up to ``end_offset`` and the high
-        watermark, and then ``next_offset`` says where to ask again. Raises ``OffsetOutOfRange``.
+        Returns at least one batch, whatever its size. Returns none only if no batch lies below
+        ``end_offset`` and the high watermark; ``next_offset`` then says where to read next. Raises
+        ``OffsetOutOfRange``.
         """
 
         def ask(view: ReadSnapshot) -> ReadSlice:
@@ -235,15 +239,15 @@ class Partition:
         return self._read_state.look(ask)
 
     def is_resident(self, offset: int, max_bytes: int) -> bool:
-        """Whether to ``read`` this would wait for no disk, as far as can be told beforehand."""
+        """Whether this ``read`` is expected to be served from memory, without disk access."""
         return self._read_state.look(lambda view: view.is_resident(offset, max_bytes))
 
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
-        """The first record whose timestamp is not below ``timestamp_ms``."""
+        """The first record whose timestamp is at or after ``timestamp_ms``."""
         return self._read_state.look(lambda view: view.find_time(timestamp_ms))
 
     def find_max_time(self) -> TimedOffset | None:
-        """The first record with the largest timestamp there is."""
+        """The first record that has the largest timestamp in the partition."""
         return self._read_state.look(ReadSnapshot.find_max_time)
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
@@ -253,10 +257,11 @@ class Partition:
     # --- append: writer thread --------------------------------------------------------------
 
     def append_all(self, appends: Sequence[PendingBatches]) -> list[Outcome]:
-        """Assign offsets to these appends in order and write them; not durable yet.
+        """Assign offsets to these appends in order and write them. They are not durable yet.
 
-        Neighbours share a write where they can. Seals the active segment first when it is due. On a
-        full disk what comes after the first that found no room is not tried: order is kept.
+        Neighbouring appends share one write where possible. The active segment is rolled first when
+        due. After the first append that fails because the disk is full, the rest are not tried,
+        which keeps the order.
         """
         now_ms = self._clock.now_ms()
         outcomes: list[Outcome] = []
@@ -276,10 +281,10 @@ class Partition:
         return outcomes
 
     def takes_at_once(self, appends: Sequence[PendingBatches]) -> bool:
-        """Whether to append these is to write them, and no other file: not a roll, nor a term."""
+        """Whether these appends write to the active ``.log`` only: no roll, no new leader epoch."""
         is_term_known = with_epoch(self._epochs, self.leader_epoch, 0) is self._epochs
         if self._active.size_bytes == 0 or not is_term_known:
-            return False  # how much fits an empty segment is for its first append to say
+            return False  # the first append decides how much an empty segment may hold
         size_bytes = sum([len(batches.data) for batches in appends])
         span = offset_span([header for batches in appends for header in batches.headers])
         return plan_roll(self._active, size_bytes, span, self.config, self._clock.now_ms()) is None
@@ -287,7 +292,7 @@ class Partition:
     def append(
         self, data: bytearray | memoryview, headers: list[BatchHeader], *, strict: bool = True
     ) -> Appended:
-        """One append alone; raises what else became of it."""
+        """Append one set of batches; raises the error if it fails."""
         (outcome,) = self.append_all([UnqueuedBatches(data, headers, strict)])
         if isinstance(outcome, CordwoodError):
             raise outcome
@@ -296,7 +301,7 @@ class Partition:
     def _stage(
         self, group: AppendGroup, member: int, batches: PendingBatches, now_ms: int
     ) -> Appended:
-        """Check them and assign their offsets; they are written with the group."""
+        """Check the batches and assign their offsets; they are written together with the group."""
         data, headers = batches.data, batches.headers
         assert headers, "an append has at least one batch"
         self._health.check()
@@ -320,7 +325,7 @@ class Partition:
         return Appended(base_offset, stored[-1].last_offset, append_ms, log_start_offset)
 
     def _write(self, group: AppendGroup, outcomes: list[Outcome], now_ms: int) -> None:
-        """Write a group whole and note it; if that fails, that is what became of its members."""
+        """Write the whole group and account for it; a failure becomes each member's outcome."""
         try:
             self._health.check()
             self._health.unless_broken(lambda: self._tail.write(group.data()))
@@ -331,7 +336,7 @@ class Partition:
             self._note(group, now_ms)
 
     def _begin_epoch(self) -> None:
-        """Write down the term before its first batch."""
+        """Record a new leader epoch before its first batch is written."""
         epochs = with_epoch(self._epochs, self.leader_epoch, self.next_offset)
         if epochs is not self._epochs:
             sidecars.write_epochs(self._files, self.directory, epochs)
@@ -348,20 +353,20 @@ class Partition:
                 active.aborted_count += 1
 
     def sync(self) -> None:
-        """Return once every append is on the device; raises ``PartitionOffline`` if that failed."""
+        """Return once every append is on the device; raises ``PartitionOffline`` on failure."""
         self._health.check()
         if not (self._are_names_durable or self._tail.is_synced):
             self._sync_names("its name")
         self._health.unless_broken(lambda: self._tail.sync(self._read_state.published_bytes()))
 
     def publish(self) -> None:
-        """Let readers see every append so far."""
+        """Make every append so far visible to readers."""
         self._read_state.publish(self.producers.first_unstable())
 
     # --- roll and close: writer thread ------------------------------------------------------
 
     def roll(self, reason: RollReason) -> SegmentInfo | None:
-        """Seal the active segment and open the next: one step. None if it is empty."""
+        """Seal the active segment and open the next one in one step. None if it is empty."""
         self._health.check()
         sealed = self._active
         if sealed.size_bytes == 0:
@@ -392,14 +397,14 @@ class Partition:
         return sealed.info()
 
     def _write_sidecars(self, segment: Segment) -> None:
-        """Index files of the active segment and the producers as they are at its end."""
+        """Write the active segment's index files and a snapshot of the producers at its end."""
         assert isinstance(segment.index, MemoryIndex)
         segment.index.seal()
         sidecars.write_index(self._files, segment)
         sidecars.write_snapshot(self._files, self.directory, self.next_offset, self.producers)
 
     def _write_facts(self, sealed: Iterable[Segment]) -> None:
-        """Of these and of the active segment, which may hold more than is on the device."""
+        """Write the stats of these segments and, with its synced bytes only, of the active one."""
         facts = [segment.facts() for segment in sealed]
         facts.append(self._active.open_facts(self._tail.synced_bytes))
         sidecars.write_facts(self._files, self.directory, facts)
@@ -413,7 +418,7 @@ class Partition:
             self._health.check()
 
     def _repair_indexes(self) -> None:
-        """Put indexes that were found wrong, and rebuilt in memory, into files again."""
+        """Write the indexes that were rebuilt in memory because their files were wrong."""
         wrong = [s for s in self._read_state.segments if s.is_sealed and s.is_index_wrong]
         if not wrong:
             return
@@ -432,7 +437,7 @@ class Partition:
             segment.seal()
 
     def close(self) -> None:
-        """Stop cleanly: all synced, indexes and producers in files. An offline one just stops."""
+        """Sync, and write indexes and producers. An offline partition only releases its files."""
         if self._is_closed:
             return
         end_marks = (
@@ -454,7 +459,7 @@ class Partition:
             end_marks()
 
     def abandon(self, reason: str) -> None:
-        """Stop without writing anything: its files are on their way out, or not to be trusted."""
+        """Stop without writing: the files are about to be deleted or cannot be trusted."""
         self._health.end(reason)
         self.close()
 
@@ -466,9 +471,9 @@ class Partition:
     # --- reclaim, truncate, replace: writer thread ------------------------------------------
 
     def advance_start(self, offset: int) -> None:
-        """Records below ``offset`` are gone for readers; segments wholly below may be dropped.
+        """Move the log start to ``offset``; segments that end at or below it may then be dropped.
 
-        The caller has written the new log start down: this is memory only.
+        Changes memory only: the caller has already stored the new log start.
         """
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise OffsetOutOfRange(
@@ -480,10 +485,10 @@ class Partition:
         self._health.end_damage(below=offset)
 
     def drop(self, base_offsets: Sequence[int]) -> tuple[SegmentInfo, ...]:
-        """Let go of the oldest sealed segments, given by their base offsets, oldest first.
+        """Drop the oldest sealed segments, given by their base offsets, oldest first.
 
-        Their files become ``.deleted`` and stay a while for readers in them. The log start moves up
-        to the first segment left.
+        Their files are renamed to ``.deleted`` and kept for a while, for readers that have them
+        open. The log start moves up to the first remaining segment.
         """
         self._health.check()
         count = len(base_offsets)
@@ -508,13 +513,13 @@ class Partition:
         return not self._pending_deletes.is_empty
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove ``.deleted`` files whose delay is over; how many."""
+        """Remove the ``.deleted`` files whose delay has passed; returns how many."""
         return self._pending_deletes.purge(now_ms, self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every record from ``offset`` on, and the batch that holds it.
+        """Remove every record from ``offset`` on, including the whole batch that holds ``offset``.
 
-        A crash on the way leaves more records than asked for, in order; call it again.
+        After a crash on the way, more records than requested remain, in order; call it again.
         """
         self._health.check()
         if offset >= self.next_offset:
@@ -534,9 +539,9 @@ class Partition:
             self._adopt(loaded)
 
     def _cut(self, target: Segment, later: Sequence[Segment], size_bytes: int) -> None:
-        """The files' part of a truncation: newest first, so that a crash leaves a shorter log."""
+        """Truncate the files, newest first, so that a crash leaves a shorter log without gaps."""
         kept = tuple(s for s in self._read_state.segments if s.base_offset < target.base_offset)
-        # First: a stale line would call the cut file damaged.
+        # The stats go first: a stale line would make the truncated file look damaged.
         sidecars.write_facts(self._files, self.directory, [segment.facts() for segment in kept])
         self._sync_names("the truncation")
         self._mark_deleted(reversed(later))
@@ -556,12 +561,13 @@ class Partition:
         new: Sequence[int],
         surveys: Mapping[int, Survey] | None = None,
     ) -> None:
-        """Put segments that stand in the directory as ``.swap`` in the place of sealed ones.
+        """Replace sealed segments by new ones that stand in the directory as ``.swap`` files.
 
-        ``old`` and ``new`` are base offsets; ``new`` begin and end where ``old`` did. The last two
-        rungs of ``swap``: old files become ``.deleted``, new ones lose their suffix. Readers in an
-        old file go on there; others wait for the renames. ``surveys`` spares walking the new ones
-        here. An error on the way takes the partition offline; opening it again finishes the swap.
+        ``old`` and ``new`` are base offsets; both cover the same offset range. These are the last
+        two steps of a swap: old files become ``.deleted``, new ones lose their suffix. Readers that
+        have an old file open keep reading it; others wait for the renames. Segments in ``surveys``
+        are not walked again. On an error the partition goes offline; opening it again finishes the
+        swap.
         """
         self._health.check()
         start = self._read_state.bases.index(old[0])
@@ -587,7 +593,7 @@ class Partition:
 
     def _swap_names(self, start: int, end: int, found: Sequence[Survey]) -> list[Segment]:
         replaced = self._read_state.segments[start:end]
-        # First: a line about an old file must not be believed of the new one.
+        # The stats go first: an old file's line must not be applied to the new file of that name.
         self._write_facts((*self._read_state.segments[:start], *self._read_state.segments[end:-1]))
         self._sync_names("the swap")
         self._pending_deletes.mark_deleted(replaced, self._clock.now_ms(), SEGMENT_KINDS)

@@ -1,7 +1,7 @@
-"""Where dropped and replaced files wait: without a live name, for readers still in them.
+"""Pending deletes: dropped and replaced files, kept for a while for readers that still use them.
 
-A segment is buried by renaming its files to ``.deleted``, the ``.log`` first: whatever a crash
-leaves behind is then without a log, and start-up removes it. ``purge`` removes the files for good
+A segment is marked deleted by renaming its files to ``.deleted``, the ``.log`` first. A crash on
+the way leaves other files without a log, and start-up removes those. ``purge`` removes the files
 once ``file.delete.delay.ms`` has passed; start-up removes them in any case.
 """
 
@@ -24,7 +24,7 @@ class _PendingDelete(NamedTuple):
 
 
 class PendingDeletes:
-    """The buried segments of one partition; writer thread only."""
+    """The deleted segments of one partition. Used by the writer thread only."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class PendingDeletes:
     def mark_deleted(
         self, segments: Iterable[Segment], now_ms: int, kinds: Iterable[FileKind] = FileKind
     ) -> None:
-        """Take the names away, in the given order; the caller syncs the directory."""
+        """Rename the segments' files, in the given order; the caller syncs the directory."""
         buried = tuple(segments)
         for segment in buried:
             segment.retire()
@@ -48,17 +48,18 @@ class PendingDeletes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody lies here; any thread."""
+        """Whether no delete is pending. Safe on any thread."""
         return not self._graves
 
     def segments(self) -> list[Segment]:
-        """Who lies here; readers may still be in their files."""
+        """The deleted segments; readers may still have their files open."""
         return [segment for grave in self._graves for segment in grave.segments]
 
     def purge(self, now_ms: int, delay_ms: int) -> int:
-        """Remove what has lain for ``delay_ms``; how many files.
+        """Remove the files that were marked at least ``delay_ms`` ago; returns how many.
 
-        What cannot be removed stays for the next time, and is raised once all others are gone.
+        Files that cannot be removed stay for the next call. The error is raised after all others
+        are removed.
         """
         left: list[_PendingDelete] = []
         failure: CordwoodError | None = None

@@ -1,7 +1,6 @@
-"""The files beside a ``.log``, written whole. None of them is needed: each can be made again.
+"""Write the files beside a ``.log``. Each can be rebuilt, so a crash between two does no harm.
 
-So they are written without much ado, and a crash between two of them is no accident. The caller
-syncs the directory once after the last.
+The caller syncs the directory once, after the last file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cordwood.log.read.segment import Segment
 
 
 def write_index(files: Files, segment: Segment) -> None:
-    """Both index files, and the aborted transactions if they are not in a file yet."""
+    """Write both index files, and the ``.txnindex`` if the segment has aborted transactions."""
     assert isinstance(segment.index, MemoryIndex)
     contents = {
         FileKind.INDEX: segment.index.encode_offsets(),
@@ -40,23 +39,23 @@ def write_index(files: Files, segment: Segment) -> None:
 
 
 def write_snapshot(files: Files, directory: Path, offset: int, producers: Producers) -> None:
-    """The producers as they are at ``offset``."""
+    """Write the state of the producers at ``offset``."""
     path = file_path(directory, offset, FileKind.SNAPSHOT)
     files.write_whole(path, producers.encode_snapshot(), sync_dir=False)
 
 
 def write_facts(files: Files, directory: Path, facts: Iterable[SegmentStats]) -> None:
-    """What is known of these segments; of any other nothing, from now on."""
+    """Write the stats of these segments; lines about any other segment are lost."""
     files.write_whole(directory / SEGMENT_FACTS, encode_stats(facts), sync_dir=False)
 
 
 def write_epochs(files: Files, directory: Path, epochs: Epochs) -> None:
-    """The leadership terms."""
+    """Write the leader epochs."""
     files.write_whole(directory / LEADER_EPOCHS, encode_epochs(epochs), sync_dir=False)
 
 
 def write_metadata(files: Files, directory: Path, topic_id: UUID) -> None:
-    """Whose partition it is, unless that stands there already."""
+    """Write the topic id of the partition, unless the file already holds it."""
     path, text = directory / PARTITION_METADATA, encode_metadata(topic_id)
     try:
         is_whole = path.read_bytes() == text

@@ -1,8 +1,9 @@
-"""The growing end of a partition: the active segment and its file, open while it is written.
+"""The end of a partition: the active segment and its file, which is open while it is written.
 
-Bytes go in here and nowhere else. An idle partition gives its file back (``open_tails``). A write
-that fails is cut back to the size before it, so a full disk changes nothing; if even that fails, or
-a sync does, the tail is ``UnknownFileState`` and must not be used again (``partition`` says why).
+All appended bytes are written here. The file of an idle partition is closed (``open_tails``). After
+a failed write the file is truncated to its previous size, so a full disk changes nothing. If the
+truncation or a sync fails, ``UnknownFileState`` is raised and the tail must not be used again
+(see ``partition`` for the reason).
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from cordwood.log.read.published_offsets import PublishedOffsets
 from cordwood.log.read.segment import Segment
 from cordwood.model import NO_TIMESTAMP
 
-GROUP_BYTES_MAX: Final = 256 * KIB  # small appends are copied together up to here, and no further
+GROUP_BYTES_MAX: Final = 256 * KIB  # limit for joining small appends into one write
 
 
 class Tail:
-    """The active segment's end; writer thread only."""
+    """The end of the active segment. Used by the writer thread only."""
 
     def __init__(
         self, segment: Segment, files: Files, published_offsets: PublishedOffsets, tails: OpenTails
     ) -> None:
-        """Everything in the segment now is on the device. Nothing is open yet."""
+        """Start with a segment whose bytes are all on the device. No file is opened yet."""
         self.segment = segment
         self.synced_bytes = segment.size_bytes
-        self._file: OpenFile | None = None  # while nobody writes
+        self._file: OpenFile | None = None  # None while idle
         self._files = files
         self._published_offsets = published_offsets
         self._tails = tails
 
     def _open(self) -> OpenFile:
-        """Take the descriptors that appends need; whoever is idle for longer gives up its own."""
+        """Open the files that appends need; ``OpenTails`` closes those of idle tails."""
         file = self._files.open_existing(self.segment.path())
         try:
             self._published_offsets.map()
@@ -59,7 +60,7 @@ class Tail:
         return file
 
     def close(self) -> None:
-        """Give the descriptors back; the next write takes them again."""
+        """Close the files; the next write opens them again."""
         self._tails.discard(self)
         self._published_offsets.unmap()
         if self._file is not None:
@@ -67,7 +68,7 @@ class Tail:
             self._files.close(file)
 
     def succeed(self, segment: Segment, file: OpenFile) -> Tail:
-        """The tail of the next segment, whose new file this is; open if this one was."""
+        """Return the tail of the next segment, given its new file; it is open if this one was."""
         tail = Tail(segment, self._files, self._published_offsets, self._tails)
         if self._file is None:
             self._files.close(file)
@@ -80,11 +81,11 @@ class Tail:
 
     @property
     def appended(self) -> int:
-        """Grows with every append."""
+        """A value that grows with every append: the size of the segment."""
         return self.segment.size_bytes
 
     def write(self, data: bytearray | memoryview) -> None:
-        """Put bytes behind the last batch; all of them or none. The caller notes them."""
+        """Write bytes after the last batch, all or none. The caller adds them to the segment."""
         file = self._file
         if file is None:
             file = self._open()
@@ -100,22 +101,22 @@ class Tail:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all is on the device."""
+        """Whether every byte is on the device."""
         return self.segment.size_bytes == self.synced_bytes
 
     def sync(self, published_bytes: int) -> None:
-        """Return once all is on the device.
+        """Return once every byte is on the device.
 
-        When that fails, what lies past ``published_bytes`` was acknowledged to nobody and is cut
-        off: a reopened file must not bring it back.
+        If the sync fails, the bytes past ``published_bytes``, which were never acknowledged, are
+        truncated: they must not reappear when the file is opened again.
         """
         if self.is_synced:
             return
         if self._file is not None:
             self._sync(self._file, published_bytes)
             return
-        # It was closed between its write and this: a sync is the file's, not the descriptor's, and
-        # the kernel reports a failed write-back to whoever opens the file next.
+        # The file was closed since the write. A sync applies to the file, not the descriptor, and
+        # the kernel reports a failed write-back to the next descriptor that is opened.
         file = self._files.open_existing(self.segment.path())
         try:
             self._sync(file, published_bytes)
@@ -137,26 +138,26 @@ class Tail:
 
 
 class PendingBatches(Protocol):
-    """Whole batches that are to be appended together."""
+    """Whole batches that must be appended together."""
 
     @property
     def data(self) -> bytearray | memoryview:
-        """Their bytes, the log's from now on: offsets are patched into them."""
+        """The bytes, which now belong to the log: offsets are patched into them."""
         ...
 
     @property
     def headers(self) -> list[BatchHeader]:
-        """Theirs, in order."""
+        """The header of each batch, in order."""
         ...
 
     @property
     def strict(self) -> bool:
-        """Kafka's rule for sequences; the line protocol's allows gaps."""
+        """Whether Kafka's sequence rule applies; the line protocol allows gaps."""
         ...
 
 
 class UnqueuedBatches(NamedTuple):
-    """Batches nobody waits for in a queue."""
+    """Batches that are appended directly, without the writer's queue."""
 
     data: bytearray | memoryview
     headers: list[BatchHeader]
@@ -164,24 +165,25 @@ class UnqueuedBatches(NamedTuple):
 
 
 class AppendGroup:
-    """Appends whose offsets are assigned, written with one call: each call lets go of the GIL.
+    """Appends with assigned offsets that are written by one system call.
 
-    Sixty small appends written one by one would hand it to the event loop and wait for it sixty
-    times. No producer is in a group twice: what its second batch may be depends on its first.
+    Each system call releases the GIL. Sixty small appends written one by one would hand the GIL to
+    the event loop and wait for it sixty times. A group holds at most one append per producer,
+    because the check of a producer's next batch depends on the previous one.
     """
 
     def __init__(self) -> None:
-        self.headers: list[BatchHeader] = []  # as the batches will stand in the file
-        self.markers: list[Marker | None] = []  # what each of them holds, if it is one
+        self.headers: list[BatchHeader] = []  # as they will be in the file
+        self.markers: list[Marker | None] = []  # per header; None unless it is a marker
         self.size_bytes = 0
         self.span = 0  # offsets
-        self.members: list[int] = []  # which of the appends, by their place
-        self.room = SegmentCapacity(0, 0)  # of the segment, when it was empty
+        self.members: list[int] = []  # indexes into the list of appends
+        self.room = SegmentCapacity(0, 0)  # left in the segment before this group
         self._chunks: list[bytearray | memoryview] = []
         self._producers: set[int] = set()
 
     def may_take(self, batches: PendingBatches) -> bool:
-        """Whether these may be written together with those that are in it already."""
+        """Whether these batches may be written together with those already in the group."""
         room_bytes, room_records = self.room
         if self.size_bytes + len(batches.data) > min(room_bytes, GROUP_BYTES_MAX):
             return False
@@ -199,7 +201,7 @@ class AppendGroup:
         headers: list[BatchHeader],
         markers: list[Marker | None],
     ) -> None:
-        """Let them join."""
+        """Add an append to the group."""
         self.members.append(member)
         self._chunks.append(data)
         self.headers += headers
@@ -209,14 +211,14 @@ class AppendGroup:
         self._producers.update([who.producer_id for who in headers if who.producer_id >= 0])
 
     def data(self) -> bytearray | memoryview:
-        """All of their bytes."""
+        """The bytes of all members, in order."""
         return self._chunks[0] if len(self._chunks) == 1 else bytearray().join(self._chunks)
 
 
 def offset_span(headers: Iterable[BatchHeader]) -> int:
-    """How many offsets these batches take."""
+    """How many offsets these batches cover."""
     span = 0
-    for header in headers:  # a generator would cost more than what it sums, of one
+    for header in headers:  # a generator is slower for the usual single header
         span += header.last_offset_delta + 1
     return span
 
@@ -228,7 +230,7 @@ def assign(
     leader_epoch: int,
     append_ms: int,
 ) -> list[BatchHeader]:
-    """Patch offsets, term and perhaps the time into the batches; their headers as they are now."""
+    """Patch offsets, leader epoch and any append time into batches; return the new headers."""
     stored: list[BatchHeader] = []
     position = 0
     for header in headers:
@@ -247,7 +249,7 @@ def assign(
 def parse_markers(
     data: bytearray | memoryview, headers: Sequence[BatchHeader]
 ) -> list[Marker | None]:
-    """Per batch the marker it holds, if it is one."""
+    """The transaction marker in each batch, or None for batches that hold records."""
     if not any(header.attributes & CONTROL_BIT for header in headers):
         return [None] * len(headers)
     markers: list[Marker | None] = []

@@ -1,18 +1,18 @@
-"""The single writer: one per data directory that changes partitions, and nobody else does.
+"""The single writer: the only code that changes the partitions of a data directory.
 
-It gathers the appends that wait and commits them together (``commit``). Whatever else changes a
-partition (a cut, a reclaim, a swap, a topic's birth or death) runs here too, between two commits,
-through ``call``; so no lock is ever taken around a partition and "count and seal" is one step.
+It gathers the waiting appends and commits them together (``commit``). Every other change to a
+partition (a cut, a reclaim, a swap, creating or deleting a topic) runs here too, between two
+commits, through ``call``. So partitions need no lock, and "count and seal" is one step.
 
-The writer has a thread, because it waits for disks. A small append waits for none before its sync:
-it is written on the spot, at the end of the submitter's turn, and only the sync is the thread's, if
-there is one at all. So one message wakes as few threads as can be, and the interpreter's lock does
-not go to and fro. At any time one of the two is the writer, never both: ``_is_working``.
+The writer has a thread because it waits for disks. A small append needs no disk before its sync, so
+it is written inline at the end of the submitter's event-loop turn; only the sync, if the topic asks
+for one, runs on the thread. Thus a message wakes as few threads as possible and the GIL is not
+handed back and forth. ``_is_working`` ensures that only one of the two writes at a time.
 
-The queue is bounded by its callers: they look at ``waiting_records`` and ``waiting_bytes`` before
-they take more work from a socket. Appends marked ``hold`` have no other copy (lines off a socket):
-when the disk is full they wait here, in order, and are written once space returns. All others are
-answered with ``DiskFull``.
+The submitters bound the queue: they check ``waiting_records`` and ``waiting_bytes`` before they
+accept more work from a socket. Appends marked ``hold`` have no other copy (lines from a socket):
+when the disk is full they wait here, in order, and are written once space returns. All other
+appends fail with ``DiskFull``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 LINGER_S = 0.004  # under load a commit waits this long for more to share its sync
 LOADED_BYTES = 256 * KIB  # a commit this large counts as load
-ENOUGH_BYTES = 2 * MIB  # no commit waits once this much is there
+ENOUGH_BYTES = 2 * MIB  # no commit waits for more than this
 SMALL_BYTES = 64 * KIB  # copied into the page cache in the time it takes to wake a thread
 INLINE_PARTITIONS = 64  # written inline at a time: each is a system call
-TOLD_AT_ONCE = 256  # appends whose submitters hear of a commit before the loop serves others
-HOLD_RETRY_S = 0.1  # how often held appends try a full disk again
-SPACE_RETRY_S = 0.5  # how often a full disk is looked at when no append is there to try it
+TOLD_AT_ONCE = 256  # outcomes delivered before the event loop serves others
+HOLD_RETRY_S = 0.1  # how often held appends retry a full disk
+SPACE_RETRY_S = 0.5  # how often a full disk is checked while no append waits
 
 logger = logging.getLogger("cordwood.log")
 
@@ -54,15 +54,15 @@ Call = tuple[Callable[[], object], Future[object]]
 
 
 class Work(NamedTuple):
-    """What the thread has taken on."""
+    """Work that the writer thread has taken from the queue."""
 
-    unsynced: WrittenAppends | None  # on the spot
+    unsynced: WrittenAppends | None  # written inline, still to be synced
     appends: dict[Partition, list[Append]]
     calls: list[Call]
 
 
 class Writer:
-    """The queue and the thread."""
+    """The queue of appends and calls, and the thread that processes it."""
 
     def __init__(
         self,
@@ -75,14 +75,16 @@ class Writer:
         soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
         note: Callable[[list[Partition]], None] = lambda _: None,
     ) -> None:
-        """``enough_records``: when so many wait, whoever sends more is blocked by then.
+        """Prepare the writer; ``start`` starts its thread.
 
-        ``deliver`` hears of every commit, in order, where submitters are: ``post`` brings what it
-        is given there from the thread.
-        ``has_space`` is asked after a full disk, when nothing waits that would find out by itself.
-        ``soon`` calls what it is given once the submitter is done with what it has at hand: so one
-        turn of an event loop over many sockets is one commit.
-        ``note`` remembers how far partitions are on the device (``recovery_points``).
+        ``enough_records``: a commit stops waiting for more once this many records are queued,
+        because backpressure blocks further senders by then.
+        ``deliver`` receives every commit, in order, on the submitters' event loop. ``post`` runs a
+        callback there from the writer thread.
+        ``has_space`` is polled after a full disk, while no append is waiting to retry by itself.
+        ``soon`` runs a callback after the submitter's current work, so that one turn of the event
+        loop over many sockets becomes one commit.
+        ``note`` records how far partitions are synced (``recovery_points``).
         """
         self.waiting_records = 0
         self.waiting_bytes = 0
@@ -92,16 +94,16 @@ class Writer:
         self._post = post
         self._has_space = has_space
         self._soon = soon
-        self._is_turn_ending = False  # ``_end_turn`` is to come
+        self._is_turn_ending = False  # ``_end_turn`` is scheduled
         self._offers: list[Callable[[], None]] = []
         self._appends: deque[Append] = deque()
         self._calls: deque[Call] = deque()
         self._untold: deque[Commit] = deque()
         self._wake = threading.Condition()
-        self._is_working = False  # somebody is the writer just now
-        self._is_left_to_thread = False  # what waits is not for the spot
-        self._unsynced: WrittenAppends | None = None  # for the thread to finish
-        self._failure: BaseException | None = None  # what happened on the spot and never should
+        self._is_working = False  # the thread or an inline write is active
+        self._is_left_to_thread = False  # the queue cannot be written inline
+        self._unsynced: WrittenAppends | None = None  # written inline; the thread finishes it
+        self._failure: BaseException | None = None  # unexpected error in an inline write
         self._closing = False
         self._loaded = False
         self._retry_held_at = 0.0
@@ -113,11 +115,11 @@ class Writer:
         return self._committer.stats
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the writer thread."""
         self._thread.start()
 
     def submit(self, append: Append) -> None:
-        """Queue an append; its ``done`` hears the outcome through ``deliver``."""
+        """Queue an append; ``deliver`` passes the outcome to its ``done`` callback."""
         with self._wake:
             if self._closing:
                 raise ShuttingDown("the broker is stopping; send this again to the next one")
@@ -127,17 +129,18 @@ class Writer:
         self._look_soon()
 
     def offer(self, submit: Callable[[], None]) -> None:
-        """Call ``submit`` as soon as nobody writes: at the end of this turn, or after the sync.
+        """Call ``submit`` once the writer is idle: at the end of this turn, or after the sync.
 
-        For who can gather more meanwhile than it would submit now.
+        For submitters that can gather a larger append while the writer is busy.
         """
         self._offers.append(submit)
         self._look_soon()
 
     def evict(self, records: int) -> list[Append]:
-        """Take the oldest droppable appends out of the queue until ``records`` are gone.
+        """Remove the oldest droppable appends from the queue until ``records`` records are gone.
 
-        This is ``ingress.overflow=drop_oldest``. What somebody waits to hear of is never taken.
+        This implements ``ingress.overflow=drop_oldest``. Appends whose submitter waits for an
+        acknowledgement are never removed.
         """
         evicted: list[Append] = []
         with self._wake:
@@ -165,7 +168,7 @@ class Writer:
         return future
 
     def close(self) -> None:
-        """Write what waits, then stop. Appends held for space are reported as not written."""
+        """Write the queued appends, then stop. Appends held for space fail with ``DiskFull``."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -174,14 +177,14 @@ class Writer:
         self._committer.close()
 
     def tell_rest(self) -> None:
-        """Once it is closed, where submitters are: tell at once what is left to tell."""
+        """Deliver all remaining commits after ``close``; call it on the submitters' event loop."""
         while self._untold:
             self._deliver(self._untold.popleft())
 
-    # --- on the spot ----------------------------------------------------------------------
+    # --- inline writes: the submitters' event loop ----------------------------------------
 
     def _end_turn(self) -> None:
-        """Write what is small here; its sync, and what is not small, are the thread's."""
+        """Write small appends inline; leave fsync and large appends to the writer thread."""
         try:
             if not self._is_working:
                 offers, self._offers = self._offers, []
@@ -201,20 +204,20 @@ class Writer:
             else:
                 self._finish(written)
         except BaseException as error:
-            self._failure = error  # the thread dies of it, as of its own
+            self._failure = error  # the thread raises it and ends
             raise
         finally:
             with self._wake:
                 self._unsynced = unsynced
-                self._is_working = unsynced is not None  # the thread, from here on
-                if self._has_work() or self.stats.disk_full:  # which it looks after
+                self._is_working = unsynced is not None  # until the thread has synced
+                if self._has_work() or self.stats.disk_full:  # the thread polls for space
                     self._wake.notify()
         self._tell()
 
     def _take_small(self) -> dict[Partition, list[Append]]:
-        """Everything that waits, if it can be written without ado and nobody is at work."""
+        """Take every queued append if all are small and simple and no writer is active."""
         if self._is_working or not self._appends:
-            return {}  # who works tells when it is done, and then it is looked at again
+            return {}  # the active writer re-checks the queue when it finishes
         is_calm = not (self._calls or self._closing or self._loaded or self._retry_held_at)
         if is_calm and self.waiting_bytes <= SMALL_BYTES:
             found = by_partition(self._appends)
@@ -229,9 +232,9 @@ class Writer:
         return {}
 
     def _tell(self) -> None:
-        """Tell everybody what was committed, the oldest first; then look at what came meanwhile.
+        """Deliver finished commits, oldest first; then re-check the queue.
 
-        Of many appends so many are told in one turn of the submitters' loop.
+        Each turn of the event loop delivers about ``TOLD_AT_ONCE`` appends at most.
         """
         left = TOLD_AT_ONCE
         while self._untold:
@@ -249,7 +252,7 @@ class Writer:
             self._is_turn_ending = True
             self._soon(self._end_turn)
 
-    # --- the thread -----------------------------------------------------------------------
+    # --- the writer thread ----------------------------------------------------------------
 
     def _run(self) -> None:
         is_over = False
@@ -290,7 +293,7 @@ class Writer:
         return work
 
     def _has_work(self) -> bool:
-        """Whether there is something for the thread."""
+        """Whether the writer thread has something to do."""
         if self._failure is not None:
             return True
         if self._is_working:
@@ -300,7 +303,10 @@ class Writer:
         return bool((self._appends and is_mine) or self._calls or self._closing)
 
     def _linger(self) -> None:
-        """Nobody writes on the spot meanwhile: that is for calm times."""
+        """Wait for more appends under load, or for the next retry of a full disk.
+
+        No inline write happens meanwhile: inline writes need an unloaded writer.
+        """
         if self._retry_held_at and not self._calls and not self._closing:
             self._wake.wait(max(0.0, self._retry_held_at - time.monotonic()))
         if self._loaded and not self._calls:
@@ -313,7 +319,7 @@ class Writer:
     def _has_enough(self) -> bool:
         return self.waiting_records >= self._enough_records or self.waiting_bytes >= ENOUGH_BYTES
 
-    # --- commits, by either ---------------------------------------------------------------
+    # --- commits: from either of the two --------------------------------------------------
 
     def _forget_waiting(self) -> None:
         self._appends.clear()
@@ -321,7 +327,7 @@ class Writer:
         self._is_left_to_thread = False
 
     def _write(self, appends: dict[Partition, list[Append]]) -> WrittenAppends:
-        """Write what there is space for; of the rest, what may wait does."""
+        """Write the appends that fit on the disk; queue the others again if marked ``hold``."""
         written = self._committer.write(appends)
         if written.full or self.stats.disk_full:
             self._set_full(bool(written.full))
@@ -360,9 +366,9 @@ class Writer:
 
 
 def _settle_call(change: Callable[[], object], future: Future[object]) -> None:
-    if not future.set_running_or_notify_cancel():  # a stopping task; from here on none can cancel
+    if not future.set_running_or_notify_cancel():  # cancelled; later no caller can cancel
         return
     try:
         future.set_result(change())
-    except Exception as error:  # noqa: BLE001 - the caller of ``call`` gets it, whatever it is
+    except Exception as error:  # noqa: BLE001 - passed on to the caller of ``call``
         future.set_exception(error)
