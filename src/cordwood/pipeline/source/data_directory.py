@@ -1,11 +1,11 @@
-"""A data directory as a query sees it: topics, bounds, times and cuts, from its files alone.
+"""A ``Log`` over the files of a data directory: topics, bounds, time lookups and task splits.
 
 While a broker holds the directory's lock, a partition ends at its published high watermark or, for
-``read_committed``, its last stable offset (``log.read.published_offsets``). When none does, it ends
-where the valid bytes end: recovery would keep just those. The lock is tried only when there are
-bytes past the published mark, shared and for a moment.
+``read_committed``, at its last stable offset (``log.read.published_offsets``). Without a broker it
+ends after the last valid batch, which is what recovery would keep. The lock is probed only if there
+are bytes past the published offset; it is taken shared and released at once.
 
-Never writes. Cursors are the broker's: a directory commits none.
+Never writes, and never commits cursors: only the broker stores them.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class DataDirectory:
     def __init__(
         self, path: str, *, fail_on_data_loss: bool = True, committed: bool = False
     ) -> None:
-        """Check that it is a data directory of a format we read.
+        """Check that ``path`` is a data directory in a supported format.
 
-        ``committed``: end where the first undecided transaction begins, leave aborted ones out.
+        ``committed``: stop at the first open transaction and skip aborted ones.
         """
         self._path = Path(path)
         self._fail_on_data_loss = fail_on_data_loss
         self._committed = committed
-        self._tails: dict[TopicPartition, list[StartHint]] = {}  # high watermarks seen, rising
+        self._tails: dict[TopicPartition, list[StartHint]] = {}  # high watermarks seen, ascending
         try:
             check_format((self._path / FORMAT).read_bytes(), self._path)
         except (FileNotFoundError, NotADirectoryError):
@@ -93,16 +93,16 @@ class DataDirectory:
         return {topic: sorted(partitions) for topic, partitions in found.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """As the first partition of each has it in a file."""
+        """The ids that the metadata file of each topic's partition 0 holds."""
         found: dict[str, str] = {}
         for topic in topics:
             path = self._directory(TopicPartition(topic, 0)) / PARTITION_METADATA
-            with suppress(OSError, CorruptionError):  # gone, or not told: then nothing is compared
+            with suppress(OSError, CorruptionError):  # no id is known: nothing is compared
                 found[topic] = str(parse_metadata(path.read_bytes()))
         return found
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Log start, and high watermark or last stable offset; what is gone is left out."""
+        """Log start and high watermark or last stable offset; omits deleted partitions."""
         found: dict[TopicPartition, Bounds] = {}
         for tp in tps:
             try:
@@ -128,7 +128,7 @@ class DataDirectory:
 
     @staticmethod
     def _has_more(live: list[SegmentFileRef], tail: StartHint) -> bool:
-        """Whether bytes lie past the published mark: not durable yet, or left by a crash."""
+        """Whether bytes lie past the published offset: not yet durable, or left by a crash."""
         last = live[-1] if live else None
         if last is None or last.base_offset < tail.base_offset:
             return False
@@ -138,7 +138,10 @@ class DataDirectory:
         return _Unheld(self._path)
 
     def _valid_end(self, tp: TopicPartition) -> int:
-        """One past the last offset in whole, right batches, as recovery would find it."""
+        """One past the last offset in valid batches, as recovery would compute it.
+
+        With ``committed``, at most the first offset of the oldest open transaction.
+        """
         live = self._live(tp)
         if not live:
             return 0
@@ -151,7 +154,7 @@ class DataDirectory:
         return walk.next_offset if unstable is None else min(unstable, walk.next_offset)
 
     def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
-        """The first offset whose record is not older than that."""
+        """The first offset with a timestamp at or after ``timestamp_ms``; None if there is none."""
         bounds = self._bounds(tp)
         for segment in self._live(tp):
             found = _find_time(segment, timestamp_ms, bounds)
@@ -160,7 +163,7 @@ class DataDirectory:
         return None
 
     def pieces(self, whole: Range, split_bytes: int) -> list[SplitPiece]:
-        """The segments under the range; big ones cut at index entries."""
+        """The segments that cover the range; large ones are cut at index entries."""
         segments = self._live(whole.tp)
         first = max(covering(segments, whole.start), 0)
         pieces: list[SplitPiece] = []
@@ -176,7 +179,7 @@ class DataDirectory:
         return pieces
 
     def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:
-        """The nearest high watermark seen before: a stream goes on where it stood."""
+        """The nearest known high watermark at or before the offset, where a stream resumes."""
         tails = self._tails.get(tp, [])
         at = bisect_right(tails, offset, key=lambda tail: tail.offset) - 1
         return tails[at] if at >= 0 else None
@@ -184,13 +187,13 @@ class DataDirectory:
     def _remember(self, tp: TopicPartition, tail: StartHint) -> None:
         tails = self._tails.setdefault(tp, [])
         if tails and tail.offset < tails[-1].offset:
-            tails.clear()  # the log was cut back
+            tails.clear()  # the log was truncated
         if not tails or tail.offset > tails[-1].offset:
             tails.append(tail)
             del tails[:-_TAILS_MAX]
 
     def chunks(self, whole: Range, hint: StartHint | None) -> Iterator[Chunk]:
-        """The range's batches."""
+        """The batches of the range, in order."""
         directory = self._directory(whole.tp)
         chunks = read_chunks(
             directory,
@@ -203,7 +206,7 @@ class DataDirectory:
 
     @staticmethod
     def _with_aborted(directory: Path, whole: Range, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """The range was planned with all its transactions decided: they are looked up once."""
+        """Add aborted transactions to chunks; read once, as none of the range is still open."""
         aborted: list[Aborted] | None = None
         for chunk in chunks:
             if not has_transactions(chunk.data):
@@ -214,7 +217,7 @@ class DataDirectory:
             yield chunk._replace(aborted=aborted)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file stays open between calls."""
 
     def _directory(self, tp: TopicPartition) -> Path:
         return self._path / str(tp)
@@ -224,7 +227,7 @@ class DataDirectory:
 
 
 class _Unheld:
-    """A context that is true while no process holds the data directory, and keeps it so."""
+    """Yields whether no broker holds the data directory; if so, none can start meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -239,7 +242,7 @@ class _Unheld:
 
 
 def _find_time(segment: SegmentFileRef, timestamp_ms: int, bounds: Bounds) -> int | None:
-    """By the time index to about there, then by headers, then by records."""
+    """Search one segment: first by time index, then by batch headers, then by records."""
     with open_log(segment.path) as fd:
         walk = scan.BatchWalk(
             scan.read_fd(fd),
@@ -277,9 +280,9 @@ def _before_time(fd: int, segment: SegmentFileRef, timestamp_ms: int) -> int:
 def _cut(
     segment: SegmentFileRef, start: int, end: int, following: int, split_bytes: int
 ) -> list[SplitPiece]:
-    """The part of a segment, in pieces of about ``split_bytes`` where its index allows."""
+    """Cut part of a segment into pieces of about ``split_bytes``, at index entries."""
     size_bytes, found = _size(segment.path), read_index(segment)
-    if found is None:  # swapped meanwhile, or active: its index is in memory
+    if found is None:  # swapped meanwhile, or active: that index is only in the broker's memory
         span = max(1, following - segment.base_offset)
         return [SplitPiece(start, end, size_bytes * (end - start) // span)]
     at, stop = (int(np.searchsorted(found.offsets, offset)) for offset in (start, end - 1))

@@ -1,11 +1,11 @@
-"""Pushed-down filters → which partitions, from which offset, from which time.
+"""Translate filters that Spark pushes down into partitions, offsets and a start time.
 
-What offset, partition and topic filters say is carried out exactly, and Spark need not look again.
-A lower bound on the timestamp moves the start to the first record at or after it (everything
-before is older); Spark still checks each row, as later records may be older. Whatever else is
-asked stays with Spark.
+Filters on partition, topic and a range of offsets are applied exactly, so Spark does not check
+them again. A lower bound on the timestamp moves the start to the first record at or after it.
+Records before that one are older, but later records may be older too, so Spark still checks each
+row. Spark evaluates all other filters itself.
 
-Pure: Spark's filter classes are told apart by name, so this room's tests need no Spark.
+Pure: Spark's filter classes are recognised by name, so the tests need no Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Pushed:
-    """What the filters of one query leave to read; narrowed by each that can be carried out."""
+    """What one query still has to read; each filter that can be pushed down narrows it."""
 
     start: int = 0
     end: int = KEEP_ALL
@@ -33,7 +33,7 @@ class Pushed:
     since_ms: int | None = None
 
     def take(self, condition: Any) -> bool:
-        """Narrow by the filter; True when Spark need not check it again."""
+        """Apply the filter; returns True if Spark does not have to check it again."""
         column = condition.attribute[0] if len(getattr(condition, "attribute", ())) == 1 else None
         kind = type(condition).__name__
         if column == "offset":
@@ -83,13 +83,13 @@ class Pushed:
         return True
 
     def is_wanted(self, tp: TopicPartition) -> bool:
-        """Whether any of the partition's records may pass."""
+        """Whether the partition and topic filters admit this partition."""
         if self.partitions is not None and tp.partition not in self.partitions:
             return False
         return self.topics is None or tp.topic in self.topics
 
     def narrow(self, ranges: Iterable[Range]) -> list[Range]:
-        """What is left of the ranges; times are not looked up here."""
+        """The ranges that remain after filtering; does not apply ``since_ms``."""
         left = [
             Range(tp, max(start, self.start), min(end, self.end))
             for tp, start, end in ranges
@@ -105,16 +105,16 @@ _OFFSET_BOUNDS: Final[dict[str, tuple[int | None, int | None]]] = {
     "GreaterThanOrEqual": (0, None),
     "LessThan": (None, 0),
     "LessThanOrEqual": (None, 1),
-}  # filter → what to add to its value for an inclusive start and an exclusive end
+}  # filter → added to its value for an inclusive start and an exclusive end; None: no bound
 
 
 def floor_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch, rounded down; a bare datetime is UTC, as the session is."""
+    """Milliseconds since the epoch, rounded down; a naive datetime is UTC, like the session."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = aware - _EPOCH
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
 def ceil_ms(moment: datetime) -> int:
-    """As ``floor_ms``, rounded up: what is at or after the moment is at or after this."""
+    """Milliseconds since the epoch, rounded up: the first millisecond at or after the moment."""
     return floor_ms(moment) + (moment.microsecond % 1000 > 0)

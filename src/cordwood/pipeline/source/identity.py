@@ -1,11 +1,11 @@
-"""Whether a path leads to the broker's own data directory, on the machine that opens it.
+"""Check that a path on this machine is the broker's own data directory.
 
-Executors, drivers and brokers may see different directories under one path: another broker's, an
-old copy, nothing at all. A path is believed only where its ``identity`` file says what
-the broker says of itself (``log.format.identity``). Where it does not, records go over the wire.
+The same path may be a different directory on each machine: another broker's, an old copy, or
+missing. A path is used only if its ``identity`` file matches the identity that the broker reports
+(``log.format.identity``). Otherwise records are read over the Kafka protocol.
 
-The broker is asked once per process and identity: as long as the file at the path is the one that
-was proved, nothing needs to be asked again.
+The broker is asked once per process and identity; the answer is cached until the file at the path
+changes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Result = TypeVar("Result")
 
 _log: Final = logging.getLogger("cordwood.source")
 _verdicts: dict[tuple[str, BrokerAddress], tuple[DataIdentity, bool]] = {}  # of this process
-_closed: set[str] = set()  # paths that were warned of
+_closed: set[str] = set()  # unreadable paths that were already logged
 
 
 def is_proved(path: str, where: BrokerAddress) -> bool:
-    """Whether the directory at ``path``, here, is the one the broker at ``where`` writes."""
+    """Whether ``path`` on this machine is the data directory of the broker at ``where``."""
     here = read_identity(Path(path))
     if here is None:
         _warn_if_closed(path)
@@ -41,7 +41,7 @@ def is_proved(path: str, where: BrokerAddress) -> bool:
     if seen is not None and seen[0] == here:
         return seen[1]
     told = ask_identity(where)
-    if told is None:  # asked again the next time
+    if told is None:  # not cached: the next call asks again
         return False
     if told != here:
         _log.warning(
@@ -53,7 +53,7 @@ def is_proved(path: str, where: BrokerAddress) -> bool:
 
 
 def _warn_if_closed(path: str) -> None:
-    """Say once that a directory is there and not for this user: the wire is slower than files."""
+    """Warn once if this user may not read the directory, as reading over the network is slower."""
     if path not in _closed and Path(path).is_dir() and not _may_enter(path):
         _closed.add(path)
         _log.warning(
@@ -67,7 +67,7 @@ def _may_enter(path: str) -> bool:
 
 
 def ask_identity(where: BrokerAddress) -> DataIdentity | None:
-    """What the broker says of its directory; None when it does not answer, or does not know."""
+    """The identity of the broker's data directory; None if it does not answer or has none."""
     try:
         if where.http is not None:
             with closing(BrokerApi(where, timeout_s=0)) as api:
@@ -85,7 +85,7 @@ def ask_identity(where: BrokerAddress) -> DataIdentity | None:
 
 
 def parse_told(status: Mapping[str, Any]) -> DataIdentity | None:
-    """The identity in an answer of ``/api/status``; None from a broker that has none."""
+    """The identity in a response of ``/api/status``; None if the broker reports none."""
     try:
         return DataIdentity.parse(status["identity"])
     except (KeyError, TypeError, ValueError):
@@ -93,9 +93,9 @@ def parse_told(status: Mapping[str, Any]) -> DataIdentity | None:
 
 
 def check_data_id(path: str, data_id: str | None) -> None:
-    """Refuse another directory than the one a query was planned with; raises ``NotDataDirectory``.
+    """Raise ``NotDataDirectory`` if this is not the directory that the query was planned with.
 
-    For queries without a broker, which can compare nothing but the two machines' own files.
+    For queries without a broker, which can only compare the identity files of two machines.
     """
     here = read_identity(Path(path))
     if data_id is not None and (here is None or here.data_id != data_id):
@@ -107,7 +107,7 @@ def check_data_id(path: str, data_id: str | None) -> None:
 
 
 def data_id_at(path: str | None) -> str | None:
-    """The id of the directory at a path; None without one."""
+    """The id of the data directory at a path; None without a path or an identity file."""
     here = read_identity(Path(path)) if path else None
     return here.data_id if here else None
 
@@ -115,13 +115,13 @@ def data_id_at(path: str | None) -> str | None:
 def on_directory(
     path: str, told: DataIdentity, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Do a task that opens files below ``path``, after a look whether it is the broker's."""
+    """Run a task that opens files below ``path``, after ``check_identity`` has accepted it."""
     check_identity(path, told)
     return work(task)
 
 
 def check_identity(path: str, told: DataIdentity) -> None:
-    """Refuse a path that does not lead to the broker's directory; raises ``UnavailableError``."""
+    """Raise ``UnavailableError`` if the path is not the broker's data directory."""
     if read_identity(Path(path)) != told:
         raise UnavailableError(
             f"{path} on this machine is not the broker's data directory; compaction needs it on "

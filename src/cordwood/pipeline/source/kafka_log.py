@@ -1,10 +1,10 @@
-"""Topics over the Kafka wire: what a query reads when segment files cannot be reached from it.
+"""A ``Log`` over the Kafka protocol, for queries that cannot reach the segment files.
 
-Blocking, over our own codec: where partitions are led, what they hold, their batches
-as stored, and the cursor a query commits. Every request may be repeated, so a broken connection is
-opened again and the request sent again, as often as ``fetchOffset.numRetries`` says.
+A blocking client with our own codec. It finds partition leaders, lists offsets, fetches batches as
+they are stored, and commits a query's cursor. All requests are idempotent, so after a broken
+connection it reconnects and repeats the request, up to ``fetchOffset.numRetries`` times.
 
-Knows no record: whoever decodes the batches does.
+Never decodes records; ``rows`` does that.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ Address = tuple[str, int]
 
 CLIENT_ID: Final = "cordwood-spark"
 FETCH_BYTES: Final = 8 * MIB
-RECORD_BYTES_GUESS: Final = 128  # for cutting tasks; the wire does not tell sizes
-_VERSIONS: Final = {  # old enough for every broker, new enough to carry what is used
-    MetadataRequest: 10,  # the first that tells topics' ids
+RECORD_BYTES_GUESS: Final = 128  # for planning tasks; the Kafka protocol does not report sizes
+_VERSIONS: Final = {  # old enough for every broker, new enough for the fields used here
+    MetadataRequest: 10,  # the first version with topic ids
     ListOffsetsRequest: 5,
     FetchRequest: 11,
     OffsetCommitRequest: 7,
@@ -71,26 +71,26 @@ _VERSIONS: Final = {  # old enough for every broker, new enough to carry what is
 }
 _OUT_OF_RANGE: Final = 1
 _UNKNOWN_TOPIC: Final = 3
-_MOVED: Final = frozenset({5, 6, 14, 15, 16})  # leader or coordinator: on its way, or elsewhere
+_MOVED: Final = frozenset({5, 6, 14, 15, 16})  # leader or coordinator is elsewhere or not ready
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 
 
 class KafkaLog:
-    """A ``Log`` over brokers; one per thread."""
+    """A ``Log`` that reads from brokers; not thread-safe, use one per thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Connects when first asked."""
+        """Connects on the first request."""
         assert options.servers is not None, "options ask for a path or a broker"
         self._bootstrap = [parse_address(server.strip()) for server in options.servers.split(",")]
         self._options = options
         self._connections: dict[Address, ClientConnection] = {}
         self._leaders: dict[TopicPartition, Address] = {}
 
-    # --- what is there -----------------------------------------------------------------------
+    # --- topics and offsets ------------------------------------------------------------------
 
     def topics(self) -> dict[str, list[int]]:
-        """Every topic and its partitions, but for the broker's own."""
+        """Every topic and its partitions, without internal topics."""
         reply = self._read_metadata()
         return {
             topic.name: sorted(part.partition for part in topic.partitions)
@@ -99,7 +99,7 @@ class KafkaLog:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """As Metadata tells them."""
+        """The topic ids from the Metadata response."""
         asked = [MetadataRequestTopic(name=topic) for topic in topics]
         if not asked:
             return {}
@@ -112,18 +112,18 @@ class KafkaLog:
         }
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Log start, and high watermark or last stable offset, of each."""
+        """Log start and high watermark or last stable offset of each partition."""
         starts = self._list_offsets(dict.fromkeys(tps, _EARLIEST))
         ends = self._list_offsets(dict.fromkeys(starts, _LATEST))
         return {tp: Bounds(starts[tp], end) for tp, end in ends.items()}
 
     def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
-        """The first offset whose record is not older than that."""
+        """The first offset with a timestamp at or after ``timestamp_ms``; None if there is none."""
         offset = self._list_offsets({tp: timestamp_ms}).get(tp, -1)
         return None if offset < 0 else offset
 
     def pieces(self, whole: Range, split_bytes: int) -> list[SplitPiece]:
-        """Cut by count, as sizes are not known."""
+        """Cut the range by number of offsets, as sizes in bytes are unknown."""
         step = max(1, split_bytes // RECORD_BYTES_GUESS)
         cuts = [*range(whole.start, whole.end, step), whole.end]
         return [
@@ -132,13 +132,13 @@ class KafkaLog:
         ]
 
     def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:  # noqa: ARG002 - the seam's
-        """The broker finds offsets itself."""
+        """Always None: the broker looks offsets up itself."""
         return None
 
     # --- batches -----------------------------------------------------------------------------
 
     def chunks(self, whole: Range, hint: StartHint | None) -> Iterator[Chunk]:  # noqa: ARG002
-        """The range's batches, fetched one answer after another."""
+        """Fetch the batches of the range, one response after another."""
         offset = whole.start
         wait_until = time.monotonic() + self._options.poll_timeout_ms / 1000
         while offset < whole.end:
@@ -154,7 +154,7 @@ class KafkaLog:
                 yield Chunk(data, offset, reached, end_with_markers(data, begun))
                 offset = max(offset + 1, reached)
             elif reached >= whole.end or found.high_watermark >= whole.end:
-                return  # nothing is left up to there but a gap
+                return  # only a gap is left before the end
             elif time.monotonic() > wait_until:
                 raise UnavailableError(
                     f"{whole.tp} ends at {found.high_watermark}: offsets up to {whole.end} did not "
@@ -175,7 +175,7 @@ class KafkaLog:
         return cast(FetchedPartition, found)
 
     def _after_loss(self, whole: Range, offset: int) -> int:
-        """Fail, or go on where the log begins now."""
+        """Raise, or continue at the current log start."""
         start = self._list_offsets({whole.tp: _EARLIEST})[whole.tp]
         if start <= offset:
             raise UnavailableError(f"{whole.tp} does not reach offset {offset} any more")
@@ -190,7 +190,7 @@ class KafkaLog:
     # --- cursors -----------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Move the group's cursor, as a consumer outside any generation does."""
+        """Commit offsets for the group, like a consumer that is not a member of it."""
         topics: dict[str, list[OffsetCommitPartition]] = {}
         for tp, offset in sorted(offsets.items()):
             topics.setdefault(tp.topic, []).append(OffsetCommitPartition(tp.partition, offset))
@@ -213,7 +213,7 @@ class KafkaLog:
         while self._connections:
             self._connections.popitem()[1].close()
 
-    # --- within ------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _read_metadata(self) -> MetadataResponse:
         request = MetadataRequest(None, allow_auto_topic_creation=False)
@@ -228,7 +228,7 @@ class KafkaLog:
         return cast(MetadataResponse, reply)
 
     def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Offsets by time, one request per leader; partitions that are gone are left out."""
+        """Look up offsets by timestamp, one request per leader; omits deleted partitions."""
 
         def attempt() -> dict[TopicPartition, int]:
             if not times.keys() <= self._leaders.keys():
@@ -253,7 +253,7 @@ class KafkaLog:
             found[tp] = part.offset
 
     def _led(self, tp: TopicPartition, ask: Any) -> Any:
-        """Ask the partition's leader, looking it up again when it has moved."""
+        """Send a request to the partition's leader; looks the leader up again after it moved."""
 
         def attempt() -> Any:
             if tp not in self._leaders:
@@ -269,7 +269,7 @@ class KafkaLog:
         return self._retried(attempt)
 
     def _retried(self, attempt: Any) -> Any:
-        """Try again after a pause while the broker is away; other errors pass."""
+        """Retry after a pause while the broker is unavailable; other errors propagate."""
         for left in range(self._options.offset_retries, -1, -1):
             try:
                 return attempt()
@@ -280,7 +280,7 @@ class KafkaLog:
         raise AssertionError("the last attempt returns or raises")
 
     def _ask_any(self, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
-        """The first of the bootstrap servers that answers."""
+        """Send a request to the first bootstrap server that answers."""
         for address in self._bootstrap[:-1]:
             try:
                 return self._ask(address, request, reply_type)
@@ -289,7 +289,7 @@ class KafkaLog:
         return self._ask(self._bootstrap[-1], request, reply_type)
 
     def _ask(self, address: Address, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
-        """One request and its answer."""
+        """Send one request and return the response."""
         try:
             return self._connection(address).ask(request, reply_type)
         except OSError as error:
@@ -319,7 +319,7 @@ def _offsets_request(times: Mapping[TopicPartition, int], committed: bool) -> Li
 
 
 def _only(reply: Any) -> Any:
-    """The one partition that was asked about."""
+    """The only partition in the response."""
     return reply.topics[0].partitions[0]
 
 

@@ -1,7 +1,8 @@
-"""Where a query's bytes come from: one seam, two ways with equal results.
+"""Choose how a query reads a topic: from segment files, or over the Kafka protocol.
 
-``directory`` reads segment files where they can be reached, ``kafka`` asks over the Kafka wire. The
-driver plans through a ``Log`` and executors read through one; nothing else knows which it is.
+``DataDirectory`` reads segment files where this machine can reach them. ``KafkaLog`` fetches from
+the broker. Both implement ``Log`` and return equal results. The driver plans through a ``Log`` and
+executors read through one; no other code depends on which implementation is in use.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ _log: Final = logging.getLogger("cordwood.source")
 
 
 class Log(Protocol):
-    """The readable topics, whoever holds their bytes."""
+    """Read access to topics, independent of where their bytes are stored."""
 
     def topics(self) -> Mapping[str, Sequence[int]]:
         """Every topic and its partitions."""
         ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids these topics have now; one that is gone, or tells none, is left out."""
+        """The current ids of these topics; omits topics that are deleted or have no known id."""
         ...
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """What can be read of each now; a partition that is gone is left out."""
+        """The currently readable offsets of each partition; omits deleted partitions."""
         ...
 
     def find_time(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
-        """The first offset whose record is not older; None when all are."""
+        """The first offset with a timestamp at or after ``timestamp_ms``; None if there is none."""
         ...
 
     def pieces(self, whole: Range, split_bytes: int) -> Sequence[SplitPiece]:
-        """Where the range may be cut for tasks of about that size; covers it without holes."""
+        """Cut the range into pieces of about ``split_bytes``; the pieces cover it without gaps."""
         ...
 
     def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:
-        """Where a task may find the offset without looking for it."""
+        """A file position from which a task can read the offset without searching for it."""
         ...
 
     def chunks(self, whole: Range, hint: StartHint | None) -> Iterator[Chunk]:
@@ -57,20 +58,21 @@ class Log(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of sockets and files."""
+        """Close sockets and files."""
         ...
 
 
 def open_log(options: SourceOptions) -> closing[Log]:
-    """The files where ``path`` leads to the broker's directory from here, else the broker.
+    """Open the segment files if ``path`` is the broker's data directory here, else the broker.
 
-    Without a broker, the files or nothing: and only those the query was planned with.
+    Without a broker address, only the files can be read, and only if they belong to the data
+    directory that the query was planned with.
     """
     return closing(reach_log(options))
 
 
 def reach_log(options: SourceOptions) -> Log:
-    """As ``open_log``, for whoever closes it later."""
+    """The same as ``open_log``, but the caller closes the result."""
     if options.path is not None and options.servers is None:
         check_data_id(options.path, options.data_id)
         return _open_files(options, options.path)

@@ -1,9 +1,10 @@
-"""Where a query starts and ends, and how much one micro-batch takes: offsets, computed.
+"""Compute where a query starts and ends, and which offsets one micro-batch reads.
 
-The rules are those of Spark's Kafka source: a limit is shared out in proportion to what waits, no
-partition starves, and what disappears before it was read is a loss that is reported, not skipped.
+The rules are those of Spark's Kafka source. A limit is divided among partitions in proportion to
+their backlog, and no partition starves. Records that disappear before they are read are reported
+as a loss, never skipped silently.
 
-Pure: the log's bounds come in as a value, nothing is read here.
+Pure: takes the bounds of the log as values and performs no I/O.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class Bounds(NamedTuple):
-    """What can be read of a partition now: from the log's start up to the high watermark."""
+    """The readable offsets of a partition: log start to high watermark or last stable offset."""
 
     start: int
     end: int
 
 
 class Range(NamedTuple):
-    """Offsets of one partition still to be read, half-open."""
+    """A half-open range of offsets of one partition that a query has yet to read."""
 
     tp: TopicPartition
     start: int
@@ -38,12 +39,12 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it spans; gaps are counted too."""
+        """The number of offsets in the range, gaps included."""
         return self.end - self.start
 
 
 class Loss(NamedTuple):
-    """Offsets a query has not read and no longer can, and what to say of it."""
+    """Offsets of a partition that a query can no longer read, and the reason."""
 
     tp: TopicPartition
     reason: str
@@ -52,7 +53,7 @@ class Loss(NamedTuple):
 def plan_partitions(
     subscription: TopicSelection, topics: Mapping[str, Iterable[int]]
 ) -> list[TopicPartition]:
-    """The partitions a subscription means, given the topics there are; missing ones are refused."""
+    """The partitions that a subscription selects; raises ``UnknownTopic`` for missing ones."""
     if subscription.pattern is not None:
         matches = re.compile(subscription.pattern).fullmatch
         names = [topic for topic in topics if matches(topic)]
@@ -72,7 +73,7 @@ def plan_partitions(
 def still_there(
     subscription: TopicSelection, topics: Mapping[str, Iterable[int]]
 ) -> TopicSelection:
-    """The subscription without topics and partitions that are gone."""
+    """The subscription without topics and partitions that no longer exist."""
     return replace(
         subscription,
         topics=tuple(name for name in subscription.topics if name in topics),
@@ -91,10 +92,10 @@ def resolve(
     no_match_is_latest: bool,
     losses: list[Loss] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset a position means in each partition; asks ``find_time`` only for times.
+    """Resolve a position to an offset in each partition; calls ``find_time`` only for timestamps.
 
-    An offset the log does not hold is refused; with ``losses`` it becomes the nearest edge of the
-    log instead, and what that leaves out is added there.
+    Raises ``OffsetOutOfRange`` for an offset outside the log. With ``losses``, such an offset is
+    replaced by the nearest end of the log instead, and the loss is appended to the list.
     """
     side = "starting" if starting else "ending"
     if isinstance(position, Edge):
@@ -119,7 +120,7 @@ def resolve(
 
 
 def is_volatile(position: Position, *, no_match_is_latest: bool) -> bool:
-    """Whether the position means another offset when asked again after more appends."""
+    """Whether the position may resolve to a different offset after more appends."""
     if isinstance(position, AtOffsets):
         return Edge.LATEST.value in position.offsets.values()
     if isinstance(position, AtTimes):
@@ -161,10 +162,10 @@ def _check_all_named(option: str, named: Offsets, bounds: Mapping[TopicPartition
 
 
 def plan_limit(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """At most about ``limit`` offsets past ``start``, shared in proportion to what waits.
+    """End offsets for about ``limit`` records, divided in proportion to each partition's backlog.
 
-    A partition with anything waiting gets at least one, so the sum may pass the limit by the number
-    of partitions, as with Spark's Kafka source.
+    A partition with a backlog gets at least one offset, so the sum may exceed the limit by the
+    number of partitions, as in Spark's Kafka source.
     """
     sizes = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
     total = sum(sizes.values())
@@ -176,16 +177,16 @@ def plan_limit(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition,
 
 
 def is_too_few(start: Offsets, end: Offsets, low: int) -> bool:
-    """Whether less waits than ``minOffsetsPerTrigger`` asks for."""
+    """Whether the backlog is smaller than ``minOffsetsPerTrigger``."""
     return sum(max(0, end[tp] - start.get(tp, 0)) for tp in end) < low
 
 
 def plan_ranges(
     start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> tuple[list[Range], list[Loss]]:
-    """What a micro-batch reads between two offsets, and what of it is no longer there.
+    """The ranges a micro-batch reads between two offsets, and the losses among them.
 
-    A partition new since ``start`` is read from the log's start.
+    A partition that is new since ``start`` is read from its log start.
     """
     ranges: list[Range] = []
     losses = [Loss(tp, "the partition is gone") for tp in sorted(start.keys() - end.keys())]
@@ -213,14 +214,18 @@ def begin_of_recreated(
     other: Collection[str],
     gone: Collection[str],
 ) -> dict[TopicPartition, int]:
-    """Where a batch begins: topics in ``other`` at their log start, those in ``gone`` nowhere."""
+    """Start offsets of a batch: topics in ``other`` at their log start, without those in ``gone``.
+
+    ``other`` were recreated between the batch's start and end offsets, ``gone`` after its end
+    offsets were chosen.
+    """
     kept = {tp: at for tp, at in begin.items() if tp.topic not in {*other, *gone}}
     fresh = {tp: of.start for tp, of in bounds.items() if tp.topic in set(other) - set(gone)}
     return kept | fresh
 
 
 def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """As Spark's Kafka source writes them to a checkpoint: topic → partition → offset."""
+    """Encode offsets as Spark's Kafka source does in a checkpoint: topic → partition → offset."""
     encoded: dict[str, dict[str, int]] = {}
     for tp in sorted(offsets):
         encoded.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
@@ -228,7 +233,7 @@ def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def parse_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The inverse of ``encode_offsets``; ids of topics are passed over (``topic_ids``)."""
+    """The inverse of ``encode_offsets``; ignores the topic ids (``topic_ids``)."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in encoded.items()

@@ -1,7 +1,7 @@
 """Source options, with the names, defaults and precedence of Spark's Kafka source.
 
-``parse_options`` turns what the user wrote into one frozen value, or refuses by name. Spark hands
-options over in a case-insensitive mapping with lower-cased keys, so names are compared that way and
+``parse_options`` turns the user's options into one frozen value or raises ``InvalidOption``. Spark
+passes options as a mapping with lower-cased keys, so names are compared without regard to case and
 shown as documented. A pattern is a Python regular expression that must match the whole name.
 
 Pure: no Spark, no files, no sockets.
@@ -23,7 +23,7 @@ from cordwood.pipeline.source.schema import FIXED_COLUMNS, HEADERS, parse_column
 
 
 class Edge(Enum):
-    """An end of the log; the numbers stand for it in JSON offsets."""
+    """One end of the log; the values represent it in JSON offsets."""
 
     EARLIEST = -2
     LATEST = -1
@@ -31,14 +31,14 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """One offset per partition; -2 and -1 are the edges."""
+    """One offset per partition; -2 means earliest and -1 latest."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first record at or after a time: per partition, or one time for all."""
+    """The first record at or after a timestamp, given per partition or once for all."""
 
     times_ms: Mapping[TopicPartition, int] | int
 
@@ -48,14 +48,14 @@ Position = Edge | AtOffsets | AtTimes
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Which partitions a query reads; exactly one of the three is set."""
+    """Which partitions a query reads; exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
-        """As the user wrote it, for messages."""
+        """The option as the user wrote it, for error messages."""
         if self.pattern is not None:
             return f"subscribePattern {self.pattern}"
         if self.partitions:
@@ -65,7 +65,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Everything a reader needs to know; small and picklable."""
+    """All settings of a reader; small and picklable."""
 
     subscription: TopicSelection
     path: str | None
@@ -79,20 +79,20 @@ class SourceOptions:
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
-    parallelism: int | None  # tasks that run at once
+    parallelism: int | None  # tasks that run concurrently
     fail_on_data_loss: bool
-    from_offset: int  # fromOffset and beforeOffset, as a filter would narrow
+    from_offset: int  # fromOffset and beforeOffset work like filters on the offset
     before_offset: int
-    committed: bool  # kafka.isolation.level: nothing undecided, nothing aborted
-    push_filters: bool | None  # filterPushdown: None leaves it to the Spark version
+    committed: bool  # kafka.isolation.level: skip open and aborted transactions
+    push_filters: bool | None  # filterPushdown: None means it depends on the Spark version
     commit_group: str | None
     group_id: str | None
     group_id_prefix: str
     offset_retries: int
     offset_retry_interval_ms: int
     poll_timeout_ms: int
-    ignored: tuple[str, ...]  # accepted for the sake of old jobs, without effect here
-    data_id: str | None = None  # of the directory the driver planned with; no option
+    ignored: tuple[str, ...]  # accepted so that existing jobs run, but without effect
+    data_id: str | None = None  # id of the directory the driver planned with; not an option
 
 
 OPTIONS: Final = {  # documented name → what it does
@@ -150,7 +150,7 @@ OPTIONS: Final = {  # documented name → what it does
     "fetchOffset.retryIntervalMs": "Between these. Default: `1000`.",
     "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
 }
-COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # what our own jobs say
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # set by cordwood's own jobs
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = (
     "endingOffsets",
@@ -159,7 +159,7 @@ _BATCH_ONLY: Final = (
     "fromOffset",
     "beforeOffset",
 )
-TUNING: Final = (  # of the Java consumer; ours has nothing to tune there
+TUNING: Final = (  # settings of the Java consumer; ignored, as ours has no such settings
     "kafka.client.id",
     "kafka.fetch.max.bytes",
     "kafka.fetch.max.wait.ms",
@@ -183,7 +183,7 @@ REFUSED: Final = {
 }
 _BY_LOWER: Final = {
     name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)
-}  # as Spark hands them over → as documented
+}  # name as Spark passes it → documented name
 _TIME_UNITS_MS: Final = {
     "": 1,
     "ms": 1,
@@ -196,7 +196,7 @@ _TIME_UNITS_MS: Final = {
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """What the user asked for, checked as a whole; raises ``InvalidOption``."""
+    """Parse and validate all options; raises ``InvalidOption``."""
     said = _known(options)
     starting = _parse_position(
         said, "starting", default=Edge.LATEST if streaming else Edge.EARLIEST
@@ -249,7 +249,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """``15m``, ``500ms`` or plain milliseconds, as Spark reads times."""
+    """Parse ``15m``, ``500ms`` or plain milliseconds, as Spark parses durations."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in _TIME_UNITS_MS:
         raise InvalidOption(f"option {name}: {text!r} is not a time such as 15m, 30s or 500ms")
@@ -257,7 +257,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def parse_partition_numbers(name: str, text: str) -> dict[TopicPartition, int]:
-    """JSON ``{"topic": {"0": 23, "1": -1}}``."""
+    """Parse JSON such as ``{"topic": {"0": 23, "1": -1}}``."""
     parsed: dict[TopicPartition, int] = {}
     for topic, partitions in _parse_object(name, text).items():
         if not isinstance(partitions, dict):
@@ -270,7 +270,7 @@ def parse_partition_numbers(name: str, text: str) -> dict[TopicPartition, int]:
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Documented name → value; the first name that is none of ours is refused."""
+    """Map documented names to values; raises ``InvalidOption`` for the first unknown name."""
     said: dict[str, str] = {}
     for key, value in options.items():
         name = _BY_LOWER.get(key.lower())
@@ -334,7 +334,7 @@ def _check_topic(name: str, topic: str) -> None:
 
 
 def _parse_position(said: Mapping[str, str], side: str, *, default: Edge) -> Position:
-    """Timestamp, then by-timestamp, then offsets: the first that is set wins."""
+    """Timestamp, then offsets by timestamp, then offsets: the first that is set wins."""
     one_time, times, offsets = (
         f"{side}Timestamp",
         f"{side}OffsetsByTimestamp",
@@ -354,7 +354,7 @@ def _parse_position(said: Mapping[str, str], side: str, *, default: Edge) -> Pos
 
 
 def _check_batch(starting: Position, ending: Position) -> None:
-    """A batch has two ends, and they must be the right way round."""
+    """Raise ``InvalidOption`` unless the start and end of a batch query are in order."""
     if _touches(starting, Edge.LATEST):
         raise InvalidOption("startingOffsets cannot be latest in a batch query")
     if _touches(ending, Edge.EARLIEST):
@@ -389,7 +389,7 @@ def _touches(position: Position, edge: Edge) -> bool:
 
 
 def _check_plain(said: Mapping[str, str]) -> None:
-    """Kafka settings we take only at the value that is true here."""
+    """Raise ``InvalidOption`` for a security protocol other than ``PLAINTEXT``."""
     protocol = said.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise InvalidOption(
@@ -421,12 +421,12 @@ def _parse_servers(said: Mapping[str, str]) -> str | None:
 
 
 def parse_wanted(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns asked for; all names are checked, but not what only a reader can judge."""
+    """The requested columns; checks all option names, but only the values that select columns."""
     return _wanted(_known(options))
 
 
 def _wanted(said: Mapping[str, str]) -> tuple[str, ...]:
-    """``columns`` if set, else the fixed ones, headers with ``includeHeaders``."""
+    """The option ``columns``, else the fixed columns, plus headers with ``includeHeaders``."""
     include_headers = _parse_bool(said, "includeHeaders", default=False)
     if "columns" in said:
         return parse_columns(said["columns"])
@@ -460,7 +460,7 @@ def _parse_count(said: Mapping[str, str], name: str) -> int | None:
 
 
 def _parse_choice(said: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices, the first by default."""
+    """Parse one of the choices; the first is the default."""
     word = said.get(name, choices[0]).strip().lower()
     if word not in choices:
         raise InvalidOption(f"option {name}: {said[name]!r} is not one of {', '.join(choices)}")

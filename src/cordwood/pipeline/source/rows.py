@@ -1,6 +1,7 @@
-"""Batches → rows: Arrow record batches of the wanted columns, by the kernels of ``batch``.
+"""Decode record batches into Arrow record batches of the requested columns.
 
-Runs on executors. Only what the schema names is decoded, and every batch's checksum is verified.
+Runs on executors, with the kernels of ``batch``. Decodes only the columns in the schema and
+verifies every batch's checksum.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cordwood.pipeline.source.segment_files import Chunk
 
 
 def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iterator[Any]:
-    """The range's records as ``pyarrow.RecordBatch``es of just that schema."""
+    """Yield the records of the range as ``pyarrow.RecordBatch`` with exactly this schema."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -56,11 +57,11 @@ _reads: Final = itertools.count()
 
 
 def _settle() -> None:
-    """Load the kernels, and keep Spark's worker from walking through them after every task.
+    """Load the kernels and exclude them from the garbage collection after every task.
 
-    A worker collects garbage before it takes its next task. With numba loaded that is 70 ms of a
-    core, more than most tasks take; what is frozen is not walked through. The second read freezes
-    once more: Spark's worker imports pandas only while it serves the first.
+    A Spark worker runs the garbage collector before its next task. With numba loaded that costs
+    70 ms of CPU time, more than most tasks take. ``gc.freeze`` excludes all objects that exist now.
+    The second read freezes again because the worker imports pandas only during the first.
     """
     kernels()
     if next(_reads) < 2:
@@ -68,7 +69,7 @@ def _settle() -> None:
 
 
 def _null_when_none(pa: Any, headers: Any) -> Any:
-    """Spark's Kafka source gives null, not an empty list, for a record without headers."""
+    """Replace empty header lists by null, as Spark's Kafka source does."""
     import pyarrow.compute as pc
 
     is_none = pc.equal(headers.value_lengths(), 0)

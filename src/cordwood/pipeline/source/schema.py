@@ -1,10 +1,10 @@
-"""The column contract: what a row of a topic looks like in Spark.
+"""The columns of a topic's rows in Spark.
 
-Names, types, order and nullability are those of Spark's Kafka source, so that a job moves over by
-changing its format. A declared schema or the option ``columns`` picks some of them; the reader
-then decodes only those, as Python sources are not told which columns a query goes on to use.
+Names, types, order and nullability are those of Spark's Kafka source, so a job migrates by changing
+its format. Spark does not tell a Python data source which columns a query uses. So a declared
+schema or the option ``columns`` selects them, and the reader decodes only those.
 
-Pure: types are written as Spark SQL names them, and Spark itself is not imported.
+Pure: types are written as Spark SQL type names, and Spark itself is not imported.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FIXED_COLUMNS: Final = tuple(name for name in COLUMNS if name != HEADERS)
 
 
 def ddl(names: Iterable[str]) -> str:
-    """The schema of those columns, as Spark SQL writes it."""
+    """The schema of these columns as a Spark SQL DDL string."""
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    """The option ``columns``: names in the order wanted."""
+    """Parse the option ``columns``: column names in the requested order."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise InvalidOption("option columns is empty; name at least one column, such as key,offset")
@@ -48,7 +48,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a column no record has."""
+    """Raise ``InvalidOption`` for an unknown column."""
     if name not in COLUMNS:
         raise InvalidOption(
             f"there is no column {name}{nearest(name, COLUMNS)} (columns: {', '.join(COLUMNS)})"
@@ -56,7 +56,7 @@ def check_name(name: str) -> None:
 
 
 def check_schema(fields: Sequence[Any]) -> tuple[str, ...]:
-    """The column names of a declared schema's fields, each of its one type; else a refusal."""
+    """The column names of a declared schema; raises ``InvalidOption`` on a wrong name or type."""
     for field in fields:
         check_name(field.name)
         declared = field.dataType.simpleString()

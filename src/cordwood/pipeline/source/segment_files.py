@@ -1,10 +1,10 @@
-"""The bytes of a data directory's topics, read from segment files with no broker involved.
+"""Read record batches directly from the segment files of a data directory, without a broker.
 
-Files move under a reader: the writer cuts, the broker swaps compacted segments in and reclaims old
-ones. So nothing here holds on to a name. A read goes by offset: it lists the directory, opens the
-segment that covers the offset, and lists again when a file is gone by the time it is opened. A file
-once open stays readable whatever becomes of its name. Files on their way in (``.swap``) count as
-live, as each is whole; files on their way out (``.deleted``) serve reads that were planned before.
+Files change during a read: the writer cuts segments, and the broker swaps in compacted segments and
+reclaims old ones. So a read goes by offset and does not rely on file names. It lists the directory,
+opens the segment that covers the offset, and lists again if the file has vanished by then. An open
+file stays readable even after it is renamed or deleted. Files being swapped in (``.swap``) count as
+live because each is complete; files marked ``.deleted`` still serve reads planned earlier.
 
 Never writes, and never reads past the high watermark (``log.read.published_offsets``).
 """
@@ -29,13 +29,13 @@ from cordwood.errors import CorruptionError, DataLoss
 from cordwood.log.format import index
 from cordwood.log.format.layout import DELETED, SWAP, FileKind, file_path, parse_file_name
 
-CHUNK_BYTES: Final = 2 * MIB  # what is read, checked and decoded before it leaves the caches
+CHUNK_BYTES: Final = 2 * MIB  # read, verified and decoded while it is still in the CPU caches
 _FRAME: Final = struct.Struct(">qi11xi")  # base offset, batch length, …, last offset delta
-_RELISTS_MAX: Final = 100  # a directory that changes faster than it can be listed
+_RELISTS_MAX: Final = 100  # give up on a directory that changes faster than it can be listed
 
 
 class SegmentFileRef(NamedTuple):
-    """A segment's log file, as it was called when the directory was listed."""
+    """A segment's log file, under its name at the time the directory was listed."""
 
     base_offset: int
     path: Path
@@ -43,16 +43,16 @@ class SegmentFileRef(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A run of whole batches; records before ``start_offset`` were in a chunk before."""
+    """A run of whole batches; records before ``start_offset`` must be skipped."""
 
     data: bytes | memoryview
     start_offset: int
-    end_offset: int  # one past the last the batches cover
-    aborted: Sequence[Aborted] = ()  # transactions to leave out, for ``read_committed``
+    end_offset: int  # one past the last offset in the batches
+    aborted: Sequence[Aborted] = ()  # transactions to skip, for ``read_committed``
 
 
 class StartHint(NamedTuple):
-    """Where the batch that begins with ``offset`` was seen, or will be: a hint, always checked."""
+    """The position of the batch that begins with ``offset``; always verified before use."""
 
     offset: int
     base_offset: int  # of the segment
@@ -60,7 +60,7 @@ class StartHint(NamedTuple):
 
 
 def list_segments(directory: Path) -> list[SegmentFileRef]:
-    """The files that cover the log, in order; reclaimed ones only where nothing live is left."""
+    """The log files in offset order; reclaimed ones only below the first live segment."""
     names = _list_stable(directory)
     live: dict[int, SegmentFileRef] = {}
     leaving: dict[int, SegmentFileRef] = {}
@@ -70,7 +70,7 @@ def list_segments(directory: Path) -> list[SegmentFileRef]:
             continue
         segment = SegmentFileRef(file.base_offset, directory / name, file.suffix)
         if file.suffix == SWAP or (file.suffix == "" and file.base_offset not in live):
-            live[file.base_offset] = segment  # a swap replaces more than its namesake
+            live[file.base_offset] = segment  # a swap may replace several live files
         elif file.suffix == DELETED:
             leaving[file.base_offset] = segment
     first = min(live, default=None)
@@ -79,7 +79,7 @@ def list_segments(directory: Path) -> list[SegmentFileRef]:
 
 
 def _list_stable(directory: Path) -> list[str]:
-    """Names listed twice alike: a file renamed meanwhile may show under neither of its names."""
+    """List until two listings agree, as a file renamed meanwhile may appear under neither name."""
     names = sorted(path.name for path in directory.iterdir())
     for _ in range(_RELISTS_MAX):
         again = sorted(path.name for path in directory.iterdir())
@@ -90,7 +90,7 @@ def _list_stable(directory: Path) -> list[str]:
 
 
 def covering(segments: list[SegmentFileRef], offset: int) -> int:
-    """Which segment holds ``offset``: the last that begins at or before it; -1 if none does."""
+    """Index of the last segment that begins at or before ``offset``; -1 if none does."""
     return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 
 
@@ -103,9 +103,10 @@ def read_chunks(
     hint: StartHint | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Chunk]:
-    """The batches with offsets in ``[start, end)``, in order, in runs of about ``chunk_bytes``.
+    """Yield the batches with offsets in ``[start, end)``, in order, in chunks of ``chunk_bytes``.
 
-    The first and last may hold records outside the range; ``end`` is at most the high watermark.
+    The first and the last batch may also hold records outside the range. ``end`` must not be past
+    the high watermark.
     """
     offset = start
     segments = list_segments(directory)
@@ -131,7 +132,7 @@ def read_chunks(
         if offset >= end:
             return
         if at + 1 == len(segments):
-            segments = list_segments(directory)  # a cut since: the log goes on in a new file
+            segments = list_segments(directory)  # after a cut, the log continues in a new file
             if covering(segments, offset) < 0 or segments[-1].base_offset <= segment.base_offset:
                 raise CorruptionError(
                     f"{segment.path} ends at offset {offset}, before offset {end} that was to be "
@@ -147,7 +148,7 @@ def read_chunks(
 def _after_loss(
     directory: Path, segments: list[SegmentFileRef], offset: int, end: int, fail_on_data_loss: bool
 ) -> int:
-    """Nothing covers the offset any more: fail, or go on where the log begins now."""
+    """No segment covers the offset any more: raise, or continue at the current log start."""
     first = segments[0].base_offset if segments else end
     if fail_on_data_loss:
         raise _lost(directory, offset, min(first, end))
@@ -163,7 +164,7 @@ def _lost(directory: Path, offset: int, end: int) -> DataLoss:
 
 @contextmanager
 def open_log(path: Path) -> Iterator[int]:
-    """The file's descriptor, for reading."""
+    """Open the file read-only and close its descriptor afterwards."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd
@@ -174,7 +175,7 @@ def open_log(path: Path) -> Iterator[int]:
 def _read_segment(
     fd: int, position: int, start: int, end: int, chunk_bytes: int
 ) -> Iterator[Chunk]:
-    """Runs of batches from ``position`` on, from the one with ``start`` until ``end``."""
+    """Read batches from ``position`` up to ``end``; yields chunks that reach past ``start``."""
     size_bytes = os.fstat(fd).st_size
     wanted_bytes = chunk_bytes
     while position < size_bytes:
@@ -184,7 +185,7 @@ def _read_segment(
             needed_bytes = _batch_bytes(data)
             if reached >= end or position + needed_bytes > size_bytes:
                 return
-            wanted_bytes = needed_bytes  # one batch longer than a chunk
+            wanted_bytes = needed_bytes  # a single batch is longer than a chunk
             continue
         if reached > start:
             yield Chunk(memoryview(data)[:whole_bytes], start, reached)
@@ -195,9 +196,9 @@ def _read_segment(
 
 
 def whole_batches(data: bytes | bytearray | memoryview, end: int) -> tuple[int, int]:
-    """How many bytes whole batches that begin before ``end`` fill, and the offset after them.
+    """The size in bytes of the whole batches that begin before ``end``, and the offset after them.
 
-    Looks at frames only; whoever decodes the batches checks them.
+    Reads only the frame fields; checksums are verified when the batches are decoded.
     """
     position, reached, size_bytes = 0, -1, len(data)
     while reached < end and position + HEADER_BYTES <= size_bytes:
@@ -214,14 +215,14 @@ def whole_batches(data: bytes | bytearray | memoryview, end: int) -> tuple[int, 
 
 
 def _batch_bytes(data: bytes) -> int:
-    """How long the first batch is, of which only the beginning is here."""
+    """The size of the first batch, of which ``data`` holds only the beginning."""
     return HEADER_BYTES if len(data) < HEADER_BYTES else 12 + int(_FRAME.unpack_from(data)[1])
 
 
 def find_position(fd: int, segment: SegmentFileRef, offset: int, hint: StartHint | None) -> int:
-    """Where to begin reading so that the batch with ``offset`` is met.
+    """A position at or before the batch that holds ``offset``.
 
-    A hint or an index entry counts only if the batch it speaks of stands there.
+    A hint or an index entry is used only if the batch it describes is found at that position.
     """
     if offset <= segment.base_offset:
         return 0
@@ -238,7 +239,7 @@ def find_position(fd: int, segment: SegmentFileRef, offset: int, hint: StartHint
 
 
 def _index_floor(segment: SegmentFileRef, offset: int) -> index.OffsetEntry | None:
-    """The last entry up to the offset."""
+    """The last index entry at or before the offset."""
     found = read_index(segment)
     at = int(np.searchsorted(found.offsets, offset, side="right")) - 1 if found else -1
     if found is None or at < 0:
@@ -247,14 +248,14 @@ def _index_floor(segment: SegmentFileRef, offset: int) -> index.OffsetEntry | No
 
 
 class SparseIndex(NamedTuple):
-    """The entries of a segment's sparse index: batches' last offsets, and where they stand."""
+    """A segment's sparse index: the last offsets of batches, and the batches' positions."""
 
     offsets: Longs
     positions: Longs
 
 
 def read_index(segment: SegmentFileRef) -> SparseIndex | None:
-    """What the sparse index says; None without one, as an active segment's is kept in memory."""
+    """Read the sparse index; None without one, as the active segment's is only in memory."""
     path = file_path(segment.path.parent, segment.base_offset, FileKind.INDEX, segment.suffix)
     try:
         data = path.read_bytes()
@@ -266,7 +267,7 @@ def read_index(segment: SegmentFileRef) -> SparseIndex | None:
 
 
 def batch_span(fd: int, position: int) -> tuple[int, int] | None:
-    """The first and last offset of the batch at a position; None if none can begin there."""
+    """The first and last offset of the batch at a position; None if no batch begins there."""
     head = os.pread(fd, HEADER_BYTES, position)
     if len(head) < HEADER_BYTES:
         return None

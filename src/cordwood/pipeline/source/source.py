@@ -1,8 +1,8 @@
 """``format("cordwood")``: topics as DataFrames, batch and stream.
 
-The driver plans: which partitions, which offsets, how many tasks. Executors read their split and
-keep nothing between splits. Options are ``options``, columns ``frames``, bytes ``logs``; here is
-only what Spark's contract asks for, which is also why there are classes to inherit from.
+The driver plans which partitions and offsets to read, in how many tasks. Executors read their
+splits and keep no state between them. This module only implements Spark's data source classes;
+``options`` parses options, ``schema`` defines columns and ``log_access`` reads the log.
 
 Never writes, and never commits a cursor unless ``commitGroup`` names one.
 """
@@ -70,7 +70,7 @@ Encoded = dict[str, dict[str, Any]]  # offsets as JSON, with the ids of their to
 
 
 class Split(InputPartition):
-    """One task: a run of offsets, and a hint where it begins. Names no file."""
+    """One task: a range of offsets and a hint where it begins; never a file name."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Split(InputPartition):
         data_id: str | None = None,
         topic_id: str | None = None,
     ) -> None:
-        """Plain values only: it is pickled for every task."""
+        """Takes plain values only, as a split is pickled for its task."""
         super().__init__(tuple(whole))
         self.hint = hint
         self.data_id = data_id
@@ -93,11 +93,11 @@ class Split(InputPartition):
 
 
 class CordwoodSource(DataSource):
-    """What Spark finds under the name ``cordwood``."""
+    """The data source that Spark registers as ``cordwood``."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format``."""
+        """The name to pass to ``format``."""
         return "cordwood"
 
     def schema(self) -> str:
@@ -105,37 +105,38 @@ class CordwoodSource(DataSource):
         return ddl(parse_wanted(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Reader for ``spark.read``."""
         return TopicReader(parse_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """For ``spark.readStream``."""
+        """Reader for ``spark.readStream``."""
         return TopicStreamReader(parse_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``df.write``."""
+        """Writer for ``df.write``."""
         options = parse_sink_options(self.options, streaming=False)
         return TopicWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """For ``df.writeStream``."""
+        """Writer for ``df.writeStream``."""
         options = parse_sink_options(self.options, streaming=True)
         return TopicStreamWriter(options, schema, overwrite=overwrite)
 
 
 class _QuietPush:
-    """``pushFilters`` that Spark calls when pushdown is on, and overlooks when it is off.
+    """A ``pushFilters`` that Spark calls if pushdown is enabled and ignores if it is not.
 
-    Spark refuses a reader that has the method while ``spark.sql.python.filterPushdown.enabled`` is
-    off, which is its default; it tells by ``__func__``. Filters then simply stay with Spark.
+    While ``spark.sql.python.filterPushdown.enabled`` is off (the default), Spark rejects a reader
+    that overrides ``pushFilters``. It detects that by ``__func__``, which is the base class's here.
+    Spark then evaluates all filters itself.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, pushed: Pushed | None) -> None:
-        """Without ``pushed``, nothing is narrowed."""
+        """Without ``pushed``, all filters are left to Spark."""
         self._pushed = pushed
 
     def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
@@ -145,19 +146,19 @@ class _QuietPush:
 
 
 def is_pushdown_scoped(version: str) -> bool:
-    """Whether this Spark keeps what was pushed down to the query it was pushed down for.
+    """Whether this Spark version limits pushed-down filters to the query they belong to.
 
-    Up to 4.3 the plan of a filtered query is kept with the DataFrame: other queries of the same
-    DataFrame then read only what that filter left, in silence (fixed on Spark's master for 5.0).
+    Up to 4.3 Spark keeps the plan of a filtered query with the DataFrame. Other queries of the same
+    DataFrame then silently read only the filtered records (fixed on Spark's master for 5.0).
     """
     return int(version.partition(".")[0]) >= 5
 
 
 class TopicReader(DataSourceReader):
-    """A batch query: from the starting to the ending position, as they are when it is planned."""
+    """A batch query; its starting and ending positions are resolved when it is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Refuse a schema no record has, before anything is read."""
+        """Reject an invalid schema before anything is read."""
         check_schema(schema.fields)
         self._options = options
         self._schema = schema
@@ -165,17 +166,17 @@ class TopicReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> _QuietPush:  # noqa: N802 - Spark's
-        """Offsets, partitions, topics and times a query asks for narrow what is read.
+        """Let filters on offset, partition, topic and timestamp narrow what is read.
 
-        Where Spark would let that leak into other queries, only if ``filterPushdown`` says that
-        this DataFrame serves one query.
+        In Spark versions where filters leak into other queries, this happens only if the option
+        ``filterPushdown`` states that the DataFrame serves one query.
         """
         asked = self._options.push_filters
         is_on = is_pushdown_scoped(pyspark.__version__) if asked is None else asked
         return _QuietPush(self._pushed if is_on else None)
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
+        """Plan the tasks of the query."""
         warn_ignored(self._options)
         with open_log(self._options) as log:
             ranges = self._ranges(log)
@@ -212,25 +213,26 @@ class TopicReader(DataSourceReader):
         return [each for each in moved if each.start < each.end]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The split's rows, as Arrow batches."""
+        """Yield the rows of the split as Arrow record batches."""
         return read_split(self._options, self._schema, partition)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query; the checkpoint holds ``{"topic": {"0": next offset}}`` and topics' ids.
+    """A streaming query; the checkpoint holds ``{"topic": {"0": next offset}}`` and topic ids.
 
-    Spark does not write down where a query began, only where each batch ends. A beginning that
-    moves (``latest``) would be another one after a crash in the first batch, and that batch's
-    records would be lost. So such a query begins with an empty batch: its end pins the beginning.
+    Spark stores the end of each batch in the checkpoint, but not where the query began. A starting
+    position that moves (``latest``) would resolve to a later offset after a crash in the first
+    batch, and the records of that batch would be lost. So such a query begins with an empty batch,
+    whose end pins the starting offsets.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Refuse a schema no record has, before anything is read."""
+        """Reject an invalid schema before anything is read."""
         check_schema(schema.fields)
         self._options = options
         self._schema = schema
         self._clock = SystemClock()
-        self._begun: Encoded | None = None  # a moving beginning, this run's
+        self._begun: Encoded | None = None  # this run's start, if its starting position moves
         self._is_pinned = True
         self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow's
         self._is_available_now = False
@@ -239,10 +241,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s: float | None = None
         self._opened: Log | None = None  # the driver's; executors open their own
 
-    # --- what Spark asks the driver ----------------------------------------------------------
+    # --- called on the driver ----------------------------------------------------------------
 
     def initialOffset(self) -> Encoded:  # noqa: N802 - Spark's
-        """Where a new query begins."""
+        """The starting offsets of a new query."""
         options, log = self._options, self._driver_log()
         warn_ignored(options)
         bounds = log.bounds(plan_partitions(options.subscription, log.topics()))
@@ -262,7 +264,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encoded
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """``maxOffsetsPerTrigger``, else ``minOffsetsPerTrigger``; both are obeyed if both are."""
+        """``maxOffsetsPerTrigger``, else ``minOffsetsPerTrigger``; both apply if both are set."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -270,14 +272,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """From now on, what is there now is all there is."""
+        """Fix the end of the query to the current end of the log."""
         self._is_available_now = True
         self._target = self._read_latest()
 
     def latestOffset(  # noqa: N802 - Spark's
         self, start: Encoded, limit: ReadLimit
     ) -> Encoded:
-        """Where the next batch ends."""
+        """The end offsets of the next batch."""
         self._latest = self._target if self._target is not None else self._read_latest()
         other = recreated(ids_of(start), self._ids)
         if other and self._options.fail_on_data_loss:
@@ -296,13 +298,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_ids(encode_offsets(reach), self._ids)
 
     def reportLatestOffset(self) -> Encoded | None:  # noqa: N802 - Spark's
-        """The end of the log when it was last looked at, so that progress shows the lag."""
+        """The end of the log as last read, so that Spark's progress reports show the lag."""
         return encode_offsets(self._latest) if self._latest else None
 
     def partitions(self, start: Encoded, end: Encoded) -> Sequence[InputPartition]:
-        """The tasks of one batch."""
+        """Plan the tasks of one batch."""
         begin, reach = parse_offsets(start), parse_offsets(end)
-        if start == self._begun:  # the pinning batch is empty, also when it is run again
+        if start == self._begun:  # the pinning batch stays empty when it is run again
             begin = {tp: min(offset, reach.get(tp, offset)) for tp, offset in begin.items()}
         other = recreated(ids_of(start), ids_of(end))
         if begin == reach and not other:
@@ -319,31 +321,31 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_tasks(log, self._options, ranges, now)
 
     def commit(self, end: Encoded) -> None:
-        """The batch is done: move the cursor, if the query has one."""
+        """Commit the cursor of ``commitGroup`` after a batch, if the query has one."""
         if self._options.commit_group is not None:
             with closing(KafkaLog(self._options)) as broker:
                 broker.commit(self._options.commit_group, parse_offsets(end))
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the driver's log when the query ends."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
-    # --- what an executor does ---------------------------------------------------------------
+    # --- called on executors -----------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The split's rows, as Arrow batches."""
+        """Yield the rows of the split as Arrow record batches."""
         return read_split(self._options, self._schema, partition)
 
-    # --- within ------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def with_topic_ids(self, encoded: Encoded) -> Encoded:
-        """Offsets from elsewhere, with the ids their topics have now."""
+        """Add the current topic ids to offsets that were not read from this stream."""
         return with_ids(encoded, self._driver_log().topic_ids(encoded))
 
     def _driver_log(self) -> Log:
-        """Kept open, as it remembers where in the files a stream stands."""
+        """The driver's log; it stays open because it caches file positions of the stream."""
         if self._opened is None:
             self._opened = reach_log(self._options)
         return self._opened
@@ -360,7 +362,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _report_recreated(self, topics: Sequence[str]) -> None:
-        """Fail, or say it and forget where in the files of the old topics the query stood."""
+        """Raise, or log a warning and drop the cached file positions of the old topics."""
         if not topics:
             return
         if self._options.fail_on_data_loss:
@@ -371,7 +373,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin_of_new(
         self, begin: dict[TopicPartition, int], latest: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The start with partitions that appeared since; they are read from their beginning."""
+        """Add new partitions to the start offsets; they are read from their log start."""
         new = sorted(latest.keys() - begin.keys())
         if new:
             found = self._driver_log().bounds(new)
@@ -381,7 +383,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_wait(
         self, begin: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether too little waits for a batch, and not for too long yet."""
+        """Whether fewer records than the minimum wait and the maximum delay is not over yet."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False
@@ -397,7 +399,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def plan_tasks(
     log: Log, options: SourceOptions, ranges: list[Range], ids: Mapping[str, str]
 ) -> list[InputPartition]:
-    """Ranges → splits with hints, for topics with these ids."""
+    """Turn ranges into splits, with hints and the ids of their topics."""
     splits = plan_splits(
         ranges,
         log.pieces,
@@ -415,8 +417,8 @@ def plan_tasks(
 def read_split(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[Any]:
-    """Runs on an executor."""
-    if not isinstance(partition, Split):  # Spark's stand-in when there is nothing to read
+    """Read the rows of one split; runs on an executor."""
+    if not isinstance(partition, Split):  # Spark's placeholder when there is nothing to read
         return
     whole = partition.range
     with open_log(replace(options, data_id=partition.data_id)) as log:
@@ -429,18 +431,18 @@ def read_split(
 
 
 def is_recreated(log: Log, topic: str, topic_id: str | None) -> bool:
-    """Whether the name means another topic by now than when a task was planned."""
+    """Whether the topic was deleted and created again since the task was planned."""
     planned = {} if topic_id is None else {topic: topic_id}
     return bool(planned and recreated(planned, log.topic_ids([topic])))
 
 
 def topics_of(tps: Iterable[TopicPartition]) -> list[str]:
-    """The topics of these partitions."""
+    """The topic names of these partitions, sorted."""
     return sorted({tp.topic for tp in tps})
 
 
 def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:
-    """Fail, or say once what is missing."""
+    """Raise ``DataLoss``, or log one warning that lists the losses."""
     if not losses:
         return
     what = "; ".join(f"{loss.tp}: {loss.reason}" for loss in losses)
@@ -453,6 +455,6 @@ def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:
 
 
 def warn_ignored(options: SourceOptions) -> None:
-    """Say once which options have no effect."""
+    """Log a warning that lists the options without effect."""
     if options.ignored:
         _log.warning("source.options_ignored %s", ", ".join(options.ignored))

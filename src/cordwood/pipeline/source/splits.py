@@ -1,14 +1,15 @@
-"""Offset ranges → tasks: one split per run of segments, cut further when asked.
+"""Divide offset ranges into splits, one per Spark task.
 
-A split is a run of offsets of one partition. Small neighbouring segments are read by one task, big
-ones are cut at index entries so that every core has work; order within a partition is kept by
-offset, never by task. A split names no file: files may be swapped before the task runs.
+A split is a range of offsets of one partition. One task reads several small neighbouring segments;
+large segments are cut at index entries so that every core has work. Offsets, not tasks, give the
+order within a partition. A split names no file, because files may be swapped before the task runs.
 
-Tasks are few and of a size: each costs Spark some 70 ms of a core, Java and Python together, before
-it reads anything. How many cores a cluster has is not told to a Python source: the option
-``parallelism`` says it, and cordwood's own jobs do; else this machine's are counted.
+Splits are few and of similar size: each task costs Spark about 70 ms of CPU time, Java and Python
+together, before it reads anything. Spark does not tell a Python data source how many cores the
+cluster has. The option ``parallelism`` states it, and cordwood's own jobs set it; the default is
+the number of cores of this machine.
 
-Pure: where cuts are possible comes in as a value.
+Pure: the possible cuts are passed in.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Final, NamedTuple
 from cordwood.config import MIB
 from cordwood.pipeline.source.offsets import Range
 
-SPLIT_BYTES_MIN: Final = 16 * MIB  # below, starting a task costs more than it reads
-SPLIT_BYTES_MAX: Final = 128 * MIB  # what Spark's file sources aim at
+SPLIT_BYTES_MIN: Final = 16 * MIB  # below this, starting a task costs more than reading
+SPLIT_BYTES_MAX: Final = 128 * MIB  # the target of Spark's file sources
 CORES_HERE: Final = os.cpu_count() or 1
-_PIECES_PER_SPLIT: Final = 8  # how finely segments are cut, so that splits come out of a size
+_PIECES_PER_SPLIT: Final = 8  # finer cuts make splits more equal in size
 
 
 class SplitPiece(NamedTuple):
-    """A stretch of a range that one task can read cheaply: a segment, or part of one."""
+    """The smallest part of a range that planning moves between tasks: a segment or part of one."""
 
     start: int
     end: int
@@ -44,7 +45,7 @@ def plan_splits(
     split_bytes: int | None = None,
     cores: int = CORES_HERE,
 ) -> list[Range]:
-    """The tasks: ``pieces_of(range, bytes)`` says where a range may be cut, at about that size."""
+    """Plan the splits; ``pieces_of(range, bytes)`` cuts a range into pieces of about that size."""
     todo = list(ranges)
     total_bytes = sum(p.size_bytes for each in todo for p in pieces_of(each, SPLIT_BYTES_MAX))
     if split_bytes is None:
@@ -59,7 +60,7 @@ def plan_splits(
 
 
 def plan_count(total_bytes: int, cores: int) -> int:
-    """How many tasks of a size: full rounds of all cores, unless there is too little to share."""
+    """The number of equal tasks: a multiple of ``cores``, or fewer if there is too little data."""
     fewest = -(-total_bytes // SPLIT_BYTES_MAX)
     most = max(1, total_bytes // SPLIT_BYTES_MIN)
     rounds = max(1, -(-fewest // cores))
@@ -71,7 +72,7 @@ def _gather(
     pieces_of: Callable[[Range, int], Sequence[SplitPiece]],
     split_bytes: int,
 ) -> list[Range]:
-    """Neighbouring pieces joined: cut where it is nearest to every ``split_bytes``."""
+    """Join neighbouring pieces, cutting as near as possible to each multiple of ``split_bytes``."""
     splits: list[Range] = []
     for whole in ranges:
         start, passed_bytes, due_bytes = whole.start, 0, split_bytes
@@ -81,7 +82,7 @@ def _gather(
                 splits.append(Range(whole.tp, start, reached))
                 start, due_bytes = reached, (passed_bytes // split_bytes + 1) * split_bytes
                 if due_bytes - passed_bytes < split_bytes // 2:
-                    due_bytes += split_bytes  # cut a little before the mark: on to the next
+                    due_bytes += split_bytes  # this cut came just before a multiple: skip that one
             passed_bytes += piece.size_bytes
             reached = piece.end
         assert reached == whole.end, "pieces cover their range"
@@ -90,7 +91,7 @@ def _gather(
 
 
 def _halve(splits: list[Range], count: int) -> list[Range]:
-    """Cut the longest split in two until there are ``count``, or only single offsets are left."""
+    """Halve the longest split until there are ``count`` splits or only single offsets are left."""
     while splits and len(splits) < count:
         longest = max(range(len(splits)), key=lambda index: splits[index].size)
         tp, start, end = splits[longest]

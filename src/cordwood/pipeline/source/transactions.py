@@ -1,11 +1,11 @@
-"""Which transactions were aborted: what a ``read_committed`` query leaves out.
+"""Find the aborted transactions that a ``read_committed`` query must skip.
 
-From files: sealed segments have it in their ``.txnindex``; the active one has no such file yet, so
-its headers are replayed as recovery would. An entry is true for good, whichever file it is found
-in, so those of segments on their way in and out count too. From the wire: the broker says where
-aborted transactions begin; each ends with its marker.
+From files: sealed segments list them in their ``.txnindex``. The active segment has no such file
+yet, so its batch headers are replayed as recovery would. An entry never becomes false, so the
+indexes of segments being swapped in or deleted count too. Over the Kafka protocol: the broker
+returns where aborted transactions begin, and each ends with its marker.
 
-Never writes. Whoever decodes the batches leaves the ranges out.
+Never writes, and never removes records itself: the decoder skips the ranges found here.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from cordwood.log.format.producers import Producers, WrongSnapshot, parse_aborte
 from cordwood.pipeline.source.segment_files import SegmentFileRef, list_segments, open_log
 
 PLAIN_BYTES: Final = 256 * KIB
-_TRIES_MAX: Final = 100  # a directory that changes faster than it can be read
+_TRIES_MAX: Final = 100  # give up on a directory that changes faster than it can be read
 
 
 class Replayed(NamedTuple):
-    """How the end of a log stands, by its own bytes."""
+    """The state of transactions at the end of a log, computed from its batch headers."""
 
     aborted: list[Aborted]
-    first_unstable: int | None  # where the oldest undecided transaction begins
+    first_unstable: int | None  # first offset of the oldest open transaction
 
 
 def has_transactions(data: bytes | memoryview) -> bool:
-    """Whether any of these batches is part of one; most topics never see any."""
-    if len(data) < PLAIN_BYTES and not kernels_ready():  # not worth loading the kernels for
+    """Whether any of these batches is transactional; in most topics none is."""
+    if len(data) < PLAIN_BYTES and not kernels_ready():  # too little data to load the kernels for
         return any(header.is_transactional for header in parse_headers(data))
     attributes = walk_batches(data, verify=False).batches.attributes
     return bool((attributes & TRANSACTIONAL_BIT).any())
 
 
 def read_aborted(directory: Path, start: int, end: int) -> list[Aborted]:
-    """The aborted transactions with offsets in ``[start, end)``, where all are decided."""
-    found = replay_tail(directory).aborted  # first: what is sealed meanwhile has its index by then
+    """The aborted transactions with offsets in ``[start, end)``; no open one may lie in there."""
+    found = replay_tail(directory).aborted  # first, as a segment sealed meanwhile gets an index
     for path in _indexes(directory):
         try:
             entries = parse_aborted(path.read_bytes())
         except FileNotFoundError:
-            continue  # reclaimed since, and its records with it
+            continue  # reclaimed together with its records
         except WrongSnapshot as error:
             raise CorruptionError(f"{path}: {error}; restart the broker: it rebuilds it") from None
         found += [Aborted(*entry[:3]) for entry in entries]
@@ -61,9 +61,9 @@ def read_aborted(directory: Path, start: int, end: int) -> list[Aborted]:
 
 
 def end_with_markers(data: Any, begun: Sequence[tuple[int, int]]) -> list[Aborted]:
-    """Ranges for transactions of which only (producer, first offset) is known.
+    """Complete transactions of which only (producer id, first offset) is known to offset ranges.
 
-    One whose marker is not among these batches goes on past them.
+    A transaction whose marker is not in these batches continues past them (``OFFSET_END``).
     """
     if not begun:
         return []
@@ -78,7 +78,7 @@ def end_with_markers(data: Any, begun: Sequence[tuple[int, int]]) -> list[Aborte
 
 
 def replay_tail(directory: Path) -> Replayed:
-    """The segments without a transaction index of their own, header by header."""
+    """Replay the headers of the segments that have no transaction index yet."""
     for _ in range(_TRIES_MAX):
         try:
             return _replay(list_segments(directory))
@@ -88,7 +88,7 @@ def replay_tail(directory: Path) -> Replayed:
 
 
 def _replay(segments: list[SegmentFileRef]) -> Replayed:
-    """From the last snapshot of producers on: usually the active segment's own beginning."""
+    """Replay from the last producer snapshot, usually the start of the active segment."""
     live = [segment for segment in segments if segment.suffix != DELETED]
     first, producers = _last_snapshot(live)
     aborted: list[Aborted] = []
@@ -108,7 +108,7 @@ def _replay(segments: list[SegmentFileRef]) -> Replayed:
 
 
 def _last_snapshot(live: list[SegmentFileRef]) -> tuple[int, Producers]:
-    """The last segment whose beginning has one, and the producers as they were there."""
+    """The last segment with a producer snapshot at its start, and that snapshot."""
     for at in reversed(range(1, len(live))):
         segment = live[at]
         path = file_path(segment.path.parent, segment.base_offset, FileKind.SNAPSHOT)
