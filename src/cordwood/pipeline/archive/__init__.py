@@ -1,1 +1,1 @@
-"""ARCHIVE: bundles of sealed records, written, verified and restored."""
+"""Archives: write sealed records as bundles, verify the bundles and restore topics from them."""

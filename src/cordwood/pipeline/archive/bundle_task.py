@@ -1,6 +1,6 @@
-"""One bundle as a Spark task makes it: read the log, write to ``incoming``, read that back.
+"""The Spark task that writes one bundle: read the log, write to ``incoming``, read it back.
 
-What a task says of its bundle is believed by nobody: the driver and the broker read it again.
+The driver and the broker do not trust a task's report; each reads the bundle again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class BundleTask:
     lines: bool
     parquet: bool
     probe: Probe
-    planned: tuple[int, int]  # records, at least and at most
+    planned: tuple[int, int]  # minimum and maximum number of records
 
 
 class WrittenBundle(NamedTuple):
-    """What a task wrote and read back."""
+    """A bundle that a task wrote and read back."""
 
     facts: BundleStats
     parquet_sha256: str | None
@@ -69,7 +69,7 @@ def write_task(task: BundleTask) -> WrittenBundle:
 
 
 def _write_parquet(task: BundleTask, topic_archive: TopicArchive, bundle: str) -> str:
-    """The same records as a Parquet file beside the bundle."""
+    """Write the same records as a Parquet file beside the bundle; returns its sha256."""
     name = parquet_name(bundle)
     with tempfile.TemporaryFile() as file:
         _write_rows(file, task)

@@ -2,13 +2,12 @@
 
     <topic>-<partition>/<20-digit offset>.log   the record batches, as a segment file holds them
     <topic>-<partition>/<20-digit offset>.txt   the same records as ``cordwood cat`` prints them
-    bundle.json                                 what the bundle says of itself
+    bundle.json                                 topic, partition, seq range and record count
 
-The ``.log`` is what a restore reads; the ``.txt`` is for people who have nothing but ``tar``. The
-same records give the same tar, whenever and wherever it is written, and with the same gzip the same
-bundle.
+A restore reads the ``.log``; the ``.txt`` is for people who have nothing but ``tar``. The same
+records always give the same tar, and with the same gzip library the same bundle.
 
-Everything streams: a bundle needs disk for a temporary copy, and memory for a chunk.
+Data is streamed: writing a bundle needs disk for a temporary copy and memory for one chunk.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _WITH_LINES: Final = frozenset({"timestamp", "key", "value", "headers"})
 
 
 class BundleStats(NamedTuple):
-    """What is in a bundle."""
+    """Counts, size and checksum of a bundle."""
 
     records: int
     first_ms: int  # -1 without records
@@ -54,7 +53,7 @@ class BundleStats(NamedTuple):
 
 
 class _Hashing:
-    """A file that sums what is written to it."""
+    """A file that computes the size and sha256 of what is written to it."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self._inner = inner
@@ -77,7 +76,7 @@ class _Hashing:
 def write_bundle(
     target: IO[bytes], tp: TopicPartition, span: Span, chunks: Iterable[Chunk], *, lines: bool
 ) -> BundleStats:
-    """Write the bundle of ``span``; ``chunks`` may hold more at either end."""
+    """Write the bundle of ``span``; ``chunks`` may extend past either end of it."""
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as text:
         seen = _Seen()
         for data in _trimmed(chunks, span):
@@ -109,7 +108,7 @@ def write_bundle(
 
 
 class _Seen:
-    """What a bundle's batches hold, added up run by run."""
+    """Counts and times of a bundle's batches, added up run by run."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -117,7 +116,7 @@ class _Seen:
         self.transactional = False
 
     def add(self, data: Buffer, wanted: frozenset[str]) -> Columns:
-        """Take a run of whole batches; its records, for readers."""
+        """Add a run of whole batches; returns its decoded records."""
         batches = walk_batches(data, verify=False).batches
         columns = decode_columns(data, wanted=wanted, verify=False)
         self.transactional |= bool((batches.attributes & TRANSACTIONAL_BIT != 0).any())
@@ -142,7 +141,7 @@ def _write_tar(target: Any, members: Mapping[str, IO[bytes]]) -> None:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
-    """A member without a time or an owner: both would make equal bundles differ."""
+    """Add a member without mtime or owner: both would make equal bundles differ."""
     info = tarfile.TarInfo(name)
     info.size = content.seek(0, io.SEEK_END)
     content.seek(0)
@@ -150,7 +149,7 @@ def _add(tar: tarfile.TarFile, name: str, content: IO[bytes]) -> None:
 
 
 def _trimmed(chunks: Iterable[Chunk], span: Span) -> Iterator[Buffer]:
-    """The batches inside the span, in runs; those at its edges divided."""
+    """Yield the batches inside the span, in runs; batches across its edges are divided."""
     for chunk in chunks:
         data = memoryview(chunk.data)
         walk = walk_batches(data)
@@ -178,12 +177,12 @@ def _trimmed(chunks: Iterable[Chunk], span: Span) -> Iterator[Buffer]:
 
 
 def _bytes_of(data: memoryview, run: HeaderTable) -> memoryview:
-    """Where neighbouring batches lie."""
+    """Return the bytes of a run of neighbouring batches."""
     return data[int(run.positions[0]) : int(run.positions[-1] + run.sizes[-1])]
 
 
 def _divided(data: Buffer, span: Span) -> bytes:
-    """The part of a batch inside the span, with everything else its header said."""
+    """Encode the part of a batch inside the span; all other header fields stay the same."""
     (header,) = parse_headers(data)
     first = max(header.base_offset, span.start)
     last = min(header.last_offset, span.end - 1)

@@ -1,7 +1,7 @@
-"""The batches of a partition as ``archive`` cuts them into bundles: by their headers, in order.
+"""Batch headers of the ranges to archive, from which the driver plans and cuts bundles.
 
-Executors read the headers, all ranges at once, and keep what they found on their disks; the driver
-takes one range after another and holds no more than that, however many batches there are.
+Executors read the headers of all ranges in parallel and keep the result on their disks. The driver
+streams one range after another, so its memory does not grow with the number of batches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FoundRun = tuple[TopicPartition, BatchSpan]
-PAGE_RUNS: Final = 4096  # in one row
+PAGE_RUNS: Final = 4096  # batches in one row
 _PAGES: Final = "look bigint, page binary"
 
 
 class HeaderTask(NamedTuple):
-    """A range whose batches are looked at by one task; ``number`` counts the looks."""
+    """A range whose batch headers one task reads; ``number`` is the task's index."""
 
     number: int
     options: SourceOptions
@@ -46,7 +46,7 @@ def cut_bundles(
     records_max: int,
     bytes_max: int,
 ) -> dict[TopicPartition, list[Span]]:
-    """What is due of each partition, cut; runs come in the order of ``due``, each seen once."""
+    """Cut each partition's due range into bundles; ``runs`` come in the order of ``due``."""
     limits = {"records_max": records_max, "bytes_max": bytes_max}
     spans = {tp: plan_bundles((), span, **limits) for tp, span in due}
     whole = dict(due)
@@ -58,7 +58,7 @@ def cut_bundles(
 def count_planned(
     runs: Iterable[FoundRun], spans: Sequence[tuple[TopicPartition, Span]]
 ) -> dict[tuple[TopicPartition, Span], tuple[int, int]]:
-    """``planned_records`` of every span, with one pass over the runs, in the order of the spans."""
+    """Compute ``planned_records`` of every span in one pass; ``runs`` are in the spans' order."""
     counts = dict.fromkeys(spans, (0, 0))
     for tp, found in itertools.groupby(runs, key=lambda each: each[0]):
         mine, at = [span for owner, span in spans if owner == tp], 0
@@ -78,9 +78,9 @@ def count_planned(
 def looked(
     spark: SparkSession, options: SourceOptions, ranges: Sequence[Range]
 ) -> Iterator[Callable[[], Iterator[FoundRun]]]:
-    """The batches of the ranges, found by all executors at once.
+    """Read the batch headers of the ranges on all executors in parallel.
 
-    The value streams them in the order of the ranges, each once, as often as it is called.
+    Yields a function; each call streams the batches in the order of the ranges, without repeats.
     """
     from pyspark import StorageLevel
 
@@ -98,13 +98,13 @@ def looked(
 
     with labelled(spark, "look at batch headers"):
         with told():
-            patiently(pages.count)  # what follows comes from the executors' disks
+            patiently(pages.count)  # later reads come from the executors' disks
         yield lambda: once(stream())
     pages.unpersist()
 
 
 def once(runs: Iterable[FoundRun]) -> Iterator[FoundRun]:
-    """A batch over the edge of two ranges is found in both."""
+    """Drop repeats: a batch across the edge of two ranges is found in both."""
     last: tuple[TopicPartition | None, int] = None, -1
     for tp, run in runs:
         if tp != last[0] or run.base_offset > last[1]:
@@ -113,7 +113,7 @@ def once(runs: Iterable[FoundRun]) -> Iterator[FoundRun]:
 
 
 def look_task(look: HeaderTask) -> Iterator[Any]:
-    """On an executor: the batches of a range, a page of them at a time."""
+    """Runs on an executor: yield the batches of a range, one page at a time."""
     import pyarrow as pa
 
     runs = look_runs(look.options, look.whole)
@@ -122,7 +122,7 @@ def look_task(look: HeaderTask) -> Iterator[Any]:
 
 
 def look_runs(options: SourceOptions, whole: Range) -> Iterator[BatchSpan]:
-    """The batches that hold something of the range, by their headers."""
+    """Yield the batches that overlap the range, read from their headers."""
     with open_log(options) as log:
         for chunk in log.chunks(whole, None):
             for header in parse_headers(chunk.data):

@@ -1,17 +1,17 @@
-"""``archive``: Spark writes a topic's sealed offsets as bundles, reads them back, and says so.
+"""``archive``: a Spark job that writes a topic's sealed records as bundles and verifies them.
 
-1. Driver and tasks prove to each other that they see the same place (``probe``). Tasks look at the
-   batch headers of what is due, and ``decide.archive`` cuts it into bundles.
-2. A task per bundle writes it to ``incoming`` and reads it back: its sum, every batch's checksum,
-   every offset.
-3. The driver reads every bundle there itself, and compares its records with those planned. Only
-   then it adds the entries to the manifest (one write, read back), moves the bundles into place,
-   and tells the broker, which reads them again before RECLAIM may count on them.
+1. Tasks read the batch headers of the due range, and ``decide.archive`` cuts it into bundles. The
+   driver and the tasks prove to each other that they see the same storage (``probe``).
+2. One task per bundle writes it to ``incoming`` and reads it back: its sha256, the checksum of
+   every batch and every offset.
+3. The driver reads every bundle there as well, and compares the record counts with the plan. Only
+   then does it add the entries to the manifest (one write, read back), move the bundles into place
+   and report them to the broker. The broker reads them again before RECLAIM relies on them.
 
-A run that dies before the manifest has left nothing but files in ``incoming``, which the next one
-removes; one that dies later is finished by the next run before it begins its own work.
+A run that dies before it writes the manifest leaves only files in ``incoming``, which the next run
+removes. A run that dies later is finished by the next run before that starts its own work.
 
-Nothing here touches the log: it is read like any consumer reads it.
+This module only reads the log, as any consumer does.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BUNDLE_BYTES: Final = 256 * MIB
-READ_BYTES_S: Final = 4 * MIB  # how slowly the broker may read a bundle
+READ_BYTES_S: Final = 4 * MIB  # slowest rate at which the broker may read a bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRequest:
-    """What an operator asks to be archived."""
+    """What to archive and how, as the operator asked."""
 
     topic: str
     through_seq: int | None = None  # archive up to this seq, included
     through_ms: int | None = None  # archive records older than this
     bundle_records: int = KEEP_ALL
     bundle_bytes: int = KEEP_ALL
-    lines: bool = True  # put the human view beside the batches
+    lines: bool = True  # add the records as readable text beside the batches
     parquet: bool = False
 
 
 class DueRange(NamedTuple):
-    """A partition's offsets to archive, and what else its entries must say."""
+    """A partition's offsets to archive, and the cursors to store in its manifest entries."""
 
     tp: TopicPartition
     span: Span
@@ -91,9 +91,9 @@ def create_archive(
     watch: Watch | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> list[Entry]:
-    """Archive what is due; the manifest entries this run added or finished.
+    """Archive what is due; returns the manifest entries that this run added or finished.
 
-    ``warn`` is told when the broker could not read the bundles, and why.
+    ``warn`` is called with the reason if the broker could not read the bundles.
     """
     state = api.archive(request.topic)
     topic_id = str(state["id"])
@@ -118,7 +118,7 @@ def create_archive(
         except BaseException as error:
             topic_archive.sweep(entries)
             if isinstance(error, CordwoodError):
-                _check_topic(api, request.topic, topic_id)  # one that went explains the rest
+                _check_topic(api, request.topic, topic_id)  # a deleted topic explains the error
             raise
         topic_archive.write_manifest([*entries, *new])
         _finish(api, topic_archive, new, warn)
@@ -136,7 +136,7 @@ def _write_bundles(
     topic_id: str,
     watch: Watch | None,
 ) -> list[Entry]:
-    """Bundles in ``incoming`` that tasks and driver have read, and their entries."""
+    """Write and verify the bundles in ``incoming``; returns their manifest entries."""
     ranges = [Range(each.tp, *each.span) for each in due]
     with (
         labelled(spark, f"archive {request.topic}"),
@@ -167,7 +167,7 @@ def _write_bundles(
 
 
 def check_incoming(topic_archive: TopicArchive, entries: Sequence[Entry]) -> None:
-    """What tasks say they wrote must lie at the place as the driver sees it, byte for byte."""
+    """Check on the driver that the storage holds every file its task reported, byte for byte."""
     with ThreadPoolExecutor(CHECKERS) as pool:
         for findings in pool.map(topic_archive.check, entries):
             for finding in findings:
@@ -183,7 +183,10 @@ def check_incoming(topic_archive: TopicArchive, entries: Sequence[Entry]) -> Non
 def _check_counts(
     spark: SparkSession, tasks: Sequence[BundleTask], written: Sequence[WrittenBundle]
 ) -> None:
-    """Each bundle holds what was planned; or what is left of it, where the log was compacted."""
+    """Check that each bundle holds the planned records.
+
+    A bundle with fewer passes if compaction has since removed the others from the log.
+    """
     for task, (facts, _) in zip(tasks, written, strict=True):
         low, high = task.planned
         if facts.records < low:
@@ -198,7 +201,7 @@ def _check_counts(
 
 
 def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
-    """Tasks read by name: what they read is this topic's only if it still is this topic."""
+    """Check that the topic is still the same one, because tasks read it by name."""
     if api.archive(topic)["id"] != topic_id:
         raise StaleManifest(
             f"topic {topic} was deleted and created again while it was archived; nothing was "
@@ -207,13 +210,13 @@ def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
 
 
 def _in_offsets(tasks: Sequence[BundleTask], watch: Watch | None) -> Watch | None:
-    """The same, told in offsets: bundles are cut to be of a size."""
+    """Scale progress from tasks to offsets, as if all bundles had the same size."""
     offsets = sum(task.span.end - task.span.start for task in tasks)
     return watch and (lambda done, total: watch(offsets * done // total, offsets))
 
 
 def source_options(api: BrokerApi, where: BrokerAddress, topic: str) -> SourceOptions:
-    """Read segment files where they can be reached from here, else over the wire."""
+    """Return options that read segment files if they are reachable from here, else use Kafka."""
     staging = StagingTarget.of(api, where)
     said = {"subscribe": topic}
     if where.servers:
@@ -223,7 +226,7 @@ def source_options(api: BrokerApi, where: BrokerAddress, topic: str) -> SourceOp
     return replace(parse_options(said, streaming=False), data_id=data_id_at(said.get("path")))
 
 
-# --- what a crash left ----------------------------------------------------------------------
+# --- finishing an earlier run ---------------------------------------------------------------
 
 
 def settle(
@@ -233,7 +236,10 @@ def settle(
     state: dict[str, Any],
     warn: Callable[[str], None] | None = None,
 ) -> list[Entry]:
-    """Finish an earlier run: entries the broker has not been told of are checked, placed, told."""
+    """Finish an earlier run: check and place the bundles the broker does not know, and report them.
+
+    Returns the entries of those bundles.
+    """
     ends = {part["partition"]: part["archived_end"] for part in state["partitions"]}
     left = [entry for entry in entries if entry.span.start >= ends.get(entry.partition, 0)]
     for entry in left:
@@ -255,7 +261,7 @@ def _tell_unverified(
     state: dict[str, Any],
     warn: Callable[[str], None] | None,
 ) -> None:
-    """What the broker could not read when it was told: perhaps it can now."""
+    """Report again the bundles that the broker could not read before: it may be able to now."""
     unverified = {
         bundle["name"]
         for part in state["partitions"]
@@ -266,13 +272,13 @@ def _tell_unverified(
         is_asked = f"{topic_archive.home}/{entry.bundle}" in unverified
         if is_asked and (reason := _tell(api, topic_archive, entry)):
             _warn(reason, warn)
-            return  # nor can it read the others
+            return  # it cannot read the others either
 
 
 def _check_whole(
     topic_archive: TopicArchive, entries: Sequence[Entry], state: dict[str, Any]
 ) -> None:
-    """The manifest must hold what the broker was told lies here, or the chain would fork."""
+    """Check that the manifest holds every bundle the broker knows, or the chain would fork."""
     if findings := check_known(entries, known_links(state, topic_archive.storage.place)):
         first = findings[0]
         raise CorruptionError(
@@ -283,7 +289,7 @@ def _check_whole(
 
 
 def known_links(state: dict[str, Any], place: str) -> dict[str, str]:
-    """Bundle → link, of those the broker knows to lie at this place."""
+    """Return bundle → link of the bundles the broker knows at this place."""
     return {
         bundle["name"].partition("/")[2]: bundle["link"]
         for part in state["partitions"]
@@ -298,7 +304,7 @@ def _finish(
     entries: Sequence[Entry],
     warn: Callable[[str], None] | None,
 ) -> None:
-    """Bundles into their places, then the news to the broker, which reads each."""
+    """Move the bundles into place, then report them to the broker, which reads each one."""
     for entry in entries:
         topic_archive.place(entry)
     reasons = [reason for entry in entries if (reason := _tell(api, topic_archive, entry))]
@@ -307,7 +313,7 @@ def _finish(
 
 
 def _tell(api: BrokerApi, topic_archive: TopicArchive, entry: Entry) -> str | None:
-    """Have the broker read a bundle and record it; why it could not read it, if so."""
+    """Ask the broker to read and record a bundle; returns the reason if it could not read it."""
     told = {
         "start_offset": entry.span.start,
         "end_offset": entry.span.end,
@@ -383,7 +389,7 @@ def _chain(
     topic_id: str,
     cursors: dict[int, dict[str, int]],
 ) -> list[Entry]:
-    """New entries, each linked to the one before it."""
+    """Build the new manifest entries, each linked to the one before it."""
     archived = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     chained = list(entries)
     for task, (facts, parquet_sha256) in zip(tasks, written, strict=True):

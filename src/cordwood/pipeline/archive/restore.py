@@ -1,9 +1,9 @@
-"""``archive restore``: an archive's records become a topic again, with the cursors they had.
+"""``archive restore``: restore a topic and its cursors from an archive.
 
-Records come back in order, each once, whatever dies: every bundle is one delivery through the
-broker's gate, numbered by its place in the manifest, and a restore that is run again goes on where
-it stopped. Offsets are new, as the log gives them; each cursor is moved to the record it stood at.
-What transactions gave up does not come back, nor do their markers.
+Records are restored in order and exactly once, even after a crash: every bundle is one delivery to
+the broker, numbered by its position in the manifest, and a restore that is run again continues
+where it stopped. The log assigns new offsets; each cursor moves to the record it pointed at.
+Records of aborted transactions and transaction markers are not restored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from cordwood.pipeline.sink.targets import Targets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAVE: Final = 8  # bundles staged before they are delivered
+WAVE: Final = 8  # bundles staged in one Spark job, then delivered
 
 Aborted = tuple[int, int, int]
 
 
 class Restored(NamedTuple):
-    """What came of it."""
+    """The result of a restore."""
 
     topic: str
     records: int
@@ -54,7 +54,7 @@ class Restored(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreTask:
-    """One bundle to bring back; small and picklable."""
+    """One bundle to restore; small and picklable."""
 
     place: str
     home: str
@@ -62,15 +62,15 @@ class RestoreTask:
     to: str
     at_ms: int
     aborted: tuple[Aborted, ...]
-    marks: tuple[int, ...]  # offsets whose new ones are wanted
+    marks: tuple[int, ...]  # cursor offsets to translate to new offsets
     staging: StagingTarget
     targets: Targets
     job: str
-    is_staged: bool  # False when it was delivered before, and only the marks are wanted
+    is_staged: bool  # False if an earlier run delivered it and only ``marks`` are counted
 
 
 class RestoredPart(NamedTuple):
-    """What a task staged."""
+    """The result of one task: the staged parts and the record counts."""
 
     job: str
     parts: list[Part]
@@ -88,7 +88,7 @@ def restore_archive(
     at_ms: int | None,
     watch: Watch | None = None,
 ) -> Restored:
-    """Bring a topic archive back as topic ``to``, as of ``at_ms``; ``watch`` is told of bytes."""
+    """Restore a topic archive as topic ``to``, as of ``at_ms``; ``watch`` gets byte counts."""
     until_ms = KEEP_ALL if at_ms is None else at_ms
     entries = [entry for entry in topic_archive.entries() if entry.first_ms <= until_ms]
     _check_bundles(topic_archive, entries)
@@ -134,9 +134,9 @@ def restore_archive(
 
 
 def _query(entries: Sequence[Entry], topic_id: str, until_ms: int) -> str:
-    """The same restore into the same topic has the same name, so that it is not done twice.
+    """Name the restore after its input, so that the same restore into a topic is not done twice.
 
-    A topic that was deleted and created again is another one, whatever its name.
+    The name includes the topic id: a topic that was deleted and created again is a different one.
     """
     links = "".join(entry.link for entry in entries)
     name = hashlib.sha256(f"{links} {topic_id} {until_ms}".encode()).hexdigest()
@@ -144,7 +144,7 @@ def _query(entries: Sequence[Entry], topic_id: str, until_ms: int) -> str:
 
 
 def _check_bundles(topic_archive: TopicArchive, entries: Sequence[Entry]) -> None:
-    """Nothing comes back from an archive that does not hold."""
+    """Verify every bundle before anything is restored; raises ``CorruptionError``."""
     for entry in entries:
         if findings := topic_archive.check(entry):
             first = findings[0]
@@ -154,7 +154,7 @@ def _check_bundles(topic_archive: TopicArchive, entries: Sequence[Entry]) -> Non
 def _prepare_topic(
     api: BrokerApi, where: BrokerAddress, to: str, entries: Sequence[Entry]
 ) -> Targets:
-    """The topic to restore to, created if need be; what tasks must know of it."""
+    """Create the topic to restore to if it does not exist; returns what tasks need to stage."""
     if to not in api.targets():
         partitions = max((entry.partition for entry in entries), default=0) + 1
         with KafkaClient(where.servers or "") as client:  # old records must not expire at once
@@ -163,7 +163,7 @@ def _prepare_topic(
 
 
 def _check_empty(api: BrokerApi, to: str) -> None:
-    """A restore that is begun goes on; a new one begins in an empty topic."""
+    """Refuse to start a new restore into a topic that has records."""
     if any(part["high_watermark"] for part in api.topic(to)["partitions"]):
         raise TopicExists(
             f"topic {to} has records already; restore to another one with --to, or delete it first"
@@ -171,7 +171,10 @@ def _check_empty(api: BrokerApi, to: str) -> None:
 
 
 def _cursors(entries: Sequence[Entry], at_ms: int | None) -> dict[int, dict[str, int]]:
-    """Each partition's cursors as its newest entry has them."""
+    """Return each partition's cursors, from its newest entry archived by ``at_ms``.
+
+    If all entries are newer, the oldest one is used.
+    """
     found: dict[int, dict[str, int]] = {}
     for entry in entries:
         archived_ms = dt.datetime.fromisoformat(entry.archived).timestamp() * 1000
@@ -184,7 +187,7 @@ def _cursors(entries: Sequence[Entry], at_ms: int | None) -> dict[int, dict[str,
 def _with_aborted(
     spark: SparkSession, topic_archive: TopicArchive, entries: Sequence[Entry]
 ) -> list[tuple[Entry, tuple[Aborted, ...]]]:
-    """Each entry with what transactions of its partition gave up."""
+    """Return each entry with the aborted transactions of its partition."""
     looked = [entry for entry in entries if entry.transactional]
     looks = [(topic_archive.storage.place, topic_archive.home, entry) for entry in looked]
     ends: dict[int, list[TransactionEnd]] = {}
@@ -197,7 +200,7 @@ def _with_aborted(
 def _check_delivered(
     api: BrokerApi, to: str, entries: Sequence[Entry], staged: Sequence[RestoredPart]
 ) -> None:
-    """What is reported as restored is in the topic."""
+    """Check that the topic holds as many records as were restored; raises ``StaleDelivery``."""
     ends = {part["partition"]: part["high_watermark"] for part in api.topic(to)["partitions"]}
     wanted: Counter[int] = Counter()
     for entry, each in zip(entries, staged, strict=True):
@@ -217,7 +220,7 @@ def _move_cursors(
     staged: Sequence[RestoredPart],
     cursors: dict[int, dict[str, int]],
 ) -> dict[int, dict[str, int]]:
-    """A cursor stands behind as many restored records as it had passed."""
+    """Move each cursor past as many restored records as it had passed; returns the new offsets."""
     moved: dict[int, dict[str, int]] = {}
     for partition, readers in cursors.items():
         for reader, offset in readers.items():
@@ -235,7 +238,7 @@ def _move_cursors(
 
 
 def ends_task(task: tuple[str, str, Entry]) -> list[TransactionEnd]:
-    """The markers of one bundle."""
+    """Read the transaction markers of one bundle."""
     place, home, entry = task
     ends = []
     for data in _batches(place, home, entry):
@@ -251,7 +254,7 @@ def ends_task(task: tuple[str, str, Entry]) -> list[TransactionEnd]:
 
 
 def restore_task(task: RestoreTask) -> RestoredPart:
-    """Stage one bundle's records."""
+    """Stage one bundle's records, and count those below each mark."""
     records = 0
     below = dict.fromkeys(task.marks, 0)
     with StagingWriter(task.staging, task.job, task.targets) as outbox:
@@ -273,7 +276,7 @@ def _columns(task: RestoreTask) -> Iterator[Columns]:
 
 
 def _batches(place: str, home: str, entry: Entry) -> Iterator[bytes]:
-    """The bundle's batches; raises in the end if it is not the one the driver checked."""
+    """Yield the bundle's batches; raises at the end if its sha256 is not the manifest's."""
     topic_archive = TopicArchive(open_storage(place), home)
     tp = TopicPartition(entry.topic, entry.partition)
     try:
@@ -285,5 +288,5 @@ def _batches(place: str, home: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _renumbered(columns: Columns) -> Columns:
-    """Offsets that run on; the log gives the real ones."""
+    """Number the records from 0; the log assigns the real offsets."""
     return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))

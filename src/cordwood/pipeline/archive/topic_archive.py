@@ -1,16 +1,16 @@
-"""A topic's part of an archive: its manifest, its bundles, and the way a bundle comes in.
+"""One topic's archive: its manifest, its bundles, and how a bundle is added.
 
-    <archive>/<topic>.<8 of its id>/
-      manifest.jsonl                                     the chain; ``decide.archive`` has its rules
-      <partition>/<first seq>-<last seq>.tar.gz          bundles
-      incoming/<bundle>.<16 of its sha256>               written and read back, not yet in place
-      probes/…                                           while a run asks who sees this place
+    <archive>/<topic>.<first 8 characters of its id>/
+      manifest.jsonl                                  hash chain; ``decide.archive`` defines it
+      <partition>/<first seq>-<last seq>.tar.gz       bundles
+      incoming/<bundle>.<first 16 of its sha256>      written and read back, not yet in place
+      probes/…                                        while a run checks that the storage is shared
 
-A task writes a bundle to ``incoming`` and reads it back; the driver reads it there too, enters it
-in the manifest, and then moves it into place: so there is never a bundle in its place without an
-entry. Whoever opens one looks in both places, and the next run finishes a move that a crash left
-out. The name in ``incoming`` says the content, so a task that runs twice, or outlives its run,
-never changes what another has checked.
+A task writes a bundle to ``incoming`` and reads it back. The driver reads it there as well, adds it
+to the manifest, and only then moves it into place, so no bundle is ever in place without an entry.
+Readers look in both places, and the next run finishes a move that a crash interrupted. The name in
+``incoming`` contains the content's hash, so a task that runs twice, or outlives its run, never
+changes a file that was already checked.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from cordwood.pipeline.runtime.probe import PROBES
 INCOMING: Final = "incoming"
 BUNDLE: Final = ".tar.gz"
 PARQUET: Final = ".parquet"
-CHECKERS: Final = 4  # hashing and reading leave Python, so threads help
+CHECKERS: Final = 4  # threads help, because hashing and reading release the GIL
 
 
 class TopicArchive:
-    """One topic's archive in a storage."""
+    """One topic's archive in a storage; ``home`` is its directory."""
 
     def __init__(self, storage: Storage, home: str) -> None:
         self.storage = storage
@@ -50,7 +50,7 @@ class TopicArchive:
     # --- the manifest -----------------------------------------------------------------------
 
     def manifest(self) -> bytes:
-        """Its text; empty before the first bundle."""
+        """Read the manifest's text; empty before the first bundle."""
         try:
             with self.storage.open(f"{self.home}/{MANIFEST}") as file:
                 return file.read()
@@ -58,7 +58,7 @@ class TopicArchive:
             return b""
 
     def entries(self) -> list[Entry]:
-        """The manifest's entries; raises ``CorruptionError`` when the chain does not hold."""
+        """Read the manifest's entries; raises ``CorruptionError`` if the hash chain is broken."""
         entries, findings = check_manifest(self.manifest())
         if findings:
             first = findings[0]
@@ -69,32 +69,32 @@ class TopicArchive:
         return entries
 
     def write_manifest(self, entries: Iterable[Entry]) -> None:
-        """Put a longer manifest in the place of the old one, and read it back."""
+        """Replace the manifest with a longer one, and read it back."""
         text = encode_manifest(entries)
         self.storage.put(f"{self.home}/{MANIFEST}", io.BytesIO(text))
         if self.manifest() != text:
             raise CorruptionError(f"{self.home}/{MANIFEST} is not what was just written")
 
     def held(self) -> AbstractContextManager[None]:
-        """One run at a time."""
+        """Hold the archive's lock, so that one run writes at a time; object stores have no lock."""
         held: AbstractContextManager[None] = self.storage.held(f"{self.home}/{MANIFEST}")
         return held
 
     # --- bundles ----------------------------------------------------------------------------
 
     def incoming(self, name: str, sha256: str) -> str:
-        """Where a file of this content is written first."""
+        """Return the name under which a file with this content is first written."""
         return f"{self.home}/{INCOMING}/{name}.{sha256[:16]}"
 
     def open(self, name: str, sha256: str) -> IO[bytes]:
-        """A file in its place or on its way there; raises ``FileNotFoundError``."""
+        """Open a file in its place or in ``incoming``; raises ``FileNotFoundError``."""
         try:
             return self.storage.open(f"{self.home}/{name}")
         except FileNotFoundError:
             return self.storage.open(self.incoming(name, sha256))
 
     def place(self, entry: Entry) -> None:
-        """Move a bundle from ``incoming`` into its place, unless it is there; it is, afterwards."""
+        """Move an entry's files from ``incoming`` into place, if not done yet, and check them."""
         for name, sha256 in files_of(entry):
             source, target = self.incoming(name, sha256), f"{self.home}/{name}"
             if self.storage.size(source) is not None:
@@ -107,7 +107,7 @@ class TopicArchive:
                 )
 
     def sweep(self, entries: Iterable[Entry]) -> None:
-        """Remove what runs that died left: half files, and in ``incoming`` what is not entered."""
+        """Remove leftovers of dead runs: partial files, probes and unlisted incoming files."""
         entered = {self.incoming(*file) for entry in entries for file in files_of(entry)}
         incoming = f"{self.home}/{INCOMING}/"
 
@@ -122,9 +122,9 @@ class TopicArchive:
     def verify(
         self, watch: Callable[[int, int], None] | None = None
     ) -> tuple[list[Entry], list[Finding]]:
-        """Everything: the chain, every bundle's bytes, and bundles nobody entered.
+        """Check the hash chain, the bytes of every bundle, and for bundles without an entry.
 
-        ``watch`` is told of bytes checked, and of bytes in all.
+        ``watch`` is called with the bytes checked so far and the total bytes.
         """
         entries, findings = check_manifest(self.manifest())
         done_bytes, total_bytes = 0, sum(entry.size_bytes for entry in entries)
@@ -137,11 +137,11 @@ class TopicArchive:
         return entries, findings + self._strangers(entries)
 
     def check(self, entry: Entry) -> list[Finding]:
-        """What is wrong with one bundle."""
+        """Check one bundle and its Parquet file; returns what is wrong."""
         return [finding for file in files_of(entry) for finding in self.compare(*file)]
 
     def compare(self, name: str, sha256: str) -> list[Finding]:
-        """What is wrong with one file, in its place or on its way there."""
+        """Check one file, in its place or in ``incoming``; returns what is wrong."""
         try:
             with self.open(name, sha256) as file:
                 found = digest(file)
@@ -155,7 +155,7 @@ class TopicArchive:
         return []
 
     def _strangers(self, entries: Sequence[Entry]) -> list[Finding]:
-        """Bundles in place that no entry names; what lies in ``incoming`` never came in."""
+        """Report bundles in place that have no entry; ``incoming`` is not part of the archive."""
         known = {entry.bundle for entry in entries}
         found = [name.removeprefix(f"{self.home}/") for name in self.storage.names(self.home)]
         return [
@@ -166,12 +166,12 @@ class TopicArchive:
 
 
 def parquet_name(bundle: str) -> str:
-    """Where the same records lie as Parquet."""
+    """Return the name of the bundle's Parquet file."""
     return bundle.removesuffix(BUNDLE) + PARQUET
 
 
 def files_of(entry: Entry) -> list[tuple[str, str]]:
-    """Name and sha256 of the files an entry is about."""
+    """Return name and sha256 of an entry's files: the bundle and, if any, its Parquet file."""
     files = [(entry.bundle, entry.sha256)]
     if entry.parquet_sha256 is not None:
         files.append((parquet_name(entry.bundle), entry.parquet_sha256))
@@ -179,7 +179,10 @@ def files_of(entry: Entry) -> list[tuple[str, str]]:
 
 
 def list_topic_archives(storage: Storage, topic: str | None = None) -> list[TopicArchive]:
-    """Every topic's part, or those of one name, the one with the newest bundle last."""
+    """List all topic archives, or those of one topic name; the one with the newest bundle last.
+
+    Raises ``UnknownTopic`` if there is none of that name.
+    """
     homes = [
         name.removesuffix(f"/{MANIFEST}") for name in storage.names() if name.endswith(MANIFEST)
     ]
