@@ -1,1 +1,1 @@
-"""Reading segments: everything here leaves the disk as it is."""
+"""Segment readers. Nothing in this package changes a file."""

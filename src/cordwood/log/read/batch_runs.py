@@ -1,8 +1,8 @@
-"""Whole batches of a segment, a few MiB at a time, for the proof of a compaction pass.
+"""Read whole batches of a segment, a few MiB at a time, to verify a compaction pass.
 
-``read_sealed`` goes through a live segment and checks every checksum. ``StagedLog`` goes through
-the segment that shall take its place, as far as the live one has been read. Each reads every byte
-once, into a buffer that is used again for the next run. Never changes anything.
+``read_sealed`` reads a live segment and checks every checksum. ``StagedLog`` reads the staged
+segment that replaces it, as far as the live one has been read. Each byte is read once, into a
+buffer that is reused for the next run. Never changes anything.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RUN_BYTES: Final = 8 * MIB
 
 
 class ReadBuffer:
-    """Memory that is read into; large arrays are not cheap to get, so it is kept."""
+    """A reusable read buffer; allocating a large array for every run would be expensive."""
 
     def __init__(self, size_bytes: int = RUN_BYTES) -> None:
         self.data: Bytes = np.empty(size_bytes, np.uint8)
 
     def fill(self, fd: int, position: int, start: int, end: int) -> int:
-        """Read from ``position`` of a file to ``[start, end)``; where the bytes read end."""
+        """Read from file ``position`` into ``[start, end)``; returns where the read bytes end."""
         while start < end:
             count = os.preadv(fd, [self.data.data[start:end]], position)
             if not count:
@@ -39,7 +39,7 @@ class ReadBuffer:
         return start
 
     def grow(self, kept: int) -> None:
-        """Twice the size; the first ``kept`` bytes stay."""
+        """Double the size, keeping the first ``kept`` bytes."""
         larger = np.empty(2 * len(self.data), np.uint8)
         larger[:kept] = self.data[:kept]
         self.data = larger
@@ -48,7 +48,7 @@ class ReadBuffer:
 def read_sealed(
     directory: Path, info: SegmentInfo, buffer: ReadBuffer
 ) -> Iterator[tuple[Bytes, HeaderTable]]:
-    """A live segment's batches in runs, checksums checked; each run is overwritten by the next."""
+    """Yield a live segment's batches in runs, checksums checked; each run overwrites the last."""
     path = file_path(directory, info.base_offset, FileKind.LOG)
     try:
         file = path.open("rb", buffering=0)
@@ -75,18 +75,18 @@ def read_sealed(
 
 
 class StagedLog:
-    """A staged segment whose sums were checked, read on as far as the old log has been read."""
+    """A staged segment, checksums already checked, read in step with the live log."""
 
     def __init__(self, fd: int, buffer: ReadBuffer) -> None:
         self._fd = fd
         self._buffer = buffer
         self._left_bytes = os.fstat(fd).st_size
         self._position = 0  # in the file, of the next byte to read
-        self._start = 0  # in the buffer: what was not taken yet
+        self._start = 0  # in the buffer: start of the bytes not yet taken
         self._end = 0
 
     def take(self, last_offset: int) -> tuple[Bytes, HeaderTable]:
-        """The next batches whose base offset is at or below ``last_offset``; overwritten next."""
+        """The next batches with base offset up to ``last_offset``; valid until the next call."""
         while True:
             data = self._buffer.data[self._start : self._end]
             walk = walk_batches(data, verify=False)
@@ -104,7 +104,7 @@ class StagedLog:
         return data[:end], taken
 
     def _read_on(self) -> None:
-        """More bytes behind those that were not taken, which move to the front."""
+        """Move the bytes not yet taken to the front of the buffer and read more behind them."""
         kept = self._end - self._start
         self._buffer.data[:kept] = self._buffer.data[self._start : self._end]
         if kept == len(self._buffer.data):

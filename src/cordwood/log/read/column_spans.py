@@ -1,4 +1,4 @@
-"""Decoded columns as the kernels of the compaction proof take them. Pure."""
+"""Convert decoded columns to the arguments of the compaction proof's kernels. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def times_of(columns: Columns) -> Longs:
 
 
 def spans_of(spans: Spans | None) -> tuple[Any, Any, Any]:
-    """The bytes of every row: what holds them, where they start, how many there are."""
+    """The byte span of every row: the buffer, start positions and lengths."""
     assert spans is not None
     return (
         readonly(spans.data),

@@ -1,15 +1,15 @@
-"""Damage inside a segment: which bytes and offsets it takes, and where reading goes on.
+"""Damage inside a segment: find the damaged bytes and offsets, and where reading can continue.
 
-A reader that meets a bad batch knows only where it stopped. What is wrong may begin earlier: a
-false length sends it past sound batches, a false base offset shows only in the batch behind. So the
-search starts at a batch known to be sound, checks every checksum from there, and stops at the first
-batch that cannot be right. The damage ends where the next sound batch begins, which is looked for
+A reader that meets a bad batch knows only where it stopped. The damage may begin earlier: a wrong
+length makes the reader skip sound batches, and a wrong base offset shows only in the next batch. So
+the search starts at a batch known to be sound, checks every checksum from there, and stops at the
+first batch that cannot be right. The damage ends where the next sound batch begins. It is searched
 
 1. where the bad batch claims to end: the usual case, a flipped byte in its body;
-2. at the entries of the index behind it, so that a large hole costs no search of its bytes;
-3. byte by byte before that, for at most ``SEARCH_BYTES``.
+2. at the following index entries, so that a large hole needs no search of its bytes;
+3. byte by byte before that entry, for at most ``SEARCH_BYTES``.
 
-Reads through a function, as ``scan`` does; never changes anything.
+Reads through a function, as ``scan`` does. Never changes anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEARCH_BYTES: Final = 4 * MIB
 
 
 class Damage(NamedTuple):
-    """Bytes that are no longer the batches they were; offsets and positions are half-open."""
+    """Bytes that are no longer valid batches; ranges of offsets and positions are half-open."""
 
     position: int
     end_position: int
@@ -40,27 +40,27 @@ class Damage(NamedTuple):
 
 
 class Area(NamedTuple):
-    """What of a segment is looked at, and how: batches from ``end_position`` on are not there."""
+    """The part of a segment to search; batches from ``end_position`` on are ignored."""
 
     read: Read
-    entries: Sequence[OffsetEntry]  # the segment's index, in order; what does not hold is skipped
+    entries: Sequence[OffsetEntry]  # the segment's index, in order; wrong entries are skipped
     base_offset: int
     end_position: int
     end_offset: int
-    known: Sequence[Damage] = ()  # found before, and not looked for again
-    is_dense: bool = False  # no gaps: each batch begins where the one before it ends
+    known: Sequence[Damage] = ()  # found before; not searched again
+    is_dense: bool = False  # no gaps between the offsets of batches
 
 
 class _Before(NamedTuple):
-    """The batch before the one that is looked at."""
+    """The batch before the one being checked."""
 
     position: int
-    least_offset: int  # it could have had
-    span: int  # offsets it takes
+    least_offset: int  # the lowest base offset it could have
+    span: int  # how many offsets it covers
 
 
 class BadBatch(CorruptionError):
-    """A batch that fails its checks; nobody has looked yet how far the damage goes."""
+    """A batch that fails its checks; the extent of the damage is not known yet."""
 
     def __init__(self, text: str, segment: Segment, position: int) -> None:
         super().__init__(text)
@@ -82,12 +82,12 @@ class Unreadable(DamagedRecords):
 
 
 def damage_at(known: Sequence[Damage], position: int) -> Damage | None:
-    """The damage a position lies in."""
+    """The known damage that contains this position, if any."""
     return next((d for d in known if d.position <= position < d.end_position), None)
 
 
 def next_damage(segment: Segment, position: int) -> int:
-    """Where known damage begins behind a position; raises ``Unreadable`` for one in it."""
+    """Where the next known damage begins; raises ``Unreadable`` if ``position`` is damaged."""
     damage = damage_at(segment.damage, position)
     if damage is not None:
         raise Unreadable(segment, damage)
@@ -114,7 +114,7 @@ def find_damage(area: Area, position: int) -> Damage | None:
 
 
 def check_batch(area: Area, position: int, least_offset: int) -> tuple[BatchHeader | None, str]:
-    """The batch that begins there, and what is wrong with it; its header if that can be read."""
+    """Check the batch at ``position``; return its header, if readable, and the problem or ""."""
     head = area.read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         return None, f"the file ends before position {position + HEADER_BYTES}"
@@ -135,7 +135,7 @@ def check_batch(area: Area, position: int, least_offset: int) -> tuple[BatchHead
 
 
 def _sound_start(area: Area, position: int) -> tuple[int, int]:
-    """A place before ``position`` where a sound batch begins, and its offset."""
+    """The position and base offset of a sound batch before ``position``."""
     passed = [known for known in area.known if known.end_position <= position]
     start = passed[-1].end_position if passed else 0
     for entry in reversed([e for e in area.entries if start < e.position < position]):
@@ -152,7 +152,7 @@ def _around(
     before: _Before | None,
     problem: str,
 ) -> Damage:
-    """The damage that shows at ``start``."""
+    """The damage whose first symptom is at ``start``."""
     if before is not None and (lie := _lie(area, start, before)) is not None:
         return lie
     end = _next_sound(area, start, least)
@@ -165,9 +165,10 @@ def _around(
 
 
 def _lie(area: Area, start: int, before: _Before) -> Damage | None:
-    """The batch before, if only the offsets it claims are in the way of the one at ``start``.
+    """The damage, if only the offsets of the previous batch are wrong.
 
-    They lie outside the checksum. It must fit between its neighbours as it would be without them.
+    The checksum does not cover offsets. This is the case if the batch at ``start`` is valid once
+    the previous batch has the lowest offsets it could have.
     """
     position, least_offset, span = before
     header, problem = check_batch(area, start, least_offset + span)
@@ -178,7 +179,7 @@ def _lie(area: Area, start: int, before: _Before) -> Damage | None:
 
 
 def _next_sound(area: Area, start: int, least: int) -> int:
-    """Where the first sound batch behind ``start`` begins; the end when there is none."""
+    """Where the first sound batch after ``start`` begins; the end of the area if there is none."""
     header, _ = check_batch(area, start, least)
     if header is not None and header.size_bytes >= HEADER_BYTES:
         claimed = start + header.size_bytes

@@ -1,4 +1,4 @@
-"""Whether a process holds a data directory, asked by a reader of its files. Changes nothing."""
+"""Check whether a broker holds a data directory, for readers of its files. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSUPPORTED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.E
 def is_held(path: Path, *, shared_fds: list[int]) -> bool:
     """Whether a broker may be writing here.
 
-    Descriptors that hold the locks, shared, are added to ``shared_fds``: when the answer is no, no
+    Takes the locks shared and adds their descriptors to ``shared_fds``. If the result is False, no
     broker can start here until the caller closes them.
     """
     for name, flags in ((path, os.O_DIRECTORY), (path / LOCK, 0)):

@@ -1,16 +1,16 @@
-"""The partition's marks, published for readers of the files: log start, high watermark, LSO.
+"""Published offsets of a partition: log start, high watermark, last stable offset.
 
-Whoever reads segment files without asking the broker must not pass the high watermark: bytes past
-it are not durable yet. So the writer keeps 112 bytes per partition in a file,
-``published_offsets``, and renews them at each publish. While a partition is being written the file
-is mapped: one copy of 56 bytes in memory, no system call and no sync. An idle one has no mapping,
-which costs a descriptor; what little changes there is written to the file.
+A process that reads segment files without asking the broker must not pass the high watermark: bytes
+past it are not durable yet. So the writer keeps a file of 112 bytes, ``marks``, per partition and
+updates it at each publish. While a partition is being written, the file is memory-mapped: a publish
+copies 56 bytes in memory, without a system call or sync. A mapping costs a descriptor, so an idle
+partition has none and writes its rare changes to the file.
 
-Two slots take turns, each with a count and a checksum. A reader takes the whole slot with the
-higher count; a slot caught half written fails its checksum and the one before it serves: an older
-watermark, never a wrong one. ``kill -9`` loses nothing, as the page cache keeps the file. After a
-power cut the file may be old or torn; then no broker holds the lock, and a reader may take
-everything valid in the files instead, as recovery will.
+Two slots are written in turn, each with a counter and a checksum. A reader takes the valid slot
+with the higher counter. A half-written slot fails its checksum, and the previous one is used: an
+older watermark, never a wrong one. ``kill -9`` loses nothing, because the page cache keeps the
+file. After a power cut the file may be old or torn; then no broker holds the lock, and a reader may
+use all valid batches in the files instead, as recovery will.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from typing import Final, NamedTuple
 from cordwood.log.files.disk import Files, OpenFile, as_cordwood
 
 MARKS_NAME: Final = "marks"
-_SLOT: Final = struct.Struct("<7q")  # count, the five fields of Published, checksum
+_SLOT: Final = struct.Struct("<7q")  # counter, the five fields of Published, checksum
 _FILE_BYTES: Final = 2 * _SLOT.size
 
 
 class Published(NamedTuple):
-    """What readers may rely on, as of the last publish."""
+    """Offsets that readers may rely on, as of the last publish."""
 
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
     segment_base_offset: int  # the active segment, …
-    segment_bytes: int  # … at this position of which the batch at the high watermark will begin
+    segment_bytes: int  # … and its size up to the high watermark
 
 
 class PublishedOffsets:
-    """The writer's end; one per open partition, used by the writer thread only."""
+    """The writing side; one per open partition, used by the writer thread only."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        """Read what was published before: it stays until renewed. Nothing is kept open."""
+        """Read the offsets published before; they stay valid. No file is kept open."""
         self._path = directory / MARKS_NAME
         self._files = files
         self._map: mmap.mmap | None = None
-        self._is_dirty = False  # published since, and perhaps not on the device
+        self._is_dirty = False  # the file may have unsynced changes
         self._count = 0
-        self._last: Published | None = None  # as far as known: a mapping may hold newer ones
+        self._last: Published | None = None  # the mapping may hold newer ones
         self._recall(_read(self._path))
 
     def _recall(self, data: bytes) -> None:
@@ -58,7 +58,7 @@ class PublishedOffsets:
             self._count, self._last = newest
 
     def publish(self, published_offsets: Published) -> None:
-        """Let readers see these marks from now on."""
+        """Publish these offsets to readers of the files."""
         assert (
             published_offsets.log_start_offset
             <= published_offsets.last_stable_offset
@@ -72,7 +72,7 @@ class PublishedOffsets:
         self._map[position : position + _SLOT.size] = _encode_slot(self._count, published_offsets)
 
     def _write(self, published_offsets: Published) -> None:
-        """Without a mapping; marks that readers see already are not written again."""
+        """Publish without a mapping; skips the write if the offsets have not changed."""
         if published_offsets == self._last:
             return
         position = _SLOT.size * (self._count + 1 & 1)
@@ -84,7 +84,7 @@ class PublishedOffsets:
         self._count, self._last, self._is_dirty = self._count + 1, published_offsets, True
 
     def _open(self) -> OpenFile:
-        """The file, created if need be and of its full length."""
+        """Open the file, creating it or setting its length if needed."""
         exists = self._path.exists()
         file = self._files.open_existing(self._path) if exists else self._files.create(self._path)
         try:
@@ -96,7 +96,7 @@ class PublishedOffsets:
         return file
 
     def map(self) -> None:
-        """Make each publish a copy in memory from now on; takes a descriptor."""
+        """Map the file, so that each publish is a copy in memory. Takes a descriptor."""
         if self._map is None:
             file = self._open()
             try:
@@ -108,14 +108,14 @@ class PublishedOffsets:
             self._is_dirty = True
 
     def unmap(self) -> None:
-        """Give the descriptor back; what was published stays in the page cache."""
+        """Unmap the file and free the descriptor; the page cache keeps the published offsets."""
         if self._map is not None:
             self._recall(self._map[:])
             self._map.close()
             self._map = None
 
     def close(self) -> None:
-        """Put the marks on the device and let go; a clean stop leaves them exact."""
+        """Unmap and sync the file: after a clean stop the offsets on the device are exact."""
         self.unmap()
         if self._is_dirty:
             file = self._open()
@@ -127,7 +127,7 @@ class PublishedOffsets:
 
 
 def read_published_offsets(directory: Path) -> Published | None:
-    """What was last published, or None when nobody ever did (or a power cut tore it)."""
+    """The offsets last published, or None if there are none or a power cut tore the file."""
     newest = _newest(_read(directory / MARKS_NAME))
     return newest[1] if newest else None
 
@@ -145,7 +145,7 @@ def _encode_slot(count: int, published_offsets: Published) -> bytes:
 
 
 def _newest(data: bytes) -> tuple[int, Published] | None:
-    """The whole slot with the higher count."""
+    """The valid slot with the higher counter."""
     slots = [
         data[position : position + _SLOT.size]
         for position in range(0, min(len(data), _FILE_BYTES) - _SLOT.size + 1, _SLOT.size)

@@ -1,8 +1,9 @@
-"""Where the writer and the readers of a partition meet: the segments, and the view readers hold.
+"""Read state of a partition: its segments and the read snapshot that readers use.
 
-The writer changes the stack of segments and then puts up a new view; readers take the view that is
-up. When files lose their names while a reader looks, it asks the next view; ``replacing`` is held
-by whoever renames until that view is up, so a reader never asks in between.
+The writer changes the tuple of segments and then publishes a new snapshot; readers take the current
+snapshot. If files are renamed while a reader uses its snapshot, the reader retries with the next
+one. The thread that renames holds ``replacing`` until the new snapshot is published, so a reader
+never retries in between.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class ReadState:
-    """The stack of segments and what is seen of it. Only ``look`` is for any thread."""
+    """The segments and the current read snapshot. Only ``look`` is safe on any thread."""
 
     view: ReadSnapshot
 
@@ -38,16 +39,16 @@ class ReadState:
 
     @property
     def active(self) -> Segment:
-        """The segment that grows."""
+        """The active segment."""
         return self.segments[-1]
 
     def set_segments(self, segments: tuple[Segment, ...]) -> None:
-        """Another stack; nobody sees it before ``publish`` or ``refresh``."""
+        """Set the segments; readers see them after the next ``publish`` or ``refresh``."""
         self.segments = segments
         self.bases = tuple(segment.base_offset for segment in segments)
 
     def publish(self, first_unstable: int | None) -> None:
-        """Let readers see all there is."""
+        """Publish a snapshot with every record of the segments."""
         active = self.active
         end_offset = active.end_offset
         stable = end_offset if first_unstable is None else first_unstable
@@ -64,7 +65,7 @@ class ReadState:
         )
 
     def refresh(self) -> None:
-        """The same records from other segments: some went, came or were sealed."""
+        """Publish changed segments (dropped, replaced, sealed) under the same high watermark."""
         old = self.view
         segments = tuple(s for s in self.segments if s.base_offset <= old.high_watermark)
         is_same = segments[-1] is old.segments[-1]
@@ -74,7 +75,7 @@ class ReadState:
                 bases=tuple(segment.base_offset for segment in segments),
                 log_start_offset=self.log_start_offset,
                 last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
-                # Another last one begins at the high watermark: nothing of it is published.
+                # A new last segment begins at the high watermark, so none of it is published.
                 end_position=old.end_position if is_same else 0,
                 newest_ms=old.newest_ms if is_same else NO_TIMESTAMP,
             )
@@ -93,18 +94,18 @@ class ReadState:
         )
 
     def published_bytes(self) -> int:
-        """How much of the active segment readers see."""
+        """How many bytes of the active segment are published."""
         return self.view.end_position if self.view.segments[-1] is self.active else 0
 
     def look(self, ask: Callable[[ReadSnapshot], T]) -> T:
-        """Ask the view; if its files lost their names meanwhile, ask the one that came after."""
+        """Call ``ask`` with the current snapshot; retry with the next one if files were renamed."""
         while True:
             view = self.view
             try:
                 return ask(view)
             except Retired:
                 with self.replacing:
-                    pass  # until whoever renames has put the new view up
+                    pass  # wait until the renaming thread has published the new snapshot
             except BadBatch as error:
                 self._map(view, error)
                 continue
@@ -121,14 +122,14 @@ class ReadState:
                 raise PartitionOffline("its files are gone or being replaced; open it again")
 
     def _map(self, view: ReadSnapshot, bad: BadBatch) -> None:
-        """Find out how far the damage goes, so that the question can be asked again."""
+        """Determine the damaged range around a bad batch, so that the read can be retried."""
         segment = bad.segment
         is_last = segment is view.segments[-1]
         limit = view.end_position if is_last else segment.size_bytes
         end_offset = view.high_watermark if is_last else segment.end_offset
         known = segment.damage
         found = segment.map_damage(bad.position, limit, end_offset)
-        if found is None or segment.damage == known:  # sound, and yet it could not be read
+        if found is None or segment.damage == known:  # no damage found, but unreadable
             self._health.read_failed(str(bad))
             raise bad
         self._report(segment, found)

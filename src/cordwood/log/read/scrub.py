@@ -1,7 +1,7 @@
-"""Reading a sealed segment through: every checksum, every length, and the file's sha256.
+"""Scrub a sealed segment: check every checksum and length, and compute the file's sha256.
 
-Opens the file afresh, so a segment that was restored from a copy is seen as it is now. Pages that
-nobody had in memory are given back as they are read. Never changes anything.
+Opens the file anew, so a segment that was restored from a copy is seen as it is now. Pages that
+were not in the page cache before are released after they are read. Never changes anything.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cordwood.log.format.scan import BatchWalk
 from cordwood.log.read.damage import Area, Damage, find_damage
 from cordwood.log.read.segment import Segment
 
-Pace = Callable[[int], None]  # told how many bytes were read; waits, or raises to stop
+Pace = Callable[[int], None]  # called with the bytes read; waits, or raises to stop
 
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}.get(platform.machine())
 _IDLE_CLASS: Final = 3 << 13
-_DAMAGE_MAX: Final = 100  # ranges of one segment; what follows the last counts as one more
+_DAMAGE_MAX: Final = 100  # ranges per segment; the rest of the file then counts as one range
 
 
 class Verdict(NamedTuple):
-    """What reading a segment through found."""
+    """The result of scrubbing a segment."""
 
     size_bytes: int
     records: int
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 
 
 def scrub_segment(segment: Segment, pace: Pace) -> Verdict:
-    """Read it all; raises ``OSError`` when the device refuses, and whatever ``pace`` raises."""
+    """Read the whole segment; raises ``OSError`` on device errors, and whatever ``pace`` raises."""
     fd = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _scrub(fd, segment, pace)
@@ -74,7 +74,7 @@ def _scrub(fd: int, segment: Segment, pace: Pace) -> Verdict:
 
 
 def _sum(fd: int, reading: _Reading, damage: tuple[Damage, ...]) -> str:
-    """The whole file's; what was read around damage was not read in order."""
+    """The sha256 of the whole file. Around damage reads are out of order, so it is read again."""
     if not damage:
         return reading.sha256.hexdigest()
     with open(fd, "rb", closefd=False) as file:
@@ -90,7 +90,7 @@ def _entries(segment: Segment) -> list[OffsetEntry]:
 
 
 class _Reading:
-    """Reads a file at a pace, and hashes it as far as it is read in order."""
+    """Reads a file at a limited rate and hashes the part that is read in order."""
 
     def __init__(self, fd: int, pace: Pace) -> None:
         self.sha256 = hashlib.sha256()
@@ -99,7 +99,7 @@ class _Reading:
         self._hashed = 0
 
     def read(self, position: int, length: int) -> bytes:
-        """Some bytes of the file."""
+        """Read ``length`` bytes at ``position``."""
         was_resident = length > 0 and is_resident(self._fd, position, position + length)
         data = os.pread(self._fd, length, position)
         if not was_resident:
@@ -113,7 +113,7 @@ class _Reading:
 
 
 def yield_device() -> None:
-    """From now on this thread's reads wait for everybody else's, where the system can do that."""
+    """Give this thread's reads the idle I/O class, where the system supports it."""
     if _IOPRIO_SET is not None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.syscall(_IOPRIO_SET, 1, threading.get_native_id(), _IDLE_CLASS)

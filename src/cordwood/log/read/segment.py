@@ -1,14 +1,14 @@
-"""One segment: a run of batches in one file, what is known of it, and its sparse index.
+"""One segment: a run of batches in one file, with its stats and its sparse index.
 
-The active segment grows by ``note``; a sealed one never changes. Readers on any thread use either
-through a leased descriptor. A segment whose file is about to lose its name is *retired* first: a
-reader with the file open goes on in it, one that would have to open it hears ``Retired`` and looks
-again at the partition's new view. A segment that is cut short is *void*: even what was read from it
-is thrown away and read again.
+The active segment grows by ``note``; a sealed one never changes. Readers on any thread read through
+a leased descriptor. Before a segment's file is renamed or deleted, the segment is *retired*: a
+reader that has the file open continues with it; a reader that would have to open it gets
+``Retired`` and retries with the partition's new read snapshot. A segment that is being truncated is
+*void*: even data already read from it is discarded and read again.
 
-Everything read is checked before it is handed out: frames as they are walked, checksums as batches
-leave. A batch that fails is ``BadBatch``, after which ``map_damage`` finds out what is damaged.
-From then on a read there is ``DamagedRecords``, and reads before and behind it are as ever.
+All data is checked before it is returned: frames while they are walked, checksums as batches are
+returned. A batch that fails raises ``BadBatch``; ``map_damage`` then determines the damaged range.
+From then on reads in that range raise ``DamagedRecords``; reads before and after it are unaffected.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from cordwood.log.read.damage import (
 from cordwood.model import NO_TIMESTAMP, Record, SegmentInfo, SegmentState
 
 WALK_BYTES: Final = 8192  # one read of the header walk that follows an index lookup
-RESUMED_MAX: Final = 64  # places where readers stopped; more readers than that look it up
-MANY_BATCHES: Final = 200  # in one read: each costs the plain way 2 µs, a kernel next to nothing
+RESUMED_MAX: Final = 64  # remembered positions where reads stopped
+MANY_BATCHES: Final = 200  # from here on a kernel is faster than Python's 2 µs per batch
 _FRAME: Final = struct.Struct(">qi4xbI2xi")  # base offset, length, magic, crc, last offset delta
 
 
-class Retired(Exception):  # caught within the room, by the reader's retry
-    """The segment's file has no name any more; the partition has a newer view."""
+class Retired(Exception):  # never leaves cordwood.log: readers retry
+    """The segment's file was renamed or deleted; the partition has a newer read snapshot."""
 
 
 class BatchRun(NamedTuple):
-    """Whole batches that lie one after the other."""
+    """Consecutive whole batches."""
 
     data: bytes | memoryview
-    first_offset: int  # of the first batch; may lie below the offset that was asked for
-    next_offset: int  # where to go on
+    first_offset: int  # of the first batch; may be below the requested offset
+    next_offset: int  # where to read next
 
 
 class Segment:
-    """A segment as readers and the writer share it."""
+    """A segment, shared by readers and the writer."""
 
     # fmt: off
     __slots__ = (
@@ -80,7 +80,7 @@ class Segment:
         descriptors: FileCache,
         interval_bytes: int,
     ) -> None:
-        """A segment by its facts: sealed with its index in files, unless one is given."""
+        """Create a segment from its stats. Without ``index`` it is sealed and indexed by files."""
         self.directory = directory
         self.base_offset = facts.base_offset
         self.end_offset = facts.end_offset
@@ -90,25 +90,25 @@ class Segment:
         self.newest_ms = facts.newest_ms
         self.created_ms = facts.created_ms
         self.aborted_count = facts.aborted_count
-        self.aborted: tuple[Aborted, ...] = ()  # of the active segment; a sealed one's in a file
-        self.damage: tuple[Damage, ...] = ()  # as far as known, in order
+        self.aborted: tuple[Aborted, ...] = ()  # of the active segment; a sealed segment has a file
+        self.damage: tuple[Damage, ...] = ()  # known damage, in order
         self.is_sealed = True
         self.is_retired = False
         self.is_void = False
-        self.is_index_wrong = False  # the files are; the one in memory is right
+        self.is_index_wrong = False  # the index files are wrong; the index in memory is right
         self._file_cache = descriptors
-        self._interval_bytes = interval_bytes  # of an index that must be built again
-        self._resumed: dict[int, int] = {}  # offset → position, where a read stopped: one goes on
+        self._interval_bytes = interval_bytes  # for rebuilding the index
+        self._resumed: dict[int, int] = {}  # offset → position where a read stopped
         self.index: MemoryIndex | FileIndex = index or self._file_index(
             facts.index_bytes, facts.timeindex_bytes
         )
 
     def path(self, kind: FileKind = FileKind.LOG) -> Path:
-        """Where one of its files lies while it is live."""
+        """The path of one of its files while the segment is live."""
         return file_path(self.directory, self.base_offset, kind)
 
     def info(self) -> SegmentInfo:
-        """A plain copy for decisions."""
+        """An immutable copy for the pure policies in ``decide``."""
         return SegmentInfo(
             base_offset=self.base_offset, end_offset=self.end_offset, size_bytes=self.size_bytes,
             records=self.records, first_ms=self.first_ms, newest_ms=self.newest_ms,
@@ -117,12 +117,12 @@ class Segment:
         )  # fmt: skip
 
     def open_facts(self, durable_bytes: int) -> SegmentStats:
-        """Its line while it is active: when it was opened, and how much is on the device."""
+        """The stats of the active segment: its creation time and its synced size."""
         blank = SegmentStats.blank(self.base_offset, self.created_ms)
         return blank._replace(size_bytes=durable_bytes)
 
     def facts(self) -> SegmentStats:
-        """Its line once it is sealed, its index in files and all of it on the device."""
+        """The stats of the sealed segment, with its index in files and all bytes synced."""
         index_bytes, timeindex_bytes = self.index.sizes_bytes()
         return SegmentStats(
             base_offset=self.base_offset, end_offset=self.end_offset, size_bytes=self.size_bytes,
@@ -134,7 +134,7 @@ class Segment:
     # --- the writer -------------------------------------------------------------------------
 
     def note(self, headers: Iterable[BatchHeader]) -> None:
-        """Count batches that stand at the end of the active segment, one after the other."""
+        """Account for consecutive batches that were added at the end of the active segment."""
         assert not self.is_sealed
         index = self.index
         assert isinstance(index, MemoryIndex)
@@ -151,7 +151,7 @@ class Segment:
         self.newest_ms = index.newest.timestamp_ms
 
     def seal(self) -> None:
-        """It will not grow any more and its index is in files: drop the one in memory."""
+        """Mark the segment sealed and switch to the index files, dropping the index in memory."""
         self.index = self._file_index(*self.index.sizes_bytes())
         self.is_index_wrong = False
         self.is_sealed = True
@@ -167,18 +167,18 @@ class Segment:
         )
 
     def retire(self) -> None:
-        """Its files are about to lose their names; comes before the first rename."""
+        """Mark that the files are about to be renamed; call it before the first rename."""
         self.is_retired = True
 
     def forget(self) -> None:
-        """Close what readers no longer need open."""
+        """Close its cached descriptors."""
         for kind in (FileKind.LOG, FileKind.INDEX, FileKind.TIMEINDEX):
             self._file_cache.forget((self, kind))
 
     # --- reading, any thread ----------------------------------------------------------------
 
     def reading(self, kind: FileKind = FileKind.LOG) -> AbstractContextManager[int]:
-        """A descriptor of one of its files for the length of the block; raises ``Retired``."""
+        """A context manager that leases a descriptor of one of its files; raises ``Retired``."""
         return self._file_cache.lease((self, kind), lambda: self._open(kind))
 
     def _open(self, kind: FileKind) -> int:
@@ -194,10 +194,10 @@ class Segment:
             raise Unreadable(self, Damage(*everything, "the file is gone")) from None
         except OSError as error:
             refusal = as_cordwood(error, "open", path)
-            if isinstance(refusal, TooManyOpenFiles):  # no fault of the file's
+            if isinstance(refusal, TooManyOpenFiles):  # the file itself is sound
                 raise refusal from error
             raise CorruptionError(f"{path} cannot be opened: {error.strerror}") from error
-        if self.is_retired:  # after a swap the name may be another file's
+        if self.is_retired:  # after a swap the name may belong to another file
             os.close(fd)
             raise Retired
         return fd
@@ -207,7 +207,7 @@ class Segment:
             return os.pread(fd, length, position)
 
     def read_aborted(self) -> Sequence[Aborted]:
-        """The transactions aborted by a marker in this segment."""
+        """The transactions whose abort marker is in this segment."""
         if not self.aborted_count or not self.is_sealed:
             return self.aborted
         path = self.path(FileKind.TXNINDEX)
@@ -223,10 +223,10 @@ class Segment:
             raise CorruptionError(f"{path}: {error}; remove it and restart") from error
 
     def read(self, offset: int, max_bytes: int, end_offset: int, limit: int) -> BatchRun | None:
-        """Whole batches from the one that holds ``offset`` or comes next; None if none does.
+        """Return whole batches from the one that holds ``offset``, or the next after it.
 
-        Batches that begin at ``end_offset`` or later, or at position ``limit``, are not there.
-        At least one batch comes, however large.
+        Batches that begin at ``end_offset`` or later, or at position ``limit`` or later, are
+        ignored. Returns at least one batch, whatever its size; None if there is none.
         """
         with self.reading() as fd:
             position = self.locate(fd, offset, limit)
@@ -239,8 +239,8 @@ class Segment:
             first_bytes = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
             if first_bytes > len(data):
                 data = os.pread(fd, min(first_bytes, limit - position), position)
-        are_many = len(data) >= MANY_BATCHES * first_bytes  # batches, going by the first
-        # Without gaps every batch's offset is known, though it lies outside the checksum.
+        are_many = len(data) >= MANY_BATCHES * first_bytes  # estimated from the first batch
+        # In a dense segment each base offset is known, although the checksum does not cover it.
         is_dense = self.records == self.end_offset - self.base_offset
         most = max(offset, self.base_offset) if is_dense else self.end_offset
         run = (
@@ -257,9 +257,9 @@ class Segment:
         return run
 
     def resident_bytes(self, offset: int, max_bytes: int, limit: int) -> int | None:
-        """How much ``read`` would give without waiting for a disk; None if it might wait.
+        """How many bytes ``read`` would return without disk access; None if it might need the disk.
 
-        Where it takes an index in a file to tell, it might.
+        None also if the position can only be found through an index file.
         """
         position = self._known_position(offset)
         if position is None:
@@ -271,8 +271,8 @@ class Segment:
             return end - position if is_resident(fd, position, end) else None
 
     def _known_position(self, offset: int) -> int | None:
-        """Where a read of ``offset`` begins, at the latest, as far as memory tells."""
-        if offset < self.base_offset:  # a read that comes from the segment before
+        """The latest known position at or before ``offset``, using only what is in memory."""
+        if offset < self.base_offset:  # a read that continues from the previous segment
             return 0
         position = self._resumed.get(offset)
         if position is None and isinstance(self.index, MemoryIndex):
@@ -294,7 +294,7 @@ class Segment:
             if resumed >= limit:
                 return None
             if int.from_bytes(os.pread(fd, 8, resumed), "big") >= offset:
-                return resumed  # otherwise an offset on the way was misread: a walk finds it
+                return resumed  # else a damaged offset misled the last read: walk
         try:
             entry = self._checked_index().floor(offset)
             return self._walk(fd, entry, offset, limit)
@@ -302,13 +302,13 @@ class Segment:
             return self._walk(fd, self.rebuild_index(fd).floor(offset), offset, limit)
 
     def _walk(self, fd: int, entry: OffsetEntry | None, offset: int, limit: int) -> int | None:
-        """From header to header; the first must be the one the index meant."""
+        """Walk headers from an index entry, which must match its batch, to ``offset``."""
         position = 0 if entry is None else entry.position
         if entry and position >= self.size_bytes and isinstance(self.index, FileIndex):
             raise WrongIndex("an entry points behind the log")
         least, end_offset = self.base_offset, self.end_offset
         block, block_start = b"", position
-        while position < limit:  # a hot loop: some dozens of headers for one small read
+        while position < limit:  # hot loop: dozens of headers per small read
             if self.damage and (damage := damage_at(self.damage, position)) is not None:
                 if offset < damage.end_offset:
                     return damage.position
@@ -337,9 +337,9 @@ class Segment:
     def locate_time(self, fd: int, timestamp_ms: int, least_offset: int, limit: int) -> int:
         """A position at or shortly before the first batch that reaches ``timestamp_ms``.
 
-        When an index entry was made and no time entry with it, the largest timestamp had not grown;
-        so that batch lies after the last offset entry before the first time entry that reaches it.
-        Batches that end below ``least_offset`` are passed over.
+        If an offset entry has no time entry beside it, the largest timestamp had not grown by then.
+        So that batch lies after the last offset entry before the first time entry that reaches the
+        time. Batches that end below ``least_offset`` are skipped.
         """
         position = self._floor_time(fd, timestamp_ms)
         if least_offset > self.base_offset:
@@ -356,7 +356,7 @@ class Segment:
             raise self.corruption(str(error), position) from error
 
     def batches(self, fd: int, position: int, limit: int) -> Iterator[Located]:
-        """Headers from ``position`` to ``limit``, but for known damage; else ``BadBatch``."""
+        """Headers from ``position`` to ``limit``, skipping known damage; raises ``BadBatch``."""
         least = self.base_offset
         for damage in self.damage:
             if position < damage.end_position and damage.position < limit:
@@ -371,16 +371,17 @@ class Segment:
             raise self.corruption(walk.problem, walk.valid_bytes)
 
     def corruption(self, problem: str, position: int) -> BadBatch | Retired:
-        """What is wrong with this file, and the remedy; nothing if it was cut short meanwhile."""
+        """The error for a bad batch, with a remedy; ``Retired`` if the file was just truncated."""
         if self.is_void:
             return Retired()
         text = f"{self.path()}: at position {position}: {problem}; restore this segment from a copy"
         return BadBatch(text, self, position)
 
     def map_damage(self, position: int, limit: int, end_offset: int) -> Damage | None:
-        """Find out what is damaged around a bad batch, and remember it; None if nothing is.
+        """Determine and remember the damaged range around a bad batch; None if there is none.
 
-        Batches from ``limit`` on, which begin with ``end_offset``, are not looked at.
+        Batches from position ``limit`` on, the first of which has offset ``end_offset``, are
+        ignored.
         """
         try:
             entries = self.index.entries()
@@ -415,14 +416,14 @@ class Segment:
         return index
 
     def _check_entry(self, entry: OffsetEntry, magic: int, last_offset: int) -> None:
-        """An index in files is believed if the batch it points to ends as it says."""
+        """Trust an index file only if the batch at the entry's position ends with its offset."""
         if magic == MAGIC and last_offset == entry.offset:
             return
         if isinstance(self.index, FileIndex):
             raise WrongIndex(f"no batch at {entry.position} ends with offset {entry.offset}")
 
     def rebuild_index(self, fd: int) -> MemoryIndex:
-        """A right index in memory, made from the log; the writer puts it in files later."""
+        """Rebuild the index in memory from the log; the writer writes it to files later."""
         assert self.is_sealed, "the active segment's index is the writer's"
         index = MemoryIndex(self.base_offset, self._interval_bytes)
         for position, header in self.batches(fd, 0, self.size_bytes):
@@ -433,13 +434,16 @@ class Segment:
         return index
 
     def _misplaced(self, position: int, first: int, least: int) -> BadBatch | Retired:
-        """Offsets lie outside the checksum: at least they must grow and be this segment's."""
+        """The error for a wrong base offset.
+
+        The checksum does not cover offsets, so they are checked to be ascending and in range.
+        """
         expected = f"expected {least} to {self.end_offset - 1}"
         return self.corruption(f"the batch claims offset {first}, {expected}", position)
 
     def _whole_by_kernel(self, data: bytes, end_offset: int, most: int) -> BatchRun | None:
-        """The same in one call; None leaves it, and whatever there is to say, to the plain way."""
-        from cordwood.batch.header_table import (  # numpy is not for an idle broker
+        """Like ``_whole_batches``, by one kernel call; None means: use ``_whole_batches``."""
+        from cordwood.batch.header_table import (  # late: an idle broker needs no numpy
             WalkEnd,
             walk_batches,
         )
@@ -462,18 +466,18 @@ class Segment:
     def _whole_batches(
         self, data: bytes, position: int, end_offset: int, most: int
     ) -> BatchRun | None:
-        """As many sound batches as are there whole; None if all begin later.
+        """Return the whole sound batches in ``data``; None if all begin at ``end_offset`` or later.
 
-        What is sound before a bad batch is handed out; a bad one at the front is raised. The first
-        batch begins with ``most`` at the latest; if that is not the segment's end, there are no
-        gaps between those that follow either.
+        Sound batches before a bad one are returned; a bad batch at the front raises. The first
+        batch must begin at ``most`` or below. If ``most`` is below the segment's end, the segment
+        is dense and the following batches must have no gaps between them either.
         """
         is_dense = most < self.end_offset
         end, first_offset, next_offset = 0, -1, self.base_offset
-        before_end, before_offset = 0, -1  # where the run ended before its last batch
+        before_end, before_offset = 0, -1  # the run without its last batch
         segment_end, data_bytes = self.end_offset, len(data)
         headers_end = data_bytes - HEADER_BYTES
-        while end <= headers_end:  # a hot loop: no name is looked up in it that need not be
+        while end <= headers_end:  # hot loop: attribute lookups are kept out of it
             base_offset, length, magic, crc, delta = _FRAME.unpack_from(data, end)
             size_bytes = LOG_OVERHEAD + length
             if magic != MAGIC or size_bytes < HEADER_BYTES:
@@ -484,7 +488,7 @@ class Segment:
             if not next_offset <= base_offset < following <= segment_end or (
                 is_dense and base_offset > most
             ):
-                if base_offset < next_offset:  # either of the two may be the one that lies
+                if base_offset < next_offset:  # the previous batch may be the wrong one
                     end, next_offset = before_end, before_offset
                 if end:
                     break
@@ -509,5 +513,5 @@ class Segment:
 
 
 def _front(data: bytes, end: int) -> bytes | memoryview:
-    """Not a copy: a reply of megabytes nearly always ends inside a batch."""
+    """The first ``end`` bytes, uncopied: a reply of megabytes nearly always ends inside a batch."""
     return data if end == len(data) else memoryview(data)[:end]

@@ -1,13 +1,13 @@
-"""What readers see of a partition: one immutable value, replaced whole by the writer.
+"""Read snapshot: an immutable view of a partition that the writer replaces as a whole.
 
-A reader takes the view once and needs no lock: its segments, log start and high watermark belong
-together. Nothing at or past the high watermark can be reached through a view, because the position
-at which the high watermark stood is part of it, even while the writer appends behind it.
+A reader takes the snapshot once and needs no lock: its segments, log start and high watermark
+belong together. Nothing at or past the high watermark can be read through it, because it includes
+the file position of the high watermark, even while the writer appends behind it.
 
-Gaps are normal: compaction removes records, whole batches and all of a segment. A read goes on from
-segment to segment until it has as many bytes as it may take, so it is empty only when nothing is
-there up to its end. Segments without a record are passed over: many in a row would otherwise be as
-many answers in which a client finds nothing, and librdkafka gives up after about ten of them.
+Gaps are normal: compaction removes records, whole batches and all records of a segment. A read
+continues from segment to segment until it has enough bytes, so it is empty only if there is no
+batch up to its end. Segments without records are skipped: otherwise many of them in a row would
+give as many replies without records, and librdkafka gives up after about ten.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from cordwood.log.format.producers import Aborted
 from cordwood.log.read.segment import BatchRun, Segment
 from cordwood.model import NO_TIMESTAMP
 
-SEGMENTS_PER_READ_MAX: Final = 64  # each costs an open file and a read, however small
+SEGMENTS_PER_READ_MAX: Final = 64  # each costs an open file and a read
 
 
 class ReadSlice(NamedTuple):
-    """Whole batches as stored, and where the partition stood when they were read."""
+    """Whole batches as stored, with the partition's offsets at the time of the read."""
 
     data: bytes | memoryview
-    first_offset: int  # of the first batch: it may begin below the offset asked for
-    next_offset: int  # where to read next; past the gap when there is nothing
+    first_offset: int  # of the first batch; may be below the requested offset
+    next_offset: int  # where to read next; past the gap if ``data`` is empty
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
 
 
 class TimedOffset(NamedTuple):
-    """A record found by its time."""
+    """A record found by its timestamp."""
 
     timestamp_ms: int
     offset: int
@@ -57,7 +57,7 @@ class ReadSnapshot(NamedTuple):
     newest_ms: int  # the largest published timestamp of the last segment
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> ReadSlice:
-        """Whole batches from ``offset`` on that begin below ``end_offset``."""
+        """Return whole batches from ``offset`` on that begin below ``end_offset``."""
         end_offset = min(end_offset, self.high_watermark)
         if offset >= end_offset:
             return self._slice(b"", offset, offset)
@@ -68,14 +68,14 @@ class ReadSnapshot(NamedTuple):
         return self._slice(data, runs[0].first_offset, runs[-1].next_offset)
 
     def _runs(self, offset: int, max_bytes: int, end_offset: int) -> list[BatchRun]:
-        """What one read takes of each segment, in order; together at most ``max_bytes`` or one."""
+        """The batches that one read takes of each segment; at most ``max_bytes``, or one batch."""
         runs: list[BatchRun] = []
         left_bytes = max_bytes
         for segment, limit in self._with_records(offset, end_offset):
             try:
                 run = segment.read(offset, left_bytes, end_offset, limit)
             except CorruptionError:
-                if runs:  # what is sound is served; the next read begins at the damage and tells
+                if runs:  # return the sound part; the next read reports the damage
                     break
                 raise
             if run is None:
@@ -90,7 +90,7 @@ class ReadSnapshot(NamedTuple):
         return runs
 
     def is_resident(self, offset: int, max_bytes: int) -> bool:
-        """Whether a ``read`` from here would wait for no disk, as far as can be told beforehand."""
+        """Whether a ``read`` from here is expected to be served without disk access."""
         left_bytes = max_bytes
         segments = self._with_records(offset, self.high_watermark)
         for segment, limit in islice(segments, SEGMENTS_PER_READ_MAX):
@@ -103,9 +103,9 @@ class ReadSnapshot(NamedTuple):
         return True
 
     def _with_records(self, offset: int, end_offset: int) -> Iterator[tuple[Segment, int]]:
-        """The segments a read goes through: those with records, and the last in any case.
+        """The segments that a read visits: those with records, and always the last one.
 
-        The last one's empty batches tell a client that it has reached the end.
+        The empty batches of the last one tell a client that it has reached the end.
         """
         skipped: Segment | None = None
         for number in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.segments)):
@@ -125,7 +125,7 @@ class ReadSnapshot(NamedTuple):
             yield skipped, skipped.size_bytes
 
     def find_time(self, timestamp_ms: int) -> TimedOffset | None:
-        """The first record at or after the log start whose timestamp is not below this."""
+        """The first record from the log start on with a timestamp of ``timestamp_ms`` or later."""
         for segment, limit in self._from(self.log_start_offset):
             if self._newest_of(segment) >= timestamp_ms:
                 found = self._first_at(segment, timestamp_ms, limit)
@@ -134,7 +134,7 @@ class ReadSnapshot(NamedTuple):
         return None
 
     def find_max_time(self) -> TimedOffset | None:
-        """The first record that has the largest timestamp of all."""
+        """The first record that has the largest timestamp of the partition."""
         best: tuple[int, Segment, int] | None = None
         for segment, limit in self._from(self.log_start_offset):
             newest_ms = self._newest_of(segment)
@@ -145,10 +145,11 @@ class ReadSnapshot(NamedTuple):
         return None if best is None else self._first_at(best[1], best[0], best[2])
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions with records in ``[start, end)``, by the end of each.
+        """The aborted transactions with records in ``[start, end)``, ordered by their end.
 
-        A transaction is noted where its marker is, which may be any number of segments later; one
-        whose last stable offset had reached ``end`` tells that none after it can matter.
+        A transaction is listed in the segment of its marker, which may be any number of segments
+        later. An entry whose last stable offset has reached ``end`` ends the search, since no later
+        one can matter.
         """
         found: list[Aborted] = []
         for segment, _ in self._from(start):
@@ -159,7 +160,7 @@ class ReadSnapshot(NamedTuple):
                     return found
         return found
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------
 
     def _slice(self, data: bytes | memoryview, first_offset: int, next_offset: int) -> ReadSlice:
         return ReadSlice(
@@ -186,7 +187,7 @@ class ReadSnapshot(NamedTuple):
         return self.newest_ms if segment is self.segments[-1] else segment.newest_ms
 
     def _newest_left(self, segment: Segment, limit: int) -> int:
-        """The largest timestamp of a segment whose first records lie below the log start."""
+        """The largest timestamp at or after the log start, in the segment that contains it."""
         newest_ms = NO_TIMESTAMP
         with segment.reading() as fd:
             start = segment.locate(fd, self.log_start_offset, limit)
@@ -202,7 +203,7 @@ class ReadSnapshot(NamedTuple):
         return newest_ms
 
     def _first_at(self, segment: Segment, timestamp_ms: int, limit: int) -> TimedOffset | None:
-        """The first readable record of the segment at that time or later; decodes its batch."""
+        """The first readable record of the segment at or after that time; decodes its batch."""
         with segment.reading() as fd:
             start = segment.locate_time(fd, timestamp_ms, self.log_start_offset, limit)
             for position, header in segment.batches(fd, start, limit):

@@ -1,4 +1,4 @@
-"""What a walk over a whole ``.log`` finds out: its facts and its index."""
+"""Walk a whole ``.log`` and compute its stats and its index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cordwood.model import NO_TIMESTAMP
 
 
 class Survey(NamedTuple):
-    """What a walk over a whole ``.log`` finds out."""
+    """Stats and index of a ``.log``, computed by a walk over all of it."""
 
     facts: SegmentStats
     sparse: MemoryIndex
@@ -23,10 +23,10 @@ class Survey(NamedTuple):
 def survey(
     path: Path, base_offset: int, *, interval_bytes: int, created_ms: int, verify: bool = False
 ) -> Survey:
-    """Walk a segment that nobody writes and make its facts and index; any thread.
+    """Walk a segment that is not being written; compute its stats and index. Any thread.
 
-    ``path`` may be a staged file under any name. Raises ``CorruptionError`` for any end but a clean
-    one. With ``verify`` every checksum is checked too.
+    ``path`` may be a staged file under any name. Raises ``CorruptionError`` unless the file ends
+    cleanly. With ``verify`` every checksum is checked too.
     """
     index = MemoryIndex(base_offset, interval_bytes)
     records, first_ms = 0, NO_TIMESTAMP

@@ -1,1 +1,1 @@
-"""Opening a partition directory after any stop: what is sound, torn, corrupt or missing."""
+"""Recovery of a partition directory after any stop: sound, torn, corrupt and missing records."""

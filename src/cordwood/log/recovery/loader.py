@@ -1,8 +1,8 @@
-"""Opening a partition directory: what is there, what is sound, and what happens to the rest.
+"""Open a partition directory: load its segments, check them, and repair or report the rest.
 
-Only the active segment is scanned, every byte of it. A sealed one is known by its line in
-``segment-facts-checkpoint`` and its files' sizes; it is walked only if that line is missing or
-false.
+Only the active segment is scanned, every byte of it. A sealed segment is known by its line in
+``segment-facts-checkpoint`` and the sizes of its files; it is walked only if that line is missing
+or wrong.
 
 ==================================  =============================================================
 found                               outcome
@@ -11,26 +11,27 @@ no directory, or no ``.log`` in it  a new empty segment at the log start
 a segment with a line and no file   ``CorruptionError``: records are missing
 active: a torn tail                 copied to ``<base>.log.torn-<ms>``, cut off, synced, reported
 active: a zero-filled tail          cut off, synced, reported (nothing in it to keep)
-active: empty                       fine: that is how a segment begins
+active: empty                       normal: that is how a segment begins
 active: damage, whole batches after ``CorruptionError``, nothing is cut: the partition is offline
 active: damage below what was       ``CorruptionError``, nothing is cut
 synced at the last clean close
 active: foreign bytes               ``CorruptionError``, nothing is cut
 sealed: shorter or longer than its  walked; ``CorruptionError`` unless every batch in it is whole,
 line says, or without a line        and always if it is shorter: records are missing
-sealed: empty                       fine if its line says so or it has none (compaction); otherwise
-                                    ``CorruptionError``
-sealed: damaged within its size     not seen here; ``DamagedRecords`` with file and position when a
-                                    read, or the scrub, meets it; what is sound around it serves
+sealed: empty                       normal if its line says so or it has none (compaction);
+                                    otherwise ``CorruptionError``
+sealed: damaged within its size     not detected here; ``DamagedRecords`` with file and position
+                                    when a read or the scrub meets it; sound records around it are
+                                    served
 index missing                       rebuilt from the ``.log``, reported
-index of a wrong size or damaged    noticed when it is first used, rebuilt in memory, reported;
-                                    written at the next roll or close
-snapshot missing or damaged         an older one and the batches since then, reported
+index of a wrong size or damaged    detected at first use, rebuilt in memory, reported; written at
+                                    the next roll or close
+snapshot missing or damaged         rebuilt from an older one and the batches since, reported
 ``.txnindex`` missing or wrong      rebuilt likewise, reported
 ``leader-epoch-checkpoint`` wrong   rebuilt from the active segment, reported
-index, snapshot without a segment   removed, but for the snapshot a clean close left at the end
+index, snapshot without a segment   removed, except the snapshot a clean close left at the end
 ``.tmp``, ``.deleted``              removed
-``.cleaned``, ``.swap``             finished or undone by ``swap.recover_swaps`` before this
+``.cleaned``, ``.swap``             finished or undone by ``ladder.recover_swaps`` before this
 any other name                      left alone, reported
 ==================================  =============================================================
 """
@@ -91,19 +92,19 @@ _OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SE
 
 @dataclass(slots=True)
 class Recovery:
-    """What opening found and did."""
+    """What opening a partition found and did."""
 
     end: End = End.CLEAN
-    is_durable: bool = False  # all that a clean close writes is there already
+    is_durable: bool = False  # the files are as a clean close leaves them
     next_offset: int = 0
     scanned_bytes: int = 0
     cut_bytes: int = 0
     torn_copy: Path | None = None  # where the cut bytes are kept
-    rebuilt: list[str] = field(default_factory=list)  # names of files made again
-    notes: list[str] = field(default_factory=list)  # anything else an operator should read
+    rebuilt: list[str] = field(default_factory=list)  # names of rebuilt files
+    notes: list[str] = field(default_factory=list)  # other messages for the operator
 
     def report(self, tp: TopicPartition) -> None:
-        """Say in the log what was found."""
+        """Log the result."""
         logger.info(
             "partition.opened partition=%s seq_resume=%d end=%s cut_bytes=%d scanned_bytes=%d",
             tp, self.next_offset, self.end.value, self.cut_bytes, self.scanned_bytes,
@@ -112,7 +113,7 @@ class Recovery:
             logger.warning("partition.note partition=%s %s", tp, note)
 
     def note_rebuilt(self, segment: Segment) -> None:
-        """Its indexes were made again."""
+        """Note that the indexes of this segment were rebuilt."""
         for kind in (FileKind.INDEX, FileKind.TIMEINDEX):
             if (name := segment.path(kind).name) not in self.rebuilt:
                 self.rebuilt.append(name)
@@ -120,7 +121,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class Loaded:
-    """A partition's state as its files tell it."""
+    """The state of a partition as loaded from its files."""
 
     segments: tuple[Segment, ...]  # the last one is active
     producers: Producers
@@ -128,25 +129,25 @@ class Loaded:
     recovery: Recovery
 
     def clean_end(self) -> CleanEnd:
-        """What a later close need not write again."""
+        """The state that a later close need not write again."""
         is_durable = self.recovery.is_durable
         return CleanEnd(self.segments if is_durable else (), self.segments[-1].size_bytes)
 
 
 class CleanEnd(NamedTuple):
-    """Segments whose last clean close still describes them, while nothing changes."""
+    """Segments that are unchanged since their last clean close."""
 
     segments: tuple[Segment, ...]
     active_bytes: int
 
     def holds(self, segments: tuple[Segment, ...]) -> bool:
-        """Whether these are still just those."""
+        """Whether ``segments`` are still unchanged."""
         is_same = segments is self.segments and segments[-1].size_bytes == self.active_bytes
         return is_same and not any(segment.is_index_wrong for segment in segments)
 
 
 class Loader:
-    """One opening of one directory."""
+    """Opens one partition directory once."""
 
     def __init__(
         self,
@@ -164,10 +165,10 @@ class Loader:
         self._now_ms = now_ms
         self._recovery = Recovery()
         self._live: dict[str, dict[int, os.DirEntry[str]]] = {}  # suffix → base offset → file
-        self._odd: list[str] = []  # all other names
+        self._odd: list[str] = []  # names that are not live files
 
     def settle(self) -> None:
-        """Finish or undo what an earlier process left under names that are not live."""
+        """Finish or undo swaps and remove temporary and deleted files of an earlier process."""
         self._list()
         if any(name.endswith((SWAP, CLEANED)) for name in self._odd):
             recover_swaps(self._directory, self._files)
@@ -178,7 +179,7 @@ class Loader:
             self._list()
 
     def load(self, log_start_offset: int) -> Loaded | None:
-        """The partition, or None if the directory holds no segment."""
+        """Load the partition; None if the directory holds no segment."""
         if not self._live:
             self._list()
         self._note_names()
@@ -202,7 +203,7 @@ class Loader:
         return Loaded((*sealed, active), producers, epochs, self._recovery)
 
     def create(self, base_offset: int) -> Loaded:
-        """A first, empty segment in an empty directory; the first sync makes it durable."""
+        """Create a first, empty segment in an empty directory; the first sync makes it durable."""
         active = open_segment(
             self._directory, base_offset, self._interval_bytes, self._now_ms, self._file_cache
         )
@@ -216,7 +217,7 @@ class Loader:
     # --- names ------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        """Names only: which files are looked at more closely is decided later."""
+        """List the file names only; which files are read is decided later."""
         self._live = {kind.value: {} for kind in FileKind}
         self._odd = []
         with os.scandir(self._directory) as entries:
@@ -240,7 +241,7 @@ class Loader:
             self._keep_only(kind, bases)
 
     def _remove_snapshots(self, offsets: AbstractSet[int]) -> None:
-        """All but those at a segment's base, and the one a clean close left at the log's end."""
+        """Keep only snapshots at a segment's base, and that of a clean close at the log's end."""
         self._keep_only(FileKind.SNAPSHOT, offsets)
 
     def _keep_only(self, kind: FileKind, offsets: AbstractSet[int]) -> None:
@@ -259,7 +260,7 @@ class Loader:
         return base_offset in self._live[kind.value]
 
     def _size(self, base_offset: int, kind: FileKind) -> int:
-        """A live file's size; 0 for one that is not there."""
+        """A live file's size; 0 if it is missing."""
         entry = self._live[kind.value].get(base_offset)
         return 0 if entry is None else entry.stat().st_size
 
@@ -291,7 +292,7 @@ class Loader:
     def _survey_sealed(
         self, base_offset: int, end_offset: int, facts: SegmentStats | None
     ) -> Segment:
-        """Walk a segment whose facts or index files are missing or false."""
+        """Walk a segment whose stats or index files are missing or wrong."""
         path = file_path(self._directory, base_offset, FileKind.LOG)
         created_ms = path.stat().st_mtime_ns // 1_000_000 if facts is None else facts.created_ms
         found, index = survey(
@@ -362,7 +363,7 @@ class Loader:
             return None
 
     def _replay(self, segment: Segment, producers: Producers) -> list[Aborted]:
-        """Note every batch of a sealed segment; the transactions aborted in it."""
+        """Apply every batch of a sealed segment; returns the transactions aborted in it."""
         aborted: list[Aborted] = []
         with segment.reading() as fd:
             read = read_fd(fd)
@@ -442,7 +443,7 @@ class Loader:
     def _finish_active(
         self, file: OpenFile, walk: BatchWalk, size_bytes: int, durable_bytes: int
     ) -> None:
-        """Judge the end, cut a torn tail, and make durable what readers will now see."""
+        """Classify the end, cut off a torn tail, and sync everything that readers will now see."""
         if size_bytes < durable_bytes:
             raise CorruptionError(
                 f"{file.path} has {size_bytes} bytes and had {durable_bytes} when it was closed: "
@@ -468,7 +469,7 @@ class Loader:
             self._recovery.is_durable = not self._recovery.rebuilt
 
     def _copy_aside(self, file: OpenFile, position: int, size_bytes: int) -> None:
-        """Keep the torn bytes before they are cut; zeros are not worth keeping."""
+        """Copy the torn bytes to another file before they are cut off, unless all are zero."""
         read = read_fd(file.fd)
         if zeros_start(read, position, size_bytes) == position:
             return
@@ -493,7 +494,7 @@ def open_segment(
     created_ms: int,
     descriptors: FileCache,
 ) -> Segment:
-    """An empty active segment, in memory."""
+    """Create an empty active segment in memory."""
     index = MemoryIndex(base_offset, interval_bytes)
     facts = SegmentStats.blank(base_offset, created_ms)
     segment = Segment(directory, facts, index, descriptors, interval_bytes)

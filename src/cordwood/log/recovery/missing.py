@@ -1,7 +1,7 @@
-"""Records that must be there and are not: how a directory shows it, and what to do about it. Pure.
+"""Missing records: how a directory shows that records are missing, and the remedy. Pure.
 
-Missing is not damaged. Damaged bytes contradict their checksums and may be repaired from a copy;
-missing ones leave files that look whole, so somebody has to remember that there was more.
+Missing is not damaged. Damaged bytes contradict their checksums and may be repaired from a copy.
+Missing records leave files that look whole, so the stats must remember that there was more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from cordwood.log.format.segment_stats import SegmentStats
 def missing_files(
     facts: Mapping[int, SegmentStats], bases: Collection[int], log_start_offset: int
 ) -> list[SegmentStats]:
-    """Segments that held records and whose ``.log`` is not there, though an older one is, or none.
+    """Segments that held records and whose ``.log`` is gone although they were not dropped.
 
-    A line is taken out before its file is replaced or cut, and only the oldest files are dropped;
-    so such a file was removed by somebody else. Whether the oldest ones were dropped or removed is
-    for ``recovery_points`` to say, which knows the log start.
+    Reported are segments after the oldest ``.log`` file, or all from the log start on if no file is
+    left. A line of stats is removed before its file is replaced or truncated, and only the oldest
+    files are dropped. So such a file was removed by something other than the broker. Whether the
+    oldest files were dropped or lost is decided by ``recovery_points``, which knows the log start.
     """
     first = min(bases, default=log_start_offset - 1)
     return [
@@ -30,7 +31,7 @@ def missing_files(
 
 
 def remedy(directory: str) -> str:
-    """What an operator can do for a partition, given by its directory's name."""
+    """The advice to an operator for a partition, given by the name of its directory."""
     return (
         "restore the partition's directory from a copy and restart, or go on without them: "
         f"`{accept_command(directory)}`"
@@ -38,7 +39,7 @@ def remedy(directory: str) -> str:
 
 
 def accept_command(directory: str) -> str:
-    """The command that serves a partition without the records that are gone."""
+    """The command that makes the broker serve a partition without its missing records."""
     tp = parse_directory_name(directory)
     topic, partition = tp or ("TOPIC", "PARTITION")
     return f"cordwood topic accept-loss {topic} {partition}"

@@ -1,1 +1,1 @@
-"""The swap ladder: staged segments replace live ones, whole, once, and resumable at every rung."""
+"""The swap: staged segments replace live ones as a whole, once, and resumable after any crash."""

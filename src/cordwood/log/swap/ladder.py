@@ -1,22 +1,22 @@
-"""The gate: staged segments take the place of live ones, whole, once, and resumable anywhere.
+"""The swap: staged segments replace live ones, as a whole, once, and resumable after any crash.
 
-The ladder is Kafka's, with a directory sync between rungs so that a power cut cannot reorder them:
+The steps are Kafka's, with a directory sync between them so that a power cut cannot reorder them:
 
-1. staged files, which the broker has claimed (``claim``), come into the partition directory as
+1. staged files, which the broker has claimed (``claim``), are moved into the partition directory as
    ``.cleaned``; sync
 2. all but the lowest segment become ``.swap``; sync
 3. the lowest segment becomes ``.swap``; sync: **from here on the new segments are the log**
 4. the old segments become ``.deleted``; sync
 5. ``.swap`` loses its suffix; sync
 
-``recover_swaps`` finds out at start-up, from names alone, which rung was reached: while a
-``.cleaned`` stands at or below a ``.swap``, the old log holds and all of it is taken back; else the
-swap is finished. Steps 1 to 3 are here, 4 and 5 are ``Partition.replace``, because readers must be
-led from the old files to the new ones in between.
+At start-up ``recover_swaps`` determines from the names alone which step was reached. While a
+``.cleaned`` file exists at or below a ``.swap`` file, the old log is valid and the swap is undone;
+otherwise the swap is finished. Steps 1 to 3 are implemented here. Steps 4 and 5 are in
+``Partition.replace``, because readers must move from the old files to the new ones in between.
 
-``verify_staged`` reads the claimed bytes and may run anywhere; ``apply_swap`` only renames and
-belongs to the writer thread. Nothing here decides what is worth compacting, and nothing touches the
-active segment.
+``verify_staged`` reads the claimed files and may run on any thread. ``apply_swap`` only renames
+(or copies, if staging is on another filesystem) and runs on the writer thread. This module never
+decides what to compact and never touches the active segment.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ logger = logging.getLogger("cordwood.log")
 
 
 class Verified(NamedTuple):
-    """A job whose staged bytes have been read through, and what was found in them."""
+    """A job whose staged files have been read and checked, with the results."""
 
     manifest: Manifest
     surveys: Mapping[int, Survey]  # by base offset
-    directory: Path  # where the files are, which only the broker writes to
+    directory: Path  # holds the files; only the broker writes to it
 
 
 def verify_staged(claim: Claim, files: Files, *, interval_bytes: int, now_ms: int) -> Verified:
-    """Read every claimed file through: size, sha256, every batch; then sync it.
+    """Check every claimed file (size, sha256, every batch), then sync it.
 
-    Long, and safe on any thread. Raises ``InvalidManifest`` naming the file that is not what the
-    manifest says.
+    Takes long; safe on any thread. Raises ``InvalidManifest``, naming the file that differs from
+    the manifest.
     """
     manifest, staging = claim
     surveys = {}
@@ -103,10 +103,10 @@ def apply_swap(
     topic_id: str,
     hashes: Mapping[int, str],
 ) -> None:
-    """Swap a verified job in; on the writer thread. Raises ``StaleManifest`` and changes nothing.
+    """Swap in a verified job on the writer thread; ``StaleManifest`` means nothing has changed.
 
-    Before the third rung an error is undone here. From it on the error is ``PartitionOffline``:
-    opening the partition again finishes the swap.
+    An error before step 3 is undone here. From step 3 on the error is ``PartitionOffline``: opening
+    the partition again finishes the swap.
     """
     manifest = job.manifest
     old = plan_swap(manifest, partition.segments(), topic_id, hashes)
@@ -124,10 +124,10 @@ def apply_swap(
 
 
 def recover_swaps(directory: Path, files: Files) -> bool:
-    """Finish or take back a swap that was under way; whether there was one.
+    """Finish or undo an interrupted swap; returns whether there was one.
 
-    Called before a partition's segments are looked at. ``.deleted`` files are the partition's own
-    to remove: they are not live under any reading.
+    Called before a partition's segments are listed. Removing ``.deleted`` files is left to the
+    partition: no recovery makes them live again.
     """
     cleaned, swapped = _named(directory, CLEANED), _named(directory, SWAP)
     if not cleaned and not swapped:
@@ -143,7 +143,7 @@ def recover_swaps(directory: Path, files: Files) -> bool:
 def _remove(
     directory: Path, swapped: list[SegmentFile], cleaned: list[SegmentFile], files: Files
 ) -> None:
-    """Take a swap back. The ``.cleaned`` go last: they are what says that it does not hold."""
+    """Undo a swap. The ``.cleaned`` files go last, because they mark the swap as not valid."""
     for name in swapped:
         files.unlink(_path(directory, name))
     files.sync_dir(directory)
@@ -152,12 +152,12 @@ def _remove(
 
 
 def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
-    """Delete what the valid swaps replace, then give them their names."""
+    """Delete the files that valid ``.swap`` files replace, then give those their live names."""
     logs = [name for name in swapped if name.kind is FileKind.LOG]
     if logs:
         start = min(name.base_offset for name in logs)
         end = max(_next_offset(_path(directory, name), name.base_offset) for name in logs)
-        # An emptied segment covers no offset, yet stands in the place of the one with its base.
+        # An emptied segment covers no offset, but still replaces the one with its base offset.
         end = max(end, *(name.base_offset + 1 for name in logs))
         _forget_facts(directory, start, end, files)
         _delete_live(directory, start, end, files)
@@ -168,7 +168,7 @@ def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
 
 
 def _forget_facts(directory: Path, start: int, end: int, files: Files) -> None:
-    """A line about an old file must not be believed of the new one with its name."""
+    """Remove the stats of old files, which must not be applied to new files of the same name."""
     path = directory / SEGMENT_FACTS
     facts = parse_stats(path.read_bytes()) if path.exists() else {}
     kept = [line for base, line in facts.items() if not start <= base < end]
@@ -183,7 +183,7 @@ def _delete_live(directory: Path, start: int, end: int, files: Files) -> None:
 
 
 def _bring_in(staging: Path, directory: Path, manifest: Manifest, files: Files) -> None:
-    """Rungs 1 to 3; what an earlier job could not take back is first out of the way."""
+    """Do steps 1 to 3, after removing anything that an earlier job could not undo."""
     is_clear = _take_back(directory, files)
     assert is_clear, "a partition in the middle of a swap is offline"
     for segment in manifest.segments:
@@ -200,7 +200,7 @@ def _bring_in(staging: Path, directory: Path, manifest: Manifest, files: Files) 
 
 
 def _take_back(directory: Path, files: Files) -> bool:
-    """Undo an unfinished ``_bring_in``; False if it had got so far that it holds."""
+    """Undo an unfinished ``_bring_in``; returns False if it has passed the point of no return."""
     cleaned, swapped = _named(directory, CLEANED), _named(directory, SWAP)
     if swapped and not cleaned:
         return False
@@ -210,7 +210,7 @@ def _take_back(directory: Path, files: Files) -> bool:
 
 
 def _move(source: Path, target: Path, files: Files) -> None:
-    """Rename, or copy and sync where staging lies on another filesystem."""
+    """Rename, or copy and sync if staging is on another filesystem."""
     if _is_same_filesystem(source, target.parent):
         files.rename(source, target)
         return
@@ -232,7 +232,7 @@ def _is_same_filesystem(one: Path, other: Path) -> bool:
 
 
 def _check_present(staging: Path, manifest: Manifest) -> None:
-    """Every staged file is there with its size; a job applied before has none left."""
+    """Check that every staged file exists with its size; a job applied before has none left."""
     for segment in manifest.segments:
         for staged in segment.files:
             path = staging / staged.name
@@ -253,9 +253,9 @@ def _check_sum(path: Path, staged: StagedFile) -> None:
 
 
 def _check_survey(segment: StagedSegment, found: SegmentStats, *, is_last: bool) -> None:
-    """The batches stay within the segment; those of the last one reach its very end.
+    """Check that all batches lie in the segment, and that the last segment is filled to its end.
 
-    A start-up in the middle of the swap learns from that batch how far the swap reaches.
+    A start-up in the middle of the swap learns from the last batch how far the swap reaches.
     """
     is_within = found.end_offset <= segment.end_offset
     reaches = found.end_offset == segment.end_offset or not is_last

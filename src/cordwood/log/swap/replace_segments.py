@@ -1,8 +1,8 @@
-"""The last rung of a swap: staged segments that stand in the directory get their live names.
+"""The last step of a swap: ``.swap`` files get their live names and become segments.
 
-``swap`` brings them as ``.swap`` and ``Partition.replace`` buries the old ones; what is here turns
-the staged files into segments. Their indexes are made here too, whatever index a job may have
-staged: a broker believes no index it did not write.
+``ladder`` brings them in as ``.swap`` and ``Partition.replace`` marks the old ones deleted. This
+module turns the files into segments. It also builds their indexes and ignores any index that a job
+has staged, because a broker trusts no index that it did not write.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cordwood.log.read.survey import Survey, survey
 def survey_staged(
     directory: Path, base_offset: int, interval_bytes: int, created_ms: int
 ) -> Survey:
-    """What the segment that stands there as ``.swap`` holds."""
+    """Survey the segment that stands in the directory as ``.swap``."""
     path = file_path(directory, base_offset, FileKind.LOG, SWAP)
     return survey(path, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
 
 
 def take_live_names(files: Files, directory: Path, bases: Sequence[int]) -> None:
-    """``.swap`` files lose their suffix; the caller syncs the directory."""
+    """Remove the ``.swap`` suffix of these segments' files; the caller syncs the directory."""
     for base_offset in bases:
         for kind in SEGMENT_KINDS:
             path = file_path(directory, base_offset, kind, SWAP)
@@ -43,9 +43,9 @@ def live_segments(
     descriptors: FileCache,
     interval_bytes: int,
 ) -> list[Segment]:
-    """The segments those files are; the last one covers up to ``end_offset``.
+    """Create the new segments; the last one covers offsets up to ``end_offset``.
 
-    Their indexes are in memory and marked as wrong in the files, so that they get written.
+    Their indexes are in memory and flagged wrong on disk, so that they get written.
     """
     ends = [later.facts.base_offset for _, later in pairwise(surveys)]
     segments = []
