@@ -1,4 +1,4 @@
-"""Wakes those who wait for records: a publish on a partition ends every wait on it."""
+"""Wakes readers that wait for records: a publish on a partition ends every wait on it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from cordwood.model import TopicPartition
 
 
 class AppendNotifier:
-    """Who waits for which partition. Lives on the event loop."""
+    """Tracks which futures wait for which partitions. Used only on the event loop."""
 
     def __init__(self) -> None:
         self._waits: dict[TopicPartition, set[asyncio.Future[bool]]] = {}
-        self.is_draining = False  # the broker stops: answer with what there is
+        self.is_draining = False  # the broker is stopping: answer with what there is
 
     def wake(self, partitions: Iterable[Partition]) -> None:
-        """These partitions have new records."""
+        """Wake every wait on these partitions; they have new records."""
         for partition in partitions:
             for wait in self._waits.pop(partition.tp, ()):
                 if not wait.done():
                     wait.set_result(True)
 
     def expect(self, partitions: Iterable[TopicPartition]) -> asyncio.Future[bool]:
-        """A future that ends at the next publish on any of these.
+        """Return a future that completes at the next publish on any of these partitions.
 
-        Take it before looking at the log, so that nothing published in between is missed, and
-        give it back to ``forget`` when done.
+        Take it before reading the log, so that nothing published in between is missed, and pass it
+        to ``forget`` when done.
         """
         wait: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for tp in partitions:
@@ -35,7 +35,7 @@ class AppendNotifier:
         return wait
 
     def forget(self, wait: asyncio.Future[bool], partitions: Iterable[TopicPartition]) -> None:
-        """Nobody waits on this future any more."""
+        """Stop tracking this future."""
         for tp in partitions:
             waits = self._waits.get(tp)
             if waits is not None:
@@ -44,7 +44,7 @@ class AppendNotifier:
                     del self._waits[tp]
 
     async def wait(self, wait: asyncio.Future[bool], seconds: float) -> bool:
-        """Until the future ends or the time is over; whether there is something new."""
+        """Wait for the future or the timeout; returns whether there are new records."""
         timer = asyncio.get_running_loop().call_later(max(0.0, seconds), _end, wait)
         try:
             return await wait
@@ -52,7 +52,7 @@ class AppendNotifier:
             timer.cancel()
 
     def drain(self) -> None:
-        """Let everyone go who waits now, and tell those who would wait again not to."""
+        """Wake everyone who waits now; ``is_draining`` tells callers not to wait again."""
         self.is_draining = True
         for waits in self._waits.values():
             for wait in waits:

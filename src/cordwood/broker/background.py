@@ -1,8 +1,8 @@
 """The broker's background tasks by name, and which of them died.
 
-Each runs until the broker stops, or until it has nothing left to do. One that dies of an exception
-has met a mistake of ours: it is logged with its traceback, once, and named in ``/readyz`` until the
-next start, as its work is not done.
+Each runs until the broker stops or until it has nothing left to do. A task that ends with an
+exception has hit a bug: the exception is logged once with its traceback, and the task is named in
+``/readyz`` until the next start, because its work is no longer done.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ logger = logging.getLogger("cordwood.broker")
 
 
 class BackgroundTasks:
-    """Lives on the event loop."""
+    """Starts, tracks and stops background tasks; used only on the event loop."""
 
     def __init__(self) -> None:
-        self.died: dict[str, str] = {}  # name → what it died of
+        self.died: dict[str, str] = {}  # name → the exception that ended the task
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begin; returns at once."""
+        """Start a task; returns immediately."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, name))
@@ -38,7 +38,7 @@ class BackgroundTasks:
             logger.error("task.died task=%s error=%s", name, self.died[name], exc_info=error)
 
     async def stop(self) -> None:
-        """Cancel all and wait until they are gone."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

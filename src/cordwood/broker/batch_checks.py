@@ -1,8 +1,9 @@
-"""What batches must hold before they are appended: frame, header, every record, the topic's rules.
+"""Checks on batches before they are appended: frame, header, every record, the topic's rules.
 
-As Kafka's broker asks it, with Kafka's error codes. Pure and safe on any thread; ``broker.produce``
-decides on which. The bytes are changed in one case, as Kafka does: a header that states another
-newest timestamp than its records have is set right, because retention and time lookups believe it.
+The checks and their error codes are those of Kafka's broker. The functions are safe on any thread;
+``broker.produce`` decides on which. They change the bytes in one case, as Kafka does: a header
+whose newest timestamp differs from its records' is corrected, because retention and time lookups
+rely on it.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ from cordwood.config import KEEP_ALL, KIB, MIB, TopicConfig
 from cordwood.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp
 from cordwood.model import NO_TIMESTAMP
 
-# What one append may cost the event loop: a few milliseconds at the worst.
-LOOP_BYTES: Final = MIB + 64 * KIB  # of a batch: its checksum, and a kernel over its records
-LOOP_PACKED_BYTES: Final = 64 * KIB  # of a compressed one
+# What one append may cost the event loop: a few milliseconds at most.
+LOOP_BYTES: Final = MIB + 64 * KIB  # batch size: its checksum, and a kernel over its records
+LOOP_PACKED_BYTES: Final = 64 * KIB  # size of a compressed batch
 LOOP_INFLATED_BYTES: Final = 256 * KIB
-LOOP_PLAIN_RECORDS: Final = 512  # walked without kernels
+LOOP_PLAIN_RECORDS: Final = 512  # records checked without kernels
 
 
 class BatchRules(NamedTuple):
-    """What a topic asks of a producer's batch, beyond what must hold of any."""
+    """What a topic demands of a producer's batch, beyond the checks for every batch."""
 
     topic: str
     batch_bytes_max: int
     inflated_bytes_max: int
     needs_keys: bool
-    oldest_ms: int = -(2**63)  # of its timestamps
+    oldest_ms: int = -(2**63)  # bounds for the records' timestamps
     newest_ms: int = 2**63 - 1
 
 
 def producer_rules(
     topic: str, config: TopicConfig, inflated_bytes_max: int, now_ms: int
 ) -> BatchRules:
-    """For what a Kafka client sends."""
+    """Return the rules for batches from Kafka clients."""
     needs_keys = "compact" in config.cleanup_policy
     rules = BatchRules(topic, config.max_message_bytes, inflated_bytes_max, needs_keys)
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     if before == after == KEEP_ALL or config.message_timestamp_type == "LogAppendTime":
-        return rules  # in the last case the producer's clock is not kept
+        return rules  # under LogAppendTime the producer's timestamps are not kept
     return rules._replace(oldest_ms=now_ms - before, newest_ms=now_ms + after)
 
 
@@ -59,9 +60,9 @@ def producer_rules(
 
 
 def check_frame(data: Buffer, rules: BatchRules) -> BatchHeader:
-    """Its header; raises for a frame, a checksum or a claim that does not hold.
+    """Return the header; raises for a bad frame, checksum or header claim.
 
-    As Kafka's broker asks it of a producer: one batch, from offset 0, by the client's clock.
+    As Kafka demands of a producer: exactly one batch, at offset 0, with the client's timestamps.
     """
     headers = check_batches(data, rules.batch_bytes_max)
     if len(headers) != 1:
@@ -75,7 +76,7 @@ def check_frame(data: Buffer, rules: BatchRules) -> BatchHeader:
 
 
 def is_for_loop(data: Buffer, header: BatchHeader) -> bool:
-    """Whether its records are walked in a moment, unless they inflate far."""
+    """Return whether the event loop can check the records quickly, unless they inflate far."""
     if header.attributes & CODEC_BITS and len(data) > LOOP_PACKED_BYTES:
         return False
     return header.count <= LOOP_PLAIN_RECORDS or kernels_ready()
@@ -84,7 +85,7 @@ def is_for_loop(data: Buffer, header: BatchHeader) -> bool:
 def check_records(
     data: bytearray | memoryview, header: BatchHeader, rules: BatchRules, inflated_bytes_max: int
 ) -> BatchHeader | None:
-    """Walk every record; the header as it is then. None: they may inflate past the limit."""
+    """Check every record; returns the final header, or None past ``inflated_bytes_max``."""
     walked = check_body(data, 0, header, inflated_bytes_max)
     if walked is None:
         return None
@@ -98,7 +99,7 @@ def check_records(
 
 
 def check_whole(data: bytearray | memoryview, rules: BatchRules) -> BatchHeader:
-    """Everything at once, for a thread that may take its time."""
+    """Run all checks at once; for a thread that may take its time."""
     header = check_records(data, check_frame(data, rules), rules, rules.inflated_bytes_max)
     if header is None:
         raise _past_limit(rules.inflated_bytes_max)
@@ -111,9 +112,10 @@ def check_whole(data: bytearray | memoryview, rules: BatchRules) -> BatchHeader:
 def check_staged(
     data: Buffer, topic: str, batch_bytes_max: int, *, needs_keys: bool
 ) -> list[BatchHeader]:
-    """The headers of batches that Spark delivers or an archive restores, every record walked.
+    """Check every record of batches that Spark delivers or an archive restores.
 
-    They may be many, carry offsets and the broker's clock, and are not changed.
+    Returns their headers. There may be many batches, with offsets and the broker's timestamps;
+    they are not changed.
     """
     headers = check_batches(data, batch_bytes_max)
     position = 0

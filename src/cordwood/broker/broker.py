@@ -1,4 +1,4 @@
-"""The broker: the log, its writer and the services, wired together. It knows nothing of sockets."""
+"""The broker: wires the log, its writer and the services together. Knows nothing of sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ logger = logging.getLogger("cordwood.broker")
 
 
 class ListenerStats(Protocol):
-    """What the metrics read of a listener."""
+    """The counters of a listener that the metrics read."""
 
     accepted: int
     refused: int
@@ -51,12 +51,12 @@ class ListenerStats(Protocol):
 
     @property
     def foreign(self) -> Mapping[str, int]:
-        """Peers that had no business here, by what they did."""
+        """Count of misdirected peers (wrong protocol, host or page), by error."""
         ...
 
     @property
     def connections(self) -> set[Any]:
-        """Its connections."""
+        """The open connections."""
         ...
 
 
@@ -159,7 +159,7 @@ class Broker:
         return cls(config, clock, Store.open(Path(config.data), config, clock, files))
 
     async def start(self) -> None:
-        """Start the writer and what runs beside it."""
+        """Start the writer, finish recorded deliveries and start the background tasks."""
         self._loop = asyncio.get_running_loop()
         self.writer.start()
         await self.deliveries.recover()
@@ -172,12 +172,15 @@ class Broker:
         self.background.start("staging-sweep", self.deliveries.keep_swept())
 
     def _soon(self, act: Callable[[], None]) -> None:
-        """On the loop, where every append is submitted: after the sockets that are ready now."""
+        """Run ``act`` on the event loop, after the sockets that are ready now.
+
+        Called on the loop, where every append is submitted.
+        """
         assert self._loop is not None
         self._loop.call_soon(act)
 
     def _post(self, tell: Callable[[], None]) -> None:
-        """On the writer thread: one hop to the loop for a whole commit."""
+        """Run ``tell`` on the event loop; called on the writer thread, once for a whole commit."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(tell)
 
@@ -188,17 +191,17 @@ class Broker:
         self.kafka.on_commit()
 
     def is_ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether everything can be served, and what cannot."""
+        """Return whether everything can be served, and the facts behind that."""
         facts = readiness(self)
         return is_served(facts), facts
 
     def drain(self) -> None:
-        """Before listeners wait for requests in progress: end those that wait for others."""
+        """End requests that wait for events, before the listeners wait for open requests."""
         self._coordinators.drain()
         self.notifier.drain()
 
     async def stop(self) -> None:
-        """Write what waits, then close the log."""
+        """Write pending appends, then close the log."""
         await self._coordinators.stop()
         self.scrub.stop()
         await self.background.stop()
@@ -209,7 +212,7 @@ class Broker:
         await loop.run_in_executor(None, self.topics.opener.close)
         await loop.run_in_executor(None, self.writer.close)
         self.writer.tell_rest()
-        await asyncio.sleep(0)  # let the last commit's answers out
+        await asyncio.sleep(0)  # let the last commit's replies go out
         self._meta_thread.shutdown()
         self._background.shutdown()
         self._delivery_thread.shutdown()

@@ -1,4 +1,4 @@
-"""The service for line commands: each request to what it means, and the reply's bytes back."""
+"""Service for line commands: carries out each request and returns the bytes of the reply."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cordwood.protocol.line import commands as c
 from cordwood.protocol.line import replies
 from cordwood.protocol.line.framing import Framing
 
-DEFAULT_READER = "default"  # GET without a name: one cursor for all who give none
+DEFAULT_READER = "default"  # GET without a reader name: one cursor shared by all such clients
 
 
 class CommandService:
-    """Answers everything but ``SUBSCRIBE``, which is a stream of its own."""
+    """Answers every command but ``SUBSCRIBE``, which returns a stream (``subscribe``)."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class CommandService:
         }
 
     async def answer(self, request: c.Request, framing: Framing) -> bytes:
-        """The reply, without its framing; raises our errors."""
+        """Return the reply without its framing; raises ``CordwoodError``s."""
         return await self._answers[type(request)](request, framing)
 
     async def subscribe(self, request: c.Subscribe, framing: Framing) -> PartitionSubscription:
-        """A stream of encoded records that ends when it is told to; raises before it starts."""
+        """Return a stream of encoded records, open until its ``end`` is called; may raise first."""
         partition = await self._partition(request.topic)
         load_kernels_soon()
         if request.reader is not None:
@@ -90,11 +90,11 @@ class CommandService:
     async def _partition(self, topic: str | None) -> Partition:
         return await self._topics.open_partition(topic or self._config.ingress_topic, 0)
 
-    # --- one method a command -------------------------------------------------------------
+    # --- one method per command -----------------------------------------------------------
 
     async def _get_ack(self, request: c.GetAck, _: Framing) -> bytes:
         if request.topic is None and self._config.ingress_topic not in self._topics.all():
-            return replies.encode_ack(0)  # no line has come yet
+            return replies.encode_ack(0)  # no line has arrived yet
         return replies.encode_ack((await self._partition(request.topic)).high_watermark)
 
     async def _get_status(self, request: c.GetStatus, _: Framing) -> bytes:
@@ -123,7 +123,7 @@ class CommandService:
         return replies.OK
 
     async def _get(self, request: c.Get, framing: Framing) -> bytes:
-        """Two GETs of one reader never take the same record: they queue here."""
+        """Return the reader's next record; the lock keeps two GETs from taking the same one."""
         partition = await self._partition(request.topic)
         reader = request.reader or DEFAULT_READER
         async with self._getting.setdefault((request.topic, reader), asyncio.Lock()):

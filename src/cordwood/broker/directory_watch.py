@@ -1,9 +1,10 @@
-"""Stops a broker whose data directory was taken away from under it.
+"""Takes the broker offline when its data directory is moved, replaced or removed.
 
-Files that are open go on working after their directory was moved or removed, so appends would be
-acknowledged into a place no start will ever look at. The watch looks once a second; names are
-checked with every change besides (``Files.check_place``). Once the directory is not ours any more,
-every partition is offline until a start: the broker never goes back online by itself.
+Open files keep working after their directory is moved or removed, so the broker would acknowledge
+appends that no later start can find. The watch checks the directory once a second; every
+operation that changes a file name checks it too (``Files.check_place``). When the directory is
+lost, every partition goes offline until the next start: the broker never goes back online by
+itself.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ logger = logging.getLogger("cordwood.broker")
 
 
 class DirectoryWatch:
-    """Looks after one store's directory."""
+    """Watches the data directory of one store."""
 
     def __init__(self, store: Store, topics: TopicService) -> None:
-        self.problem = ""  # why nothing is written any more
+        self.problem = ""  # why the broker no longer writes; empty while all is well
         self._store = store
         self._topics = topics
 
     async def run(self) -> None:
-        """Look until cancelled, or until there is nothing left to look after."""
+        """Check every ``INTERVAL_S`` until cancelled, or until the directory is lost."""
         while not self.problem:
             await asyncio.sleep(INTERVAL_S)
             await self.look()
 
     async def look(self) -> None:
-        """One look, beside the event loop: a network file system may take its time."""
+        """Check once, on a thread: a network file system may be slow."""
         loop = asyncio.get_running_loop()
         problem = await loop.run_in_executor(None, self._store.lock.problem)
         if problem and not self.problem:

@@ -1,7 +1,7 @@
-"""One scrape as text: Prometheus's format for ``/metrics``, JSON for the METRICS command.
+"""Renders one scrape: Prometheus's text format for ``/metrics``, JSON for the METRICS command.
 
-There may be a hundred thousand samples. They are written down one by one, as they are read, with
-turns for others in between; no step of it takes all of them at once.
+There may be a hundred thousand samples. They are rendered one by one, as they are read, in time
+slices that yield to the event loop; no single step handles all of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cordwood.log.write.commit import SYNC_BUCKETS, CommitStats
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
 
-SYNCS: Final = "cordwood_fsync_seconds"  # the one histogram
+SYNCS: Final = "cordwood_fsync_seconds"  # the only histogram
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 Lines = dict[str, list[str]]  # by metric
 
 
 async def exposition(broker: Broker) -> bytes:
-    """Prometheus's text format."""
+    """Return the metrics in Prometheus's text format."""
     stats = broker.writer.stats
     return await render(samples(broker), stats)
 
@@ -34,8 +34,8 @@ async def exposition(broker: Broker) -> bytes:
 async def render(
     found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
-    """These samples and the histogram of syncs, family by family."""
-    # Not on the loop: the first scrape would hold up everybody for as long as the import takes.
+    """Render these samples and the fsync histogram, family by family."""
+    # Import on a thread: on the event loop the first scrape would block every connection.
     await asyncio.get_running_loop().run_in_executor(None, import_module, "prometheus_client")
     from prometheus_client.utils import floatToGoString
 
@@ -50,7 +50,7 @@ async def render(
 
 
 def _with_labels(number: Callable[[float], str]) -> Callable[[Sample], str]:
-    """A sample's line; neighbours mostly share their labels."""
+    """Return a function that renders a sample; caches labels, which neighbours mostly share."""
     last: Mapping[str, str] = {}
     text = ""
 
@@ -98,7 +98,7 @@ def _histogram(stats: CommitStats) -> bytes:
 
 
 def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
-    """As the format wants them."""
+    """Return cumulative histogram buckets, as Prometheus's format requires."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip([*map(str, SYNC_BUCKETS), "+Inf"], list(counts), strict=True):
@@ -108,7 +108,7 @@ def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
 
 
 async def snapshot(broker: Broker) -> bytes:
-    """The same samples as one line of JSON: labelled ones as lists."""
+    """Return the metrics as one line of JSON."""
     stats = broker.writer.stats
     return await render_json(samples(broker), stats)
 
@@ -116,7 +116,7 @@ async def snapshot(broker: Broker) -> bytes:
 async def render_json(
     found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
-    """By metric: a number, or for labelled ones a list of objects with their labels."""
+    """Render a number per metric, or a list of objects with labels for a labelled one."""
     turn = turn or TimeSlice()
     encode = json.JSONEncoder(separators=(",", ":")).encode
     plain: dict[str, str] = {}

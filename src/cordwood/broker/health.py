@@ -1,7 +1,7 @@
-"""What ``/readyz``, ``cordwood check`` and the HTTP API say of the broker's health.
+"""The broker's health, as ``/readyz``, ``cordwood check`` and the HTTP API report it.
 
-Reads the registry of partitions, the writer, the pipeline and the background tasks; keeps nothing
-itself. A fact is empty or False when all is well.
+Reads the health registry, the writer, the pipeline and the background tasks; keeps no state of its
+own. A fact is empty or False when all is well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cordwood.model import TopicPartition
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
 
-# Not everything is served while one of these is set; all others are told, and hold up no request.
+# If one of these is set, the broker is not ready; the other facts are only reported.
 UNREADY: Final = ("disk_full", "offline_partitions", "damaged_partitions", "background_tasks_died")
 UPKEEP: Final = (
     Condition.RETENTION_FAILED,
@@ -27,7 +27,7 @@ UPKEEP: Final = (
 
 
 def readiness(broker: Broker) -> dict[str, Any]:
-    """Every fact by its name in JSON."""
+    """Return every health fact by its JSON name."""
     registry = broker.store.health
     quarantined = _named(broker.compaction.quarantined())
     return {
@@ -35,10 +35,10 @@ def readiness(broker: Broker) -> dict[str, Any]:
         "data_directory": broker.directory.problem or "ok",
         "offline_partitions": _named(registry.reasons(Condition.OFFLINE, Condition.READ_ONLY)),
         "damaged_partitions": damaged(registry),
-        "damage_accepted": _named(_joined(registry.accepted())),  # told, and no problem any more
+        "damage_accepted": _named(_joined(registry.accepted())),  # reported, not a problem any more
         "maintenance_failed": _named(registry.reasons(*UPKEEP)),
         "compaction_quarantined": quarantined,
-        "deliveries_quarantined": dict(broker.deliveries.quarantined),  # block their own query only
+        "deliveries_quarantined": dict(broker.deliveries.quarantined),  # block only their own query
         "background_tasks_died": dict(broker.background.died),
         "pipeline_jobs_failed": broker.pipeline.failed_jobs(),
         "pipeline": broker.pipeline.state.value,
@@ -46,17 +46,17 @@ def readiness(broker: Broker) -> dict[str, Any]:
 
 
 def is_served(facts: Mapping[str, Any]) -> bool:
-    """Whether every request for what there is can be answered."""
+    """Return whether every request for existing data can be answered."""
     return facts["data_directory"] == "ok" and not any(facts[name] for name in UNREADY)
 
 
 def damaged(registry: HealthRegistry) -> dict[str, str]:
-    """Partitions with records that cannot be read, and where."""
+    """Return the partitions with unreadable records, and where those are."""
     return _named(registry.reasons(Condition.READ_FAILED) | _joined(registry.damaged()))
 
 
 def topic_problems(registry: HealthRegistry, topic: str) -> list[dict[str, Any]]:
-    """The partitions of a topic with which something is wrong, those that do not serve too."""
+    """Return the partitions of a topic that have a problem, offline ones included."""
     return [
         {"partition": tp.partition, **partition_state(registry, tp)}
         for tp in registry.troubled()
@@ -65,7 +65,7 @@ def topic_problems(registry: HealthRegistry, topic: str) -> list[dict[str, Any]]
 
 
 def partition_state(registry: HealthRegistry, tp: TopicPartition) -> dict[str, Any]:
-    """One partition's health, as the HTTP API tells it."""
+    """Return one partition's health as the HTTP API shows it."""
     conditions = registry.conditions(tp)
     ranges = registry.damage(tp)
     if Condition.OFFLINE in conditions:

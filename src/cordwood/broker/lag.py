@@ -1,6 +1,6 @@
-"""How far consumer groups, and all other cursors, are behind: one row per cursor.
+"""Lag of consumer groups and of all other cursors: one row per cursor.
 
-Only partitions with a cursor are looked at. Plain functions; nothing here changes anything.
+Only partitions with a cursor are inspected. These functions change nothing.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from cordwood.model import TopicPartition
 
 
 class PartitionLag(NamedTuple):
-    """One cursor."""
+    """The lag of one cursor."""
 
     group: str
     topic: str
     partition: int
-    offset: int  # the next it will read
+    offset: int  # the next offset the cursor will read
     end_offset: int | None  # the high watermark; None when the partition is offline or unopened
     lag: int | None
 
 
 class TopicLag(NamedTuple):
-    """A group on all partitions of a topic."""
+    """The lag of a group over all partitions of a topic."""
 
     group: str
     topic: str
     records: int
-    records_max: int  # of the partition furthest behind
+    records_max: int  # lag of the partition furthest behind
 
 
 def group_lags(store: Store, group: str | None = None) -> Iterator[PartitionLag]:
-    """Every cursor, or those of one group; what was deleted with its topic is left out."""
+    """Yield the lag of every cursor, or of one group's, without those of deleted topics."""
     for where, cursor in list(store.catalog.cursors().items()):
         if (group is None or where.reader == group) and where.topic in store.topics:
             yield _lag(store, where, cursor.offset)
@@ -44,16 +44,16 @@ def group_lags(store: Store, group: str | None = None) -> Iterator[PartitionLag]
 def _lag(store: Store, where: ReaderPartition, offset: int) -> PartitionLag:
     try:
         partition = store.partition(TopicPartition(where.topic, where.partition))
-    except CordwoodError:  # offline; the registry says why
+    except CordwoodError:  # offline; the health registry has the reason
         return PartitionLag(*where, offset, None, None)
-    if not partition.is_open:  # nor is its end known before it is
+    if not partition.is_open:  # its end is unknown until it is open
         return PartitionLag(*where, offset, None, None)
     end = partition.high_watermark
     return PartitionLag(*where, offset, end, max(0, end - max(offset, partition.log_start_offset)))
 
 
 def by_topic(lags: Iterable[PartitionLag]) -> list[TopicLag]:
-    """One row per group and topic, over the partitions that are online."""
+    """Return one row per group and topic, over the partitions that are open."""
     found: dict[tuple[str, str], list[int]] = {}
     for lag in lags:
         if lag.lag is not None:
@@ -62,7 +62,7 @@ def by_topic(lags: Iterable[PartitionLag]) -> list[TopicLag]:
 
 
 def furthest_behind(lags: Sequence[TopicLag], most: int) -> tuple[Sequence[TopicLag], int]:
-    """At most so many, the furthest behind; and how many were left out."""
+    """Return the ``most`` rows that are furthest behind, and how many were left out."""
     if len(lags) <= most:
         return lags, 0
     kept = sorted(lags, key=lambda lag: -lag.records)[:most]

@@ -1,11 +1,11 @@
-"""The metrics: a table of names and meanings, and one walk over plain counters when asked.
+"""The metrics: a table of names and meanings, and one generator per family that reads the values.
 
-One function per family of metrics, each a generator that does little before its next sample: others
-are served in between (``exposition``). One that must look at much before it has one yields None.
-What others may change meanwhile is copied before it is walked over.
+Each generator does little work before its next sample, so that a scrape can serve other requests in
+between (``exposition``). One that must inspect much before its first sample yields None meanwhile.
+Collections that others may change during the scrape are copied before iteration.
 
-Nothing is counted here: hot paths change plain integers of their own, and a scrape reads them. The
-table makes ``docs/metrics.md``; a sample whose name is not in it is our own mistake.
+Nothing is counted here: hot paths update plain integers of their own, and a scrape reads them.
+``docs/metrics.md`` is generated from the table. A sample whose name is not in it is a bug.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 def samples(broker: Broker) -> Iterator[Sample | None]:
-    """Every sample of one scrape; None where a family goes on without one yet."""
+    """Yield every sample of one scrape; None where a family has no sample yet."""
     yield from _process()
     yield from _writer(broker)
     yield from _ingress(broker)
@@ -191,7 +191,7 @@ def _process() -> Iterator[Sample]:
 
     yield Sample("cordwood_info", 1, {"version": __version__})
     yield Sample("cordwood_kernels_loaded", int(kernels_ready()))
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - not a path of ours
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - not one of our files
         pages = int(file.read().split()[1])
     yield Sample("cordwood_resident_memory_bytes", pages * os.sysconf("SC_PAGE_SIZE"))
 
@@ -329,7 +329,7 @@ def _deliveries(broker: Broker) -> Iterator[Sample]:
 def _compaction(broker: Broker) -> Iterator[Sample | None]:
     for name, topic in list(broker.store.topics.items()):
         if not all(partition.is_open for partition in topic.held()):
-            yield None  # not yet known
+            yield None  # its size is not known yet
             continue
         size_bytes = sum(partition.size_bytes for partition in topic.online())
         cleanup = ",".join(sorted(topic.config.cleanup_policy))

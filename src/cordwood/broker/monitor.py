@@ -1,11 +1,11 @@
-"""CUT by age and RECLAIM, on the monitor interval and on demand.
+"""CUT by age and RECLAIM, at every monitor interval and on demand.
 
-Everything decided here is decided by ``decide``; this looks at the partitions, carries plans out on
-the writer thread, and says in the log and in counters what went, what was held back, and why.
+``decide`` makes every decision. This module inspects the partitions, carries out the plans on the
+writer thread, and reports in the log and in counters what was dropped, what was held back, and why.
 
-A segment that goes because a bundle holds its records goes only after the bundle was read once more
-(``ArchiveService.confirm``). That takes long, so a round leaves such partitions to
-``run_archived``.
+A segment that may be dropped only because a bundle holds its records is dropped only after the
+bundle has been read again (``ArchiveService.confirm``). That takes long, so a round leaves such
+partitions to ``run_archived``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
 
-NOT_FOR_ARCHIVE: Final = frozenset({Reason.LOG_START, Reason.HARD_CAP})  # go in any case
+NOT_FOR_ARCHIVE: Final = frozenset({Reason.LOG_START, Reason.HARD_CAP})  # need no bundle
 
 
 @dataclass(slots=True)
@@ -43,12 +43,12 @@ class MonitorStats:
 
     reclaims: Counter[str] = field(default_factory=Counter)  # by reason
     reclaimed_bytes: int = 0
-    lost_records: Counter[str] = field(default_factory=Counter)  # by reader, under the hard cap
-    held: dict[TopicPartition, int] = field(default_factory=dict)  # segments held back now
+    lost_records: Counter[str] = field(default_factory=Counter)  # by reader, lost to the hard cap
+    held: dict[TopicPartition, int] = field(default_factory=dict)  # segments due but held back now
 
 
 class Monitor:
-    """Looks after every partition's segments."""
+    """Cuts and reclaims the segments of every partition."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class Monitor:
         self._clock = clock
         self._background = background
         self._archive = archive
-        self._archived: dict[TopicPartition, Partition] = {}  # to be reclaimed by ``run_archived``
+        self._archived: dict[TopicPartition, Partition] = {}  # for ``run_archived`` to reclaim
         self._has_archived = asyncio.Event()
         self._held_before: dict[TopicPartition, frozenset[tuple[int, str]]] = {}
         self.stats = MonitorStats()
 
     async def run(self) -> None:
-        """Look every ``monitor.interval.ms`` until cancelled."""
+        """Run a round every ``monitor.interval.ms`` until cancelled."""
         while True:
             await asyncio.sleep(self._config.monitor_interval_ms / 1000)
             await self.look()
 
     async def run_archived(self) -> None:
-        """Reclaim what waits for its bundles to be read again, until cancelled."""
+        """Reclaim partitions whose bundles must be read again first, until cancelled."""
         while True:
             await self._has_archived.wait()
             self._has_archived.clear()
@@ -90,9 +90,9 @@ class Monitor:
                 self._archived.pop(tp, None)
 
     async def look(self) -> None:
-        """One round: cut what is old, reclaim what may go, tidy, hash what was sealed.
+        """Run one round: cut old segments, reclaim, purge deleted files, hash sealed segments.
 
-        What goes wrong with one partition is reported of it and holds up no other.
+        A failure is reported for its own partition and delays no other.
         """
         topics = list(self._store.topics)
         partitions = (each for name in topics for each in self._store.partitions(name))
@@ -102,7 +102,7 @@ class Monitor:
         await loop.run_in_executor(self._background, self._store.hash_sealed)
 
     async def _look_at(self, partition: Partition) -> None:
-        """What is due is done on the writer thread; most of many partitions are idle."""
+        """Do what is due on the writer thread; most partitions are idle and skip it."""
         with self._store.guard(partition, Condition.RETENTION_FAILED):
             self._archive.note_health(partition)
             if self._is_due(partition):
@@ -115,7 +115,7 @@ class Monitor:
                 await self._topics.on_writer(partial(self._purge, partition))
 
     def _is_due(self, partition: Partition) -> bool:
-        """Whether anything would be cut or dropped now; the writer thread decides it again."""
+        """Return whether a cut or drop looks due; the writer thread decides again."""
         active = partition.segments()[-1]
         if plan_roll(active, 0, 0, partition.config, self._clock.now_ms()) is not None:
             return True
@@ -126,7 +126,7 @@ class Monitor:
         return False
 
     async def cut(self, topic: str) -> int:
-        """Seal the active segments of a topic now; how many held records and were sealed.
+        """Seal the active segments of a topic now; returns how many held records and were sealed.
 
         Every partition is tried; then the first error is raised.
         """
@@ -143,7 +143,7 @@ class Monitor:
         return sealed
 
     async def reclaim(self, topic: str | None) -> int:
-        """Drop what the policies let go now; how many segments went.
+        """Drop what the policies allow now; returns the number of dropped segments.
 
         Every partition is tried; then the first error is raised.
         """
@@ -155,7 +155,7 @@ class Monitor:
                 try:
                     dropped += await self._confirm_and_reclaim(partition)
                 except CordwoodError as error:
-                    if self._store.is_live(partition):  # one deleted meanwhile has nothing to drop
+                    if self._store.is_live(partition):  # a partition deleted meanwhile is no error
                         errors.append(error)
         if errors:
             raise errors[0]
@@ -182,7 +182,7 @@ class Monitor:
         return self._store.roll(partition, reason) is not None
 
     def _reclaim(self, partition: Partition, confirmed_end: int = 0) -> int:
-        """Drop what may go; for the archive's sake only below ``confirmed_end``."""
+        """Drop what may go; segments that depend on the archive only below ``confirmed_end``."""
         plan = self._plan_confirmed(partition, confirmed_end)
         if plan.roll_active and self._cut(partition, RollReason.AGE):
             plan = self._plan_confirmed(partition, confirmed_end)
@@ -199,16 +199,16 @@ class Monitor:
         return self.plan(partition, archived_end=confirmed_end)
 
     def _archived_drops(self, partition: Partition, plan: RetentionPlan) -> list[Drop]:
-        """Segments that go only because bundles were verified to hold their records."""
+        """Return the drops that are allowed only because verified bundles hold their records."""
         config = partition.config
         if not config.archive_required or config.archive_verified_by == "job":
             return []
         return [drop for drop in plan.drops if drop.reason not in NOT_FOR_ARCHIVE]
 
     def plan(self, partition: Partition, *, archived_end: int = KEEP_ALL) -> RetentionPlan:
-        """What RECLAIM would do to this partition now, if its bundles are still as they were.
+        """Plan RECLAIM for this partition now, assuming that its bundles are still intact.
 
-        Nothing from ``archived_end`` on counts as archived.
+        Offsets from ``archived_end`` on do not count as archived.
         """
         *sealed, active = partition.segments()
         return plan_retention(
@@ -222,7 +222,7 @@ class Monitor:
         )
 
     def _archived_end(self, partition: Partition) -> int:
-        """How far RECLAIM may go for the archive's sake."""
+        """Return the offset up to which the archive allows RECLAIM."""
         if not partition.config.archive_required:
             return KEEP_ALL
         bundles = self._store.catalog.bundles(partition.tp)
@@ -255,7 +255,7 @@ class Monitor:
         self._held_before[partition.tp] = held
 
     def _report_loss(self, partition: Partition, records: int, losers: tuple[str, ...]) -> None:
-        """The hard cap took what a reader had not passed: data loss, by name."""
+        """Report data loss: the hard cap dropped records that these readers had not passed."""
         for reader in losers:
             self.stats.lost_records[reader] += records
             logger.error(

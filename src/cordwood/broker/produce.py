@@ -1,7 +1,8 @@
-"""The service for appends: checks every batch (``checks``), hands it to the writer.
+"""Produce service: checks every batch (``batch_checks``) and submits it to the writer.
 
-What a producer sent is stored as it arrived, once every record in it could be read. The event loop
-checks what takes a moment; the rest goes to a thread, one batch at a time, in order per partition.
+A producer's batch is stored as it arrived, once every record in it has been read. The event loop
+checks batches that are quick to check; a thread checks the rest, one at a time, in order per
+partition.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ Admit = Callable[[BatchHeader], None]
 
 
 class ProduceService:
-    """Where every append but the ingress listener's own lines goes through."""
+    """Every append goes through here, except the lines of the ingress listener."""
 
     def __init__(
         self, writer: Writer, clock: Clock, inflated_bytes_max: int = INFLATED_BYTES_MAX
     ) -> None:
-        """``inflated_bytes_max``: of one compressed batch of a producer."""
+        """``inflated_bytes_max`` limits the inflated size of one compressed batch."""
         self._writer = writer
         self._clock = clock
         self._inflated_bytes_max = inflated_bytes_max
         self._checking = OrderedExecutor("cordwood-check")
-        self._behind: Counter[Partition] = Counter()  # appends whose check is under way
+        self._behind: Counter[Partition] = Counter()  # appends whose check is still running
         self.on_checked: Callable[[], None] = lambda: None
 
     @property
     def checking_bytes(self) -> int:
-        """In appends whose check is under way on the other thread."""
+        """Bytes of the appends being checked on the other thread."""
         return self._checking.bytes
 
     async def stop(self) -> None:
-        """Before the writer closes: what is being checked goes to it."""
+        """Finish the running checks, so that their batches reach the writer before it closes."""
         await self._checking.stop()
 
     def append(
         self, partition: Partition, data: bytes | bytearray | memoryview
     ) -> asyncio.Future[Appended]:
-        """As ``append_then``; the future ends when the batch is durable."""
+        """As ``append_then``; the future completes when the batch is durable."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self.append_then(partition, bytearray(data), partial(_settle, future))
         return future
@@ -67,14 +68,14 @@ class ProduceService:
         admit: Admit = lambda _: None,
         is_for_loop: bool = True,
     ) -> None:
-        """Append a producer's batch; ``done`` hears on the loop when it is durable.
+        """Append a producer's batch; ``done`` is called on the event loop when it is durable.
 
-        Writable ``data`` is the log's from now on: offsets are patched into it where it lies, and
-        the bytes of a frame are copied no more on their way to the file. Raises at once, or tells
-        ``done``, what the client can mend. What takes long to check (a large batch, one that
-        inflates far, or any while ``is_for_loop`` is False) is checked on another thread, and what
-        comes for the same partition meanwhile stays behind it. ``admit`` is asked on the loop just
-        before the batch goes to the writer, and may raise.
+        The log takes ownership of writable ``data``: it patches offsets into the buffer in place,
+        so a batch is not copied on its way to the file. Errors that the client can fix are raised
+        at once or passed to ``done``. A check that takes long (a large batch, one that inflates
+        far, or any batch while ``is_for_loop`` is False) runs on another thread, and later batches
+        for the same partition queue behind it. ``admit`` is called on the event loop just before
+        the batch goes to the writer, and may raise.
         """
         mine = memoryview(data)
         if mine.readonly:
@@ -114,7 +115,7 @@ class ProduceService:
                 self._submit(partition, data, [header], done, is_key_checked=rules.needs_keys)
             except CordwoodError as error:
                 done(error)
-            except Exception:  # our own mistake: the loop reports it, and nobody waits for ever
+            except Exception:  # a bug: the client gets an answer, and the loop logs it
                 done(CordwoodError("the broker failed to check this batch; its log says why"))
                 raise
             finally:
@@ -128,9 +129,9 @@ class ProduceService:
     def check(
         self, partition: Partition, data: bytes | bytearray | memoryview, batch_bytes_max: int
     ) -> list[BatchHeader]:
-        """The headers of staged batches this partition would take; raises why it would not.
+        """Return the headers of staged batches that the partition accepts; raises otherwise.
 
-        For a thread that may take its time.
+        Blocks; call it on a thread.
         """
         needs_keys = "compact" in partition.config.cleanup_policy
         return batch_checks.check_staged(
@@ -140,7 +141,7 @@ class ProduceService:
     def append_record(
         self, partition: Partition, key: bytes | None, value: bytes | None
     ) -> asyncio.Future[Appended]:
-        """Append one record of our own making, stamped now."""
+        """Append one record made by the broker, with the current time as its timestamp."""
         data = bytearray(encode_batch([Record(0, self._clock.now_ms(), key, value)]))
         return self.submit(partition, data, parse_headers(data))
 
@@ -149,8 +150,8 @@ class ProduceService:
     ) -> asyncio.Future[Appended]:
         """Append values with their headers as one batch; on a full disk it waits for space.
 
-        They have no keys and nobody to be told, so they are not refused for it; compaction, should
-        the topic ask for it, keeps what has no key.
+        They have no keys and no client to get an error, so a compacted topic does not refuse them;
+        compaction keeps records without a key.
         """
         now_ms = self._clock.now_ms()
         records = [
@@ -170,7 +171,7 @@ class ProduceService:
         strict: bool = True,
         is_key_checked: bool = False,
     ) -> asyncio.Future[Appended]:
-        """Queue checked batches; ``is_key_checked``: they were promised, or seen to have keys."""
+        """Queue checked batches; ``is_key_checked`` skips the writer's check for keys."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         done = partial(_settle, future)
         self._submit(
@@ -199,7 +200,7 @@ class ProduceService:
 
 
 def _settle(future: asyncio.Future[Appended], outcome: Outcome) -> None:
-    if future.done():  # the client went away
+    if future.done():  # the client is gone
         return
     if isinstance(outcome, CordwoodError):
         future.set_exception(outcome)

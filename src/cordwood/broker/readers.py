@@ -1,7 +1,7 @@
-"""The service for readers: who has read how far, and what became of a record.
+"""Reader service: how far each reader has read, and whether a record is processed or archived.
 
 A cursor commit is confirmed only when it is durable. Commits that arrive while one is being written
-share the next transaction, so a thousand readers cost a few syncs, not a thousand.
+share the next transaction, so a thousand readers cost a few fsyncs, not a thousand.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class ReaderService:
         self._pending: list[tuple[Commits, asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
-    # --- where readers stand --------------------------------------------------------------
+    # --- reader positions -----------------------------------------------------------------
 
     def position(self, tp: TopicPartition, reader: str) -> int:
-        """The next offset the reader will read; 0 when it has not moved yet."""
+        """Return the next offset the reader will read; 0 if it has not moved yet."""
         cursor = self._catalog.cursor(ReaderPartition(reader, *tp))
         return cursor.offset if cursor else 0
 
     def check_present(self, partition: Partition, offset: int) -> None:
-        """Raise ``OffsetOutOfRange`` where no read can start, saying where the records went."""
+        """Raise ``OffsetOutOfRange`` if no read can start here; names an archive bundle, if any."""
         start, end = partition.log_start_offset, partition.high_watermark
         if start <= offset <= end:
             return
@@ -58,7 +58,7 @@ class ReaderService:
         )
 
     def status(self, partition: Partition, offset: int) -> str:
-        """``PENDING``, ``PROCESSED``, ``ARCHIVED <bundle>`` or ``UNKNOWN``."""
+        """Return ``PENDING``, ``PROCESSED``, ``ARCHIVED <bundle>`` or ``UNKNOWN``."""
         if offset >= partition.high_watermark:
             return "UNKNOWN"
         positions = self._catalog.registered_positions(partition.tp)
@@ -71,15 +71,15 @@ class ReaderService:
         return "PROCESSED" if positions and offset < min(positions.values()) else "UNKNOWN"
 
     def topics(self) -> list[str]:
-        """The topics that have registered readers, in order."""
+        """Return the topics that have registered readers, sorted."""
         return sorted(name for name in list(self._catalog.topics) if self._catalog.registered(name))
 
     def describe(self, topic: str | None) -> list[dict[str, Any]]:
-        """Every registered reader on every partition: its cursor, lag and the bytes it holds."""
+        """List each registered reader by partition: its cursor, lag and the bytes it holds back."""
         return list(self.rows(topic))
 
     def rows(self, topic: str | None) -> Iterator[dict[str, Any]]:
-        """The same one by one."""
+        """Yield the rows of ``describe`` one at a time."""
         for name in [topic] if topic else self.topics():
             for partition in self._store.partitions(name):
                 for reader, at in self._catalog.registered_positions(partition.tp).items():
@@ -99,15 +99,15 @@ class ReaderService:
             ),
         }
 
-    # --- what moves them ------------------------------------------------------------------
+    # --- moving readers -------------------------------------------------------------------
 
     async def register(self, topic: str, reader: str) -> None:
-        """From now on the reader's cursor counts in the topic's watermark."""
+        """Register a reader, so that its cursor counts in the topic's watermark."""
         if reader not in self._catalog.registered(topic):
             await self._in_meta(self._catalog.register_reader, topic, reader, self._clock.now_ms())
 
     async def advance(self, tp: TopicPartition, reader: str, offset: int) -> None:
-        """The reader has passed everything below ``offset``; it never moves back this way."""
+        """Move the cursor forward to ``offset``; never moves it back."""
         if reader not in self._catalog.registered(tp.topic):
             raise UnknownReader(
                 f"no reader {reader} is registered on {tp.topic}; "
@@ -117,20 +117,20 @@ class ReaderService:
             await self.reset(tp, reader, offset)
 
     async def reset(self, tp: TopicPartition, reader: str, offset: int) -> None:
-        """Put a cursor anywhere up to the partition's end; raises ``OffsetOutOfRange``."""
+        """Move a cursor anywhere up to the partition's end; raises ``OffsetOutOfRange``."""
         check_cursor(self._store.topic(tp.topic).partition(tp.partition), offset)
         cursor = Cursor(offset, commit_ms=self._clock.now_ms())
         await self.commit({ReaderPartition(reader, *tp): cursor})
 
     async def remove(self, topic: str, reader: str) -> None:
-        """Forget the reader on this topic, registration and cursors."""
+        """Delete the reader's registration and cursors on this topic."""
         await self._in_meta(self._catalog.unregister_reader, topic, reader)
         cursors = list(self._catalog.cursors())
         gone = [where for where in cursors if (where.reader, where.topic) == (reader, topic)]
         await self._in_meta(self._catalog.delete_cursors, gone)
 
     async def commit(self, commits: Commits) -> None:
-        """Make cursors durable, together with whatever else is being committed."""
+        """Make cursors durable, together with other pending commits."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append((commits, done))
         if self._flusher is None or self._flusher.done():
@@ -143,14 +143,14 @@ class ReaderService:
             merged = {where: at for commits, _ in waiting for where, at in commits.items()}
             try:
                 await self._in_meta(self._catalog.commit_cursors, merged)
-            except Exception:  # noqa: BLE001 - our own mistakes too: nobody waits for ever
+            except Exception:  # noqa: BLE001 - bugs too, so that nobody waits for ever
                 await self._flush_singly(waiting)
             else:
                 for _, done in waiting:
                     _end(done, None)
 
     async def _flush_singly(self, waiting: list[tuple[Commits, asyncio.Future[None]]]) -> None:
-        """One of them cannot be: find out which, so that its neighbours are not refused."""
+        """Commit one by one after a failed group, so that only the bad commit is refused."""
         for commits, done in waiting:
             try:
                 await self._in_meta(self._catalog.commit_cursors, commits)
@@ -167,7 +167,7 @@ class ReaderService:
 def check_cursor(partition: Partition, offset: int) -> None:
     """Raise ``OffsetOutOfRange`` for a cursor past the partition's end: its reader would skip.
 
-    Kafka's own OffsetCommit is not held to this, as Kafka does not; every other way in is.
+    Kafka's OffsetCommit is exempt, because Kafka does not check it; all other ways are checked.
     """
     end = partition.high_watermark
     if not 0 <= offset <= end:
@@ -178,7 +178,7 @@ def check_cursor(partition: Partition, offset: int) -> None:
 
 
 def _end(future: asyncio.Future[None], error: Exception | None) -> None:
-    if future.done():  # whoever waited has gone
+    if future.done():  # the requester is gone
         return
     if error:
         future.set_exception(error)

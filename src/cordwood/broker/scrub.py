@@ -1,12 +1,12 @@
-"""The background scrub: sealed segments are read through before a reader meets their damage.
+"""The background scrub: reads sealed segments to find damage before a reader does.
 
-Each is read every ``scrub.interval.ms``, the one not read for longest first, at no more than
-``scrub.bytes.per.second``, on a thread of its own whose reads wait for everybody else's. A segment
-in which a reader met damage comes at once, and so does one that was damaged before a restart: it
-may have been restored. What is found goes to the health registry, and when it was read into the
-segment index, so both outlive a restart.
+Each segment is read every ``scrub.interval.ms``, the least recently read first, at no more than
+``scrub.bytes.per.second``, on a thread whose reads have the lowest I/O priority. A segment is
+read at once if a reader met damage in it, or if it was damaged before a restart, because it may
+have been restored since. Damage is reported to the health registry. The time and the result of each
+scrub go into the segment index, so they survive a restart.
 
-A run on demand (``cordwood segment scrub``) reads everything now, without the pace.
+A run on demand (``cordwood segment scrub``) reads everything now, without the rate limit.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from cordwood.log.read.segment import Segment
 from cordwood.metadata.keys import ScrubResult, SegmentEntry
 from cordwood.model import SegmentState, TopicPartition
 
-LOOK_S: Final = 60.0  # between looks for segments that are due
-ROUND_SEGMENTS: Final = 1000  # taken on before it is looked again what is due
-ROWS_MAX: Final = 10_000  # damaged segments a run on demand remembers
+LOOK_S: Final = 60.0  # pause between two searches for due segments
+ROUND_SEGMENTS: Final = 1000  # segments per round, before the due ones are looked up again
+ROWS_MAX: Final = 10_000  # damaged segments that a run on demand lists
 
 logger = logging.getLogger("cordwood.broker")
 
 
 class ScrubTarget(NamedTuple):
-    """One sealed segment, as the index has it."""
+    """One sealed segment, as the segment index describes it."""
 
     tp: TopicPartition
     entry: SegmentEntry
@@ -56,7 +56,7 @@ class ScrubStats:
 
 @dataclass(slots=True)
 class ScrubRun:
-    """A run on demand, as far as it has come."""
+    """Progress of a run on demand."""
 
     topic: str | None
     total_segments: int
@@ -68,7 +68,7 @@ class ScrubRun:
     failed: dict[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """As JSON answers show it."""
+        """Return the progress as the JSON API shows it."""
         return {
             "topic": self.topic,
             "running": self.is_running,
@@ -82,7 +82,7 @@ class ScrubRun:
 
 
 class Scrubber:
-    """Lives on the event loop; reads on its own thread."""
+    """Plans scrubs on the event loop and reads on its own threads."""
 
     def __init__(self, config: BrokerConfig, store: Store, clock: Clock) -> None:
         self.stats = ScrubStats()
@@ -105,7 +105,7 @@ class Scrubber:
         store.health.on_damage(self._hear)
 
     async def run(self) -> None:
-        """Scrub what is due until cancelled."""
+        """Scrub due segments until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._remember_damage()
         while not self._stopping.is_set():
@@ -127,7 +127,7 @@ class Scrubber:
             return
 
     def stop(self) -> None:
-        """Let go of the segment that is being read; its turn comes again."""
+        """Abandon the segment being read; it is read again after a restart."""
         self._stopping.set()
         self._thread.shutdown()
         self._demand_thread.shutdown()
@@ -135,7 +135,7 @@ class Scrubber:
     # --- on demand --------------------------------------------------------------------------
 
     async def scrub_now(self, topic: str | None) -> ScrubRun:
-        """Begin to read everything, or one topic; ``last_run`` tells how far it is."""
+        """Start to scrub everything, or one topic; ``last_run`` shows the progress."""
         if self.last_run is not None and self.last_run.is_running:
             raise RequestError("a scrub is running already; wait for it, or ask how far it is")
         if topic is not None:
@@ -168,7 +168,7 @@ class Scrubber:
                         yield ScrubTarget(tp, entry)
 
     def _due(self) -> list[ScrubTarget]:
-        """The urgent ones; else some of those that are due, the one not read for longest first."""
+        """Return urgent segments if any, else due ones, the least recently read first."""
         found: dict[tuple[TopicPartition, int], None] = {}
         while self._urgent:
             found[self._urgent.popleft()] = None
@@ -184,7 +184,7 @@ class Scrubber:
         return nsmallest(ROUND_SEGMENTS, due, key=lambda target: _scrubbed_ms(target.entry))
 
     def _remember_damage(self) -> None:
-        """What was damaged before the restart is told at once, and read again."""
+        """Report damage found before the restart at once, and queue it for another scrub."""
         for tp, entry in self._targets():
             if entry.scrub is not None and entry.scrub.damage:
                 ranges = [DamagedRange(entry.base_offset, *each) for each in entry.scrub.damage]
@@ -194,7 +194,7 @@ class Scrubber:
                 self._urgent.append((tp, entry.base_offset))
 
     def _hear(self, tp: TopicPartition, base_offset: int) -> None:
-        """A reader met damage; any thread."""
+        """Queue a segment in which a reader met damage; called from any thread."""
         self._urgent.append((tp, base_offset))
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)
@@ -206,7 +206,7 @@ class Scrubber:
         with self._store.health.guard(tp, Condition.SCRUB_FAILED, lambda: not self._is_there(tp)):
             segment = self._store.partition(tp).sealed_segment(entry.base_offset)
             if segment is None or segment.size_bytes != entry.size_bytes:
-                return  # dropped or replaced meanwhile
+                return  # dropped or replaced in the meantime
             try:
                 verdict = scrub_segment(segment, pace)
             except (CordwoodError, OSError) as error:
@@ -214,7 +214,7 @@ class Scrubber:
                     run.failed[f"{tp} segment {entry.base_offset}"] = str(error)
                 if isinstance(error, ShuttingDown):
                     raise
-                self._note(target, (), "")  # its turn comes again after the others
+                self._note(target, (), "")  # count it as read, so that the others come first
                 raise
             self._judge(target, segment, verdict, run)
 
@@ -224,7 +224,7 @@ class Scrubber:
         tp, entry = target
         ranges = _ranges(segment, verdict, entry)
         if segment.damage != verdict.damage:
-            segment.forget()  # perhaps another file than the one that is open
+            segment.forget()  # the open file may not be the one on disk any more
             segment.damage = verdict.damage
         self._store.health.set_damage(tp, entry.base_offset, ranges)
         self._note(target, ranges, verdict.sha256)
@@ -249,7 +249,7 @@ class Scrubber:
     # --- pace -------------------------------------------------------------------------------
 
     def _paced(self) -> Pace:
-        """At most so many bytes a second from now on; without a rate, as fast as it goes."""
+        """Return a pace that limits the rate to ``scrub.bytes.per.second``; 0 means no limit."""
         began_s, total = time.monotonic(), 0
 
         def pace(size_bytes: int) -> None:
@@ -281,7 +281,7 @@ def _scrubbed_ms(entry: SegmentEntry) -> int:
 
 
 def _ranges(segment: Segment, verdict: Verdict, entry: SegmentEntry) -> tuple[DamagedRange, ...]:
-    """What is wrong with a segment: its damage, or a file that is not the one that was sealed."""
+    """Return what is wrong with a segment: damage, or a file other than the sealed one."""
     base, path = entry.base_offset, segment.path()
     if verdict.damage:
         return tuple(

@@ -1,8 +1,8 @@
-"""A subscription: the records of a partition from an offset on, as one line subscriber reads them.
+"""A line subscription: streams the records of one partition from an offset on.
 
-It follows the log until it is told to end. A subscriber that ends its side of the connection gets
-what there is at that moment and no more: whether it still reads or is gone cannot be told, and one
-that is gone must not be kept for records that may never come.
+It follows the log until ``end`` is called. If a subscriber closes its sending side, it gets the
+records that exist at that moment and no more: the broker cannot tell whether it still reads or is
+gone, and must not keep a dead connection waiting for records that may never come.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cordwood.model import OFFSET_MAX, Record
 from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.records import encode_records
 
-SLICE_BYTES = 256 * KIB  # how much of the log a subscriber has in memory at once
-FRESH_RECORDS = 32  # so few new records are sent on by the loop itself …
-FRESH_BYTES = 16 * KIB  # … and about so many bytes of them
-IDLE_POLL_S = 60.0  # a subscriber's wait is renewed this often, come what may
+SLICE_BYTES = 256 * KIB  # how much of the log one subscription buffers at once
+FRESH_RECORDS = 32  # up to this many new records are read on the event loop …
+FRESH_BYTES = 16 * KIB  # … and about this many bytes of them
+IDLE_POLL_S = 60.0  # a waiting subscription checks the log again at least this often
 
 
 class PartitionSubscription:
-    """Iterate over it once; ``end`` lets the iteration come to its end."""
+    """An async iterable for one use; ``end`` makes the iteration stop."""
 
     def __init__(
         self, partition: Partition, offset: int, framing: Framing, notifier: AppendNotifier
@@ -39,16 +39,16 @@ class PartitionSubscription:
         self._wait: asyncio.Future[bool] | None = None
 
     def end(self) -> None:
-        """Give what there is now, then stop; who waits for more is woken."""
+        """Stop after the records that exist now; wakes a waiting iteration."""
         self._until = min(self._until, self._partition.last_stable_offset)
         if self._wait is not None and not self._wait.done():
             self._wait.set_result(False)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Encoded records, a slice at a time."""
+        """Yield encoded records, one slice at a time."""
         partition = self._partition
         loop = asyncio.get_running_loop()
-        is_fresh = False  # what is there now was written while this subscriber waited
+        is_fresh = False  # the next records were written while this subscriber waited
         while self._offset < self._until:
             self._wait = self._notifier.expect([partition.tp])
             try:
@@ -61,7 +61,7 @@ class PartitionSubscription:
                 # A few records still in the page cache: two thread switches would cost more.
                 lines, self._offset = _read_fresh(partition, self._offset, self._framing)
             else:
-                # Elsewhere, neither a cold disk nor the encoding holds up other connections.
+                # On a thread, disk reads and encoding do not delay other connections.
                 lines, self._offset = await loop.run_in_executor(
                     None, _read_lines, partition, self._offset, self._framing
                 )
@@ -71,7 +71,7 @@ class PartitionSubscription:
 
 
 def read_committed(partition: Partition, offset: int, max_bytes: int) -> tuple[list[Record], int]:
-    """The records of one slice that are for everybody, and where the next slice begins."""
+    """Return the committed records of one slice, and the offset where the next slice begins."""
     read = partition.read(offset, max_bytes, end_offset=partition.last_stable_offset)
     void = partition.aborted(offset, read.next_offset)
     aborted = [(entry.producer_id, entry.first_offset) for entry in void]
@@ -80,13 +80,13 @@ def read_committed(partition: Partition, offset: int, max_bytes: int) -> tuple[l
 
 
 def _read_fresh(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
-    """A few records as a subscriber reads them, the plain way."""
+    """Read and encode a few records without the kernels."""
     records, next_offset = read_committed(partition, offset, FRESH_BYTES)
     return encode_records(records, framing), next_offset
 
 
 def _read_lines(partition: Partition, offset: int, framing: Framing) -> tuple[bytes, int]:
-    """The same slice as a subscriber reads it: by the kernels once they are there."""
+    """Read and encode one slice, with the kernels once they are loaded."""
     if not kernels_ready():
         records, next_offset = read_committed(partition, offset, SLICE_BYTES)
         return encode_records(records, framing), next_offset

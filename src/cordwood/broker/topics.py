@@ -1,6 +1,6 @@
-"""The service for topics: found, created on sight, changed and deleted.
+"""Topic service: find, auto-create, change and delete topics.
 
-What touches partition directories runs on the writer thread; what only touches metadata, on the
+Changes to partition directories run on the writer thread, changes to metadata alone on the
 metadata thread.
 """
 
@@ -24,8 +24,8 @@ from cordwood.model import SegmentState, is_topic_name
 
 T = TypeVar("T")
 
-NODE_ID = 1  # the one broker there is
-CREATED_AT_ONCE = 64  # topics made in one step of the writer
+NODE_ID = 1  # the only broker there is
+CREATED_AT_ONCE = 64  # topics created in one step of the writer thread
 
 
 class TopicService:
@@ -44,28 +44,28 @@ class TopicService:
         self._creator: asyncio.Task[None] | None = None
 
     def get(self, name: str) -> LiveTopic:
-        """A topic that exists; raises ``UnknownTopic``."""
+        """Return an existing topic; raises ``UnknownTopic``."""
         return self._store.topic(name)
 
     def all(self) -> Mapping[str, LiveTopic]:
-        """Every topic by name."""
+        """Return every topic by name."""
         return self._store.topics
 
     async def open_partition(self, name: str, number: int) -> Partition:
-        """A partition, its files open; raises ``UnknownTopic`` or ``PartitionOffline``."""
+        """Return a partition with open files; raises ``UnknownTopic`` or ``PartitionOffline``."""
         partition = self.get(name).partition(number)
         if not partition.is_open:
             await self.opener.open(partition)
         return partition
 
     async def open_topic(self, name: str) -> LiveTopic:
-        """A topic, all its partitions open or known to be offline; raises ``UnknownTopic``."""
+        """Return a topic, all partitions open or known to be offline; raises ``UnknownTopic``."""
         topic = self.get(name)
         await self.opener.open_all(topic.held())
         return topic
 
     async def ensure(self, name: str, *, explicit: bool = False) -> LiveTopic:
-        """The topic, created if it is missing and creation was asked for or is automatic."""
+        """Return the topic; create it if it is missing and creation is explicit or automatic."""
         topic = self._store.topics.get(name)
         if topic is not None:
             return topic
@@ -81,7 +81,7 @@ class TopicService:
         return await self._create_once(name)
 
     async def _create_once(self, name: str) -> LiveTopic:
-        """Several first writers create one topic."""
+        """Create the topic once, even if several first writers ask for it at the same time."""
         if name not in self._creating:
             work = asyncio.ensure_future(self.create(name, self._config.num_partitions, {}))
             work.add_done_callback(_look)
@@ -96,8 +96,8 @@ class TopicService:
     async def create(self, name: str, partitions: int, config: Mapping[str, object]) -> LiveTopic:
         """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``.
 
-        Those that are wanted at the same time are made together, so that a thousand cost few syncs,
-        and in steps, so that appends are written in between.
+        Concurrent creations are batched, so that a thousand topics cost few fsyncs, and run in
+        steps, so that appends are written in between.
         """
         self._check_policy(name, config)
         done: asyncio.Future[LiveTopic] = asyncio.get_running_loop().create_future()
@@ -113,10 +113,10 @@ class TopicService:
             outcomes: Sequence[LiveTopic | Exception]
             try:
                 outcomes = await self.on_writer(create)
-            except Exception as error:  # noqa: BLE001 - told to each; nobody waits for ever
+            except Exception as error:  # noqa: BLE001 - passed to all who wait
                 outcomes = [error for _ in wanted]
             for (_, done), outcome in zip(wanted, outcomes, strict=True):
-                if done.done():  # whoever wanted it has gone
+                if done.done():  # the requester is gone
                     continue
                 if isinstance(outcome, Exception):
                     done.set_exception(outcome)
@@ -124,7 +124,7 @@ class TopicService:
                     done.set_result(outcome)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic, its records and everything known of it."""
+        """Delete a topic with its records and all its metadata."""
         await self.on_writer(lambda: self._store.delete_topic(name))
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> None:
@@ -145,21 +145,21 @@ class TopicService:
         await self.on_writer(lambda: self._store.add_partitions(name, count))
 
     async def line_producer(self, name: str, epoch: int | None) -> LineProducer:
-        """What a HELLO name stands for."""
+        """Return the line producer that a HELLO name stands for."""
         loop = asyncio.get_running_loop()
         catalog = self._store.catalog
         return await loop.run_in_executor(self._meta_thread, catalog.line_producer, name, epoch)
 
     async def on_writer(self, change: Callable[[], T]) -> T:
-        """Run a change of partitions on the one thread that may."""
+        """Run a change on the writer thread, the only thread that may change partitions."""
         return await asyncio.wrap_future(self._writer.call(change))
 
     def state(self, name: str) -> dict[str, Any]:
-        """A topic as Walrus's ``STATE`` tells it, counting segments from 1."""
+        """Return a topic's state in the format of Walrus's ``STATE``, counting segments from 1."""
         partition = self.get(name).partition(0)
         *sealed, active = partition.segments()
         oldest = (*sealed, active)[0].base_offset
-        # The index is written behind the cuts: what is live is counted here, what is gone there.
+        # The segment index lags behind cuts: count live segments here and dropped ones there.
         gone = self._store.catalog.segments(partition.tp).entries()
         first = sum(entry.base_offset < oldest for entry in gone) + 1
         current = first + len(sealed)
@@ -186,12 +186,12 @@ class TopicService:
 
 
 def _policy_words(value: object) -> frozenset[str]:
-    """The words of a cleanup.policy as a request gives it; none for its default."""
+    """Return the words of a requested cleanup.policy; an empty word for the default."""
     words = value if isinstance(value, list | frozenset) else str(value or "").split(",")
     return frozenset(str(word).strip() for word in words)
 
 
 def _look(creation: asyncio.Future[LiveTopic]) -> None:
-    """Whoever wanted the topic may have gone by now: its outcome is no longer anybody's."""
+    """Retrieve the exception, as the requests that wanted the topic may be gone."""
     if not creation.cancelled():
         creation.exception()

@@ -1,1 +1,1 @@
-"""What Spark jobs ask of the broker: deliveries, swaps, bundles, replays, bindings."""
+"""Services that Spark jobs call: deliveries, compaction swaps, archive bundles, replays, routes."""

@@ -1,14 +1,14 @@
-"""The service for the archive: which bundles hold what, and which of them the broker has proved.
+"""Archive service: record which bundles hold which offsets, and which of them are verified.
 
-A job writes bundles, enters them in the manifest and tells the broker. The broker believes what it
-can see: it reads the manifest and every bundle at the archive's place, and compares every record
-with its own log (``verification``), beside the event loop and at a low priority. A bundle that
-contradicts the log is refused. One that cannot be reached from here, or not be proved, is recorded
-as not verified, and RECLAIM does not count on it (``archive.required``) unless the topic believes
-its jobs (``archive.verified.by=job``).
+A job writes bundles, enters them in the manifest and tells the broker. The broker does not trust
+the report: it reads the manifest and every bundle in the archive, and compares every record with
+its own log (``bundle_verification``), on a low-priority thread beside the event loop. A bundle
+that contradicts the log is refused. A bundle that the broker cannot reach or prove is recorded as
+not verified. RECLAIM does not rely on it (``archive.required``), unless the topic trusts its jobs
+(``archive.verified.by=job``).
 
-A bundle is proved once. Before segments are deleted because of it, it is read once more
-(``confirm``): one that is gone or changed since is not verified any more. The health registry names
+A bundle is proved once. It is read again just before segments are deleted because of it
+(``confirm``); if it is missing or changed, it loses its verified state. The health registry names
 every partition whose archive RECLAIM waits for.
 """
 
@@ -47,7 +47,7 @@ NICE: Final = 10
 
 
 class Recorded(NamedTuple):
-    """How far a partition is archived now, and why the broker could not prove it, if so."""
+    """How far a partition is archived and verified, and why verification failed, if it did."""
 
     archived_end: int
     verified_end: int
@@ -55,20 +55,20 @@ class Recorded(NamedTuple):
 
 
 class ArchiveService:
-    """Verify bundles, record them and list them."""
+    """Verifies, records and lists bundles."""
 
     def __init__(self, store: Store, meta_thread: Executor) -> None:
         self._store = store
         self._catalog = store.catalog
         self._meta_thread = meta_thread
-        self._unverified: dict[TopicPartition, str] = {}  # why, as far as it is known
-        self._unreachable: dict[TopicPartition, str] = {}  # verified, and not to be read just now
+        self._unverified: dict[TopicPartition, str] = {}  # the reason, where it is known
+        self._unreachable: dict[TopicPartition, str] = {}  # verified, but unreadable at the moment
         self._reading = ThreadPoolExecutor(
             1, thread_name_prefix="cordwood-archive", initializer=_yield_processor
         )
 
     def describe(self, topic: str) -> dict[str, Any]:
-        """What of a topic is archived, and the cursors an archive must keep with it."""
+        """Describe a topic's bundles, and the cursors to store with its archive."""
         record = self._catalog.topic(topic)
         cursors: dict[TopicPartition, dict[str, int]] = {}
         for where, at in list(self._catalog.cursors().items()):
@@ -90,7 +90,7 @@ class ArchiveService:
         }
 
     async def record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> Recorded:
-        """Bundles a job has entered in its manifest, in order; all of them or none."""
+        """Verify and record bundles that a job entered in its manifest, in order; all or none."""
         loop = asyncio.get_running_loop()
         asked = await loop.run_in_executor(self._meta_thread, self._plan, tp, bundles)
         partition = self._store.topic(tp.topic).partition(tp.partition)
@@ -105,10 +105,10 @@ class ArchiveService:
         self.note_health(partition)
         return Recorded(*ends, reason)
 
-    # --- what RECLAIM counts on -------------------------------------------------------------
+    # --- what RECLAIM relies on -------------------------------------------------------------
 
     async def confirm(self, partition: Partition, span: Span) -> int:
-        """Read the bundles that hold these offsets again; one past the last that is as it was."""
+        """Read the bundles of these offsets again; returns the end of the part still intact."""
         tp, loop = partition.tp, asyncio.get_running_loop()
         bundles = [
             entry
@@ -134,7 +134,7 @@ class ArchiveService:
         return span.end
 
     def note_health(self, partition: Partition) -> None:
-        """Name the partition if RECLAIM waits for a bundle that is recorded and not verified."""
+        """Report the partition if RECLAIM waits for a bundle that is recorded but not verified."""
         tp = partition.tp
         reason = self._waits_for(partition) if self._is_asked(partition) else None
         if reason is not None:
@@ -156,13 +156,13 @@ class ArchiveService:
         return f"archived up to offset {index.end}, verified up to {index.verified_end}: {why}"
 
     def close(self) -> None:
-        """End the thread that reads bundles, with the bundle it is in."""
+        """Stop the reading thread after the bundle it is reading."""
         self._reading.shutdown(cancel_futures=True)
 
     # --- on the metadata thread -------------------------------------------------------------
 
     def _plan(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> list[BundleEntry]:
-        """Those to be verified: new, or recorded without being verified; raises what cannot be."""
+        """Return the bundles to verify: new or not yet verified; raises for invalid ones."""
         topic = self._catalog.topic(tp.topic)
         if tp not in topic.partition_list():
             raise RequestError(f"topic {tp.topic} has no partition {tp.partition}")
@@ -194,7 +194,7 @@ class ArchiveService:
         return asked
 
     def _check_place(self, place: str) -> None:
-        """Raise ``RequestError`` for a place whose files the broker itself removes or replaces."""
+        """Raise ``RequestError`` for a place whose files the broker itself deletes or replaces."""
         name, data = place.removeprefix("file://"), self._store.data.resolve()
         path = Path(name).resolve() if name.startswith("/") else None
         if path and path.is_relative_to(data) and not path.is_relative_to(data / ARCHIVE):
@@ -203,7 +203,7 @@ class ArchiveService:
             )
 
     def _record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> tuple[int, int]:
-        """Much may have happened while they were read: what is recorded is planned once more."""
+        """Plan again, as the state may have changed during the reading, and record the bundles."""
         left = set(self._plan(tp, [_as_told(bundle) for bundle in bundles]))
         new = [bundle for bundle in bundles if _as_told(bundle) in left]
         self._catalog.put_bundles(tp, new)
@@ -215,17 +215,17 @@ class ArchiveService:
         return index.end, index.verified_end
 
     def _forget_proof(self, tp: TopicPartition, bundle: BundleEntry) -> None:
-        """It is not verified any more, if it is still what is recorded."""
+        """Mark the bundle as not verified, if it is still the recorded one."""
         if tp.topic in self._store.topics and bundle in self._catalog.bundles(tp).entries():
             self._catalog.put_bundles(tp, [_as_told(bundle)])
 
 
 def _as_told(bundle: BundleEntry) -> BundleEntry:
-    """Without what the broker found out about it."""
+    """Return the entry as the job reported it, without the broker's findings."""
     return replace(bundle, verified=False, unproven_records=0)
 
 
 def _yield_processor() -> None:
-    """This thread comes behind others that want to run, or to read; it is never left out."""
-    with suppress(OSError):  # refused in some sandboxes, and unknown outside of Linux
+    """Lower this thread's priority, so that other threads run and read first."""
+    with suppress(OSError):  # refused in some sandboxes, and unsupported outside Linux
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

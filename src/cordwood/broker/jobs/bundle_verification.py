@@ -1,14 +1,14 @@
-"""What the broker must have seen before RECLAIM counts on a bundle: all of it, at its place.
+"""Verify archive bundles before RECLAIM relies on them.
 
-The manifest holds an entry with the very hash, its chain whole; the bundle's bytes have that hash;
-the bundle holds the very records of the log (``log.lifecycle.archive_proof``); and every number the
-entry says of it is the one found in it. Names are made here from the topic and its offsets, so a
-caller names the place and nothing else.
+A bundle is verified if the archive's manifest has an intact hash chain and an entry with the
+bundle's hash, the bundle's bytes have that hash, the bundle holds exactly the records of the log
+(``log.lifecycle.archive_proof``), and every number in the entry matches the bundle. File names are
+derived from the topic and its offsets, so a request chooses only the place.
 
-``verify_bundles`` does all that, once for each bundle. ``confirm_bundles`` is for the moment before
-segments are deleted: bundles that were verified must still be there with the hash they had.
+``verify_bundles`` does all this, once per bundle. ``confirm_bundles`` runs just before segments are
+deleted: verified bundles must still exist with the same hash.
 
-Long, and blocking: for a thread of its own. Changes nothing.
+These functions block for a long time and need a thread of their own. They change nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FILE: Final = "file://"
 
 
 class Unreachable(Unproven):
-    """The archive's place cannot be seen from this process; nothing is known about its bundles."""
+    """The archive is not visible from this process, so nothing is known about its bundles."""
 
 
 class Lost(Exception):
-    """A bundle that was verified is gone, or is another by now."""
+    """A bundle that was verified is missing or has changed."""
 
     def __init__(self, bundle: BundleEntry, reason: str) -> None:
         super().__init__(reason)
@@ -45,9 +45,10 @@ class Lost(Exception):
 def verify_bundles(
     tp: TopicPartition, bundles: Sequence[BundleEntry], log: Log
 ) -> list[BundleEntry]:
-    """Read them all beside the log; the same ones, verified.
+    """Read all bundles and compare them with the log; returns them marked as verified.
 
-    Raises ``CorruptionError`` for what is not as told, ``Unproven`` for what cannot be told.
+    Raises ``CorruptionError`` for a bundle that contradicts the log or its manifest entry, and
+    ``Unproven`` if no verdict is possible.
     """
     verified = []
     for bundle, entry, storage in _entered(tp, bundles):
@@ -60,15 +61,15 @@ def verify_bundles(
 
 
 def confirm_bundles(tp: TopicPartition, bundles: Sequence[BundleEntry]) -> None:
-    """Read verified bundles again; raises ``Lost`` for the first that is not what it was.
+    """Read verified bundles again; raises ``Lost`` for the first that is missing or changed.
 
-    Raises ``Unreachable`` where nothing can be told.
+    Raises ``Unreachable`` if the archive cannot be read.
     """
     for bundle in bundles:
         try:
             for each, entry, storage in _entered(tp, [bundle]):
                 with _reading(storage, each, entry):
-                    pass  # to its end, for the hash
+                    pass  # read to the end, to check the hash
         except CorruptionError as error:
             raise Lost(bundle, str(error)) from None
 
@@ -76,7 +77,7 @@ def confirm_bundles(tp: TopicPartition, bundles: Sequence[BundleEntry]) -> None:
 def _entered(
     tp: TopicPartition, bundles: Sequence[BundleEntry]
 ) -> Iterator[tuple[BundleEntry, Entry, Storage]]:
-    """Each bundle with its entry in the manifest."""
+    """Yield each bundle with its manifest entry and its storage."""
     manifests: dict[str, dict[str, Entry]] = {}
     for bundle in bundles:
         storage = _open(bundle.place)
@@ -89,7 +90,7 @@ def _open(place: str) -> Storage:
     if "://" not in place and not place.startswith("/"):
         raise Unreachable(f"{place} is no absolute path, so it is another place in every process")
     if place.startswith(FILE) and not Path(place.removeprefix(FILE)).is_dir():
-        raise Unreachable(f"there is no directory {place}")  # which opening it would make
+        raise Unreachable(f"there is no directory {place}")  # opening the storage would create it
     try:
         return open_storage(place)
     except ConfigError as error:
@@ -97,7 +98,7 @@ def _open(place: str) -> Storage:
 
 
 def _entries(storage: Storage, home: str) -> dict[str, Entry]:
-    """The manifest by bundle; a place where it is not to be seen is not the job's place."""
+    """Return the manifest's entries by bundle; raises ``Unreachable`` if it cannot be read."""
     try:
         with closing(storage.open(f"{home}/{MANIFEST}")) as file:
             entries, findings = check_manifest(file.read())
@@ -127,7 +128,7 @@ def _entry(entries: Mapping[str, Entry], tp: TopicPartition, bundle: BundleEntry
 
 @contextmanager
 def _reading(storage: Storage, bundle: BundleEntry, entry: Entry) -> Iterator[IO[bytes]]:
-    """A bundle's bytes; raises ``CorruptionError`` in the end unless their hash is the entry's."""
+    """Open a bundle; raises ``CorruptionError`` on exit unless its hash is the entry's."""
     try:
         with (
             closing(storage.open(bundle.name)) as file,
@@ -144,7 +145,10 @@ def _reading(storage: Storage, bundle: BundleEntry, entry: Entry) -> Iterator[IO
 
 
 def _check_entry(name: str, entry: Entry, proof: BundleProof) -> None:
-    """A restore goes by these: a bundle whose entry calls it young or plain would be passed by."""
+    """Compare the entry's numbers with the bundle.
+
+    A restore selects bundles by these numbers and would skip one whose entry is wrong.
+    """
     found = proof._asdict()
     for field in ("records", "first_ms", "newest_ms", "transactional"):
         if getattr(entry, field) != found[field]:

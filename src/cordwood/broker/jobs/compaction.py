@@ -1,15 +1,17 @@
-"""The service for compaction: what is due and why, orders for jobs, and what came of them.
+"""Compaction service: report what is due, lease partitions to jobs, and apply their results.
 
-A job asks for orders (``begin``), works on the files by itself, and reports (``finish``, ``fail``).
-Nothing is swapped but on an order that still holds (``swap_orders``): its token is the job's lease,
-which it renews, and a restart ends all of them. Before anything is replaced the broker reads the
-result and the log it was made from (``log.lifecycle.compaction_proof``). How far compaction has
-come is written down in the very transaction that ends the last swap. A partition is not given out
-again before the job reports or its lease ends; a job whose partition was given to another is told
-so when it renews or reports, and is not let in.
+A job asks for orders (``begin``), compacts the files on its own, and reports the outcome
+(``finish`` or ``fail``). The broker swaps segments only on an order that is still valid
+(``swap_orders``). The order's token is the job's lease: the job renews it, and a broker restart
+ends every lease. Before it replaces a segment, the broker reads both the result and the log it
+was made from (``log.lifecycle.compaction_proof``). The last swap and the new cleaner state are
+recorded in one transaction. A partition is ordered again only after the job reports or its lease
+ends. A job whose partition went to another job gets an error when it renews or reports, and its
+result is refused.
 
-Decides nothing: ``decide.compaction`` does. A partition whose pass failed is left alone for a
-while, is named in ``/readyz`` and in the metrics, and holds up no other.
+This module makes no compaction decisions; ``decide.compaction`` does. A partition whose pass failed
+is skipped until its retry time and is named in ``/readyz`` and in the metrics. It delays no other
+partition.
 """
 
 from __future__ import annotations
@@ -49,14 +51,14 @@ from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.model import TopicPartition
 
-LEASE_MS: Final = 5 * MINUTE_MS  # a job renews it; one that died leaves its partition so long
+LEASE_MS: Final = 5 * MINUTE_MS  # the job renews it; a dead job blocks its partition this long
 ERROR_CHARS_MAX: Final = 500
 
 logger = logging.getLogger("cordwood.broker")
 
 
 class CompactionCheck(NamedTuple):
-    """One partition as compaction sees it now."""
+    """The facts and the compaction plan of one partition, as of now."""
 
     partition: Partition
     facts: CompactionFacts
@@ -64,7 +66,7 @@ class CompactionCheck(NamedTuple):
 
 
 class CompactionService:
-    """Compacted partitions as requests, jobs and metrics see them."""
+    """Compaction state, orders and results, for the API, the jobs and the metrics."""
 
     def __init__(
         self,
@@ -86,14 +88,14 @@ class CompactionService:
             for tp in topic.partition_list():
                 self._report_state(tp, self._catalog.cleaner(tp))
 
-    # --- what there is to know ----------------------------------------------------------------
+    # --- state and plans ----------------------------------------------------------------------
 
     def look(self, topic: str | None = None, *, demand: bool = False) -> list[CompactionCheck]:
-        """Every compacted partition, or those of one topic whatever its policy."""
+        """Check every compacted partition, or all partitions of one topic whatever its policy."""
         return list(self.looks(topic, demand=demand))
 
     def looks(self, topic: str | None = None, *, demand: bool = False) -> Iterator[CompactionCheck]:
-        """The same one by one."""
+        """Yield the results of ``look`` one at a time."""
         for partition in self._partitions(topic):
             yield self._look(partition, demand)
 
@@ -126,7 +128,7 @@ class CompactionService:
         )
 
     def quarantined(self) -> dict[TopicPartition, str]:
-        """Partitions whose last pass failed, and why."""
+        """Return the partitions whose last pass failed, with the error."""
         failed = self._store.health.reasons(Condition.COMPACTION_FAILED)
         return {tp: error for tp, error in failed.items() if self._is_compacted(tp.topic)}
 
@@ -135,7 +137,7 @@ class CompactionService:
         return live is not None and "compact" in live.config.cleanup_policy
 
     def _report_state(self, tp: TopicPartition, state: CleanerState) -> None:
-        """Tell the registry how the last pass went."""
+        """Report the outcome of the last pass to the health registry."""
         if state.failures:
             self._store.health.report(tp, Condition.COMPACTION_FAILED, state.error)
         else:
@@ -146,9 +148,10 @@ class CompactionService:
     async def begin(
         self, topic: str | None = None, *, demand: bool = False, dry: bool = False
     ) -> list[dict[str, Any]]:
-        """Orders for what is due, the most dirty first; ``demand`` cuts first and takes it all.
+        """Return orders for the partitions that are due, the dirtiest first.
 
-        A ``dry`` order is for looking only: nothing is cut, and the partition may be given out.
+        ``demand`` seals the active segments of ``topic`` first and compacts everything. ``dry``
+        orders are for inspection only: nothing is sealed, and no lease is taken.
         """
         if topic is not None and "compact" not in self._topics.get(topic).config.cleanup_policy:
             raise PolicyViolation(
@@ -171,19 +174,19 @@ class CompactionService:
                 order = await self._topics.on_writer(partial(self._order, looks[tp]))
                 if not dry:
                     await self._grant(looks[tp], order)
-            except CordwoodError as error:  # the orders for others are given out all the same
+            except CordwoodError as error:  # the others get their orders all the same
                 await self._cannot_order(looks[tp], error)
                 continue
             orders.append(order)
         return orders
 
     async def _cannot_order(self, look: CompactionCheck, error: CordwoodError) -> None:
-        """Quarantine a partition that cannot be looked at; one deleted meanwhile is no failure."""
+        """Quarantine a partition that cannot be read, unless it was deleted in the meantime."""
         if self._store.is_live(look.partition):
             await self._note_failure(look.partition.tp, str(error))
 
     async def _grant(self, look: CompactionCheck, order: dict[str, Any]) -> None:
-        """Remember what is ordered, and name every segment in it by its sha256."""
+        """Add each segment's sha256 and a lease token to the order, and store the lease."""
         partition, facts, plan = look
         tp = partition.tp
         hashes = await self._deliveries.in_verifying(partial(self._store.hash_partition, partition))
@@ -207,11 +210,11 @@ class CompactionService:
         )
 
     def renew(self, tp: TopicPartition, token: str) -> None:
-        """The job still works on it; raises ``StaleManifest`` when its order is over."""
+        """Extend a job's lease; raises ``StaleManifest`` if its order has ended."""
         self._renewed(tp, token)
 
     def _renewed(self, tp: TopicPartition, token: str) -> SwapOrder:
-        """The order of this token, which holds from now on as long as at first."""
+        """Return the order with this token, after extending its lease by the full ``LEASE_MS``."""
         order = self._leases.get(tp)
         now_ms = self._clock.now_ms()
         if order is None or order.until_ms <= now_ms:
@@ -224,12 +227,12 @@ class CompactionService:
         return order
 
     def _holder(self, tp: TopicPartition) -> str | None:
-        """Whose lease holds now; after a restart, nobody's."""
+        """Return the token of the lease that is valid now, or None; a restart ends all leases."""
         lease = self._leases.get(tp)
         return lease.token if lease and lease.until_ms > self._clock.now_ms() else None
 
     def _end_lease(self, tp: TopicPartition, token: str) -> bool:
-        """End the order of this token; False when it is not the last one given."""
+        """End the order with this token; False if it is not the partition's latest order."""
         order = self._leases.get(tp)
         if order is None or order.token != token:
             return False
@@ -240,7 +243,7 @@ class CompactionService:
         self._store.roll(partition, RollReason.DEMAND)
 
     def _order(self, look: CompactionCheck) -> dict[str, Any]:
-        """On the writer thread, as producers are its own."""
+        """Build the order; runs on the writer thread, which owns the producer state."""
         partition, facts, plan = look
         taken = plan.clean + plan.dirty
         tp = partition.tp
@@ -276,10 +279,10 @@ class CompactionService:
         state: Mapping[str, Any],
         lease: str = "",
     ) -> None:
-        """Let a pass's swaps in, lowest offsets first, and remember how far it has come.
+        """Apply the swaps of a pass, lowest offsets first, and record how far compaction has come.
 
-        The order matters: a tombstone may go only after every older value it hides. A report that
-        is sent again while the first is worked on waits for it.
+        The order matters: a tombstone may be removed only after every older value it hides. A
+        report that is repeated while the first is still being processed waits for it.
         """
         async with self._finishing.setdefault(tp, asyncio.Lock()):
             await self._finish(tp, topic_id, jobs, state, lease)
@@ -297,13 +300,13 @@ class CompactionService:
         except InvalidManifest as error:
             await self.fail(tp, str(error), lease)
             raise
-        if self._is_done(tp, jobs, new):  # a report may come twice
+        if self._is_done(tp, jobs, new):  # a report may arrive twice
             self._end_lease(tp, lease)
             return
         order = self._renewed(tp, lease)
         try:
             await self._apply(order, jobs, new)
-        except StaleManifest:  # the log moved on under the job: no fault of anybody
+        except StaleManifest:  # the log changed in the meantime; the job is not at fault
             raise
         except CordwoodError as error:
             await self.fail(tp, str(error), lease)
@@ -346,14 +349,14 @@ class CompactionService:
         return watermark(self._catalog.registered_positions(tp))
 
     def _is_done(self, tp: TopicPartition, jobs: Sequence[str], new: CleanerState) -> bool:
-        """Whether this very report was taken before."""
+        """Return whether this same report was applied before."""
         if self._catalog.cleaner(tp) != new:
             return False
         history = self._catalog.replaced_segments(tp)
         return set(jobs) <= {text.rsplit("/", 2)[1] for text, _ in history}
 
     def _checked(self, tp: TopicPartition, topic_id: str, state: Mapping[str, Any]) -> CleanerState:
-        """What a job wants remembered, if it can be true."""
+        """Parse and validate the cleaner state that a job reports."""
         partition, live = self._store.partition(tp), self._store.topic(tp.topic)
         if live.id != topic_id:
             raise StaleManifest(f"topic {tp.topic} was deleted and created again; run it again")
@@ -366,12 +369,12 @@ class CompactionService:
         return new
 
     async def fail(self, tp: TopicPartition, error: str, lease: str = "") -> None:
-        """A pass failed, as the job that was given the partition says; from another, nothing."""
+        """Record that a pass failed; ignored unless ``lease`` is the partition's latest order."""
         if self._end_lease(tp, lease):
             await self._note_failure(tp, error)
 
     async def _note_failure(self, tp: TopicPartition, error: str) -> None:
-        """Leave the partition alone for a while, longer each time."""
+        """Record the failure and postpone the next attempt, longer after each failure."""
         if tp.topic not in self._store.topics:
             return
         state = self._catalog.cleaner(tp)
@@ -382,7 +385,7 @@ class CompactionService:
         logger.error("compaction.failed partition=%s failures=%d error=%s", tp, failures, error)
 
     def release(self, tp: TopicPartition, lease: str = "") -> None:
-        """A job lets a partition go without a result; another's it leaves alone."""
+        """End a job's lease without a result; does nothing if the lease belongs to another job."""
         self._end_lease(tp, lease)
 
     async def _remember(self, tp: TopicPartition, state: CleanerState) -> None:
@@ -392,7 +395,7 @@ class CompactionService:
 
 
 def describe(look: CompactionCheck) -> dict[str, Any]:
-    """A partition's state and plan, as the API tells them."""
+    """Return a partition's compaction state and plan as the API shows them."""
     partition, facts, plan = look
     return {
         "topic": partition.tp.topic,

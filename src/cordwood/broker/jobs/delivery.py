@@ -1,31 +1,32 @@
-"""The gate: what Spark proposes becomes part of the log here, whole and once.
+"""Delivery service: apply what Spark jobs stage to the log, completely and exactly once.
 
-Two kinds of proposals lie under ``staging/<job>/``. A *swap* replaces sealed segments by rewritten
-ones; ``log.swap.ladder`` knows how. A *delivery* appends batches to partitions, for the sink and
-for the router:
+Jobs stage two kinds of work under ``staging/<job>/``. A *swap* replaces sealed segments by
+rewritten ones; ``log.swap.ladder`` carries it out. A *delivery* appends record batches to
+partitions, for the sink and for the router, in four steps:
 
-1. The query's tasks have staged files of record batches, and its driver names them in a request,
-   each with its sha256.
-2. The gate reads the files, which must have these hashes, syncs them, numbers every batch (a
-   producer id of the query's own, sequences that run on) and writes that down, with the ids of all
-   topics and with where the cursors of what the query has read shall stand. From here on the
-   delivery happens, whatever crashes.
-3. It reads each file again and appends that very memory, provided it still has its hash. What the
-   log already has by its number is passed over; what is for a topic that was deleted since is
-   cancelled (``appends``).
-4. It notes that all is done and moves the cursors, in one durable step, and forgets the files.
+1. The query's tasks stage files of record batches. The driver names them in a request, each with
+   its sha256.
+2. The broker reads the files, checks their hashes, syncs them, and numbers every batch (a producer
+   id for the query, consecutive sequence numbers). It then records the delivery durably, with
+   the ids of all topics and the new positions of the query's cursors. From here on the delivery
+   is carried out, whatever crashes.
+3. The broker reads each file again, checks its hash again, and appends the bytes it has checked.
+   It skips batches that the log already has by sequence number and cancels those for topics
+   deleted since step 2 (``staged_appends``).
+4. The broker marks the delivery as done and moves the cursors, in one transaction, and deletes
+   the files.
 
-A request that comes again after step 2 is step 3 again; after step 4 it is nothing. A restart
-finishes what was written down. So each batch of a query is in the log once, for every kind of
-reader, whether the broker, the driver or an executor died. A topic that was created again is
-another topic, and a batch is due there again (``decide.delivery``).
+A request repeated after step 2 resumes at step 3; after step 4 it has no effect. A restart
+finishes recorded deliveries. So each batch of a query is in the log exactly once, for every kind of
+reader, whether the broker, the driver or an executor dies. A topic that was deleted and created
+again counts as another topic, so a batch is delivered to it again (``decide.delivery``).
 
 A delivery that cannot be finished (its files are gone, a partition is offline) is *quarantined*: a
-restart goes on without it, ``/readyz`` and ``GET /api/deliveries`` name it, and only its own query
-waits, until it can be finished or an operator discards it.
+restart continues without it, and ``/readyz`` and ``GET /api/deliveries`` name it. Only its own
+query waits, until the delivery can be finished or an operator discards it.
 
-A cursor may say where it must have stood. Then a second driver of the same job, a zombie perhaps,
-is refused with ``StaleDelivery`` instead of delivering the same records again.
+A request may state where its cursors must stand now. A second driver of the same job, perhaps a
+zombie, is then refused with ``StaleDelivery`` instead of delivering the same records again.
 """
 
 from __future__ import annotations
@@ -73,26 +74,26 @@ T = TypeVar("T")
 logger = logging.getLogger("cordwood.broker")
 
 SWEEP_S: Final = 3600.0
-SWEEP_IDLE_MS: Final = 24 * HOUR_MS  # a job in whose files nothing moved this long is dead
-ONCE_MS: Final = HOUR_MS  # a driver asks again for minutes at most
+SWEEP_IDLE_MS: Final = 24 * HOUR_MS  # a job that left its files unchanged this long is dead
+ONCE_MS: Final = HOUR_MS  # a driver retries for a few minutes at most
 
 
 class Delivery(NamedTuple):
-    """What a driver asks to be appended; parts of a partition in the order they shall stand."""
+    """A driver's append request; the parts of each partition are in append order."""
 
     query: str
     batch: int
     job: str
     parts: Sequence[Part]
     cursors: Mapping[ReaderPartition, int]
-    starts: Mapping[ReaderPartition, int] = MappingProxyType({})  # where cursors must stand now
-    sources: Mapping[str, str] = MappingProxyType({})  # ids of the topics the cursors are on
-    is_once: bool = False  # the query has no other batch
+    starts: Mapping[ReaderPartition, int] = MappingProxyType({})  # where the cursors must stand now
+    sources: Mapping[str, str] = MappingProxyType({})  # ids of the topics that the cursors are on
+    is_once: bool = False  # this is the query's only batch
 
 
 @dataclass(slots=True)
 class DeliveryStats:
-    """What metrics read."""
+    """Counters that the metrics read."""
 
     delivered: int = 0
     cancelled_records: int = 0
@@ -101,14 +102,14 @@ class DeliveryStats:
 
 @dataclass(slots=True)
 class _QueryLock:
-    """Requests of one query, one after the other."""
+    """The lock of one query, and how many requests hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
 
 
 class DeliveryService:
-    """Where staged work is let in."""
+    """Deliver staged batches, apply swaps, and manage the staging area."""
 
     def __init__(
         self,
@@ -128,18 +129,18 @@ class DeliveryService:
         self._appender = appender
         self._clock = clock
         self._meta_thread = meta_thread
-        self._verifying = verifying  # swaps: minutes of reading, which no delivery shall wait for
+        self._verifying = verifying  # swaps read for minutes and must not delay a delivery
         self._background = background
         self._retention_ms = retention_ms
         self._staging = StagingArea(store.data)
         self._turns: dict[str, _QueryLock] = {}
-        self._under_way: dict[asyncio.Task[bool], str] = {}  # deliveries, and their jobs
+        self._under_way: dict[asyncio.Task[bool], str] = {}  # running delivery → its job
         self._promised: dict[str, str] = {}  # query → the job whose files were accepted
         self.quarantined: dict[str, str] = {}  # query → why its delivery could not be finished
         self.stats = DeliveryStats()
 
     async def stop(self) -> None:
-        """Let go of what is under way; the next start finishes it."""
+        """Cancel running deliveries; the next start finishes them."""
         for task in list(self._under_way):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -148,22 +149,22 @@ class DeliveryService:
     # --- swaps ----------------------------------------------------------------------------
 
     async def swap(self, verified: Verified) -> None:
-        """Swap a job in, between two commits, that was held against its order and the log."""
+        """Apply a verified swap on the writer thread, between two commits."""
         await self._topics.on_writer(lambda: self._store.apply_job(verified))
         manifest = verified.manifest
         logger.info("swap.applied job=%s partition=%s", manifest.job, manifest.topic_partition)
 
     async def in_verifying(self, act: Callable[[], T]) -> T:
-        """What takes minutes of reading, and no delivery shall wait for."""
+        """Run ``act`` on the verification executor, so that its long reads delay no delivery."""
         return await asyncio.get_running_loop().run_in_executor(self._verifying, act)
 
     # --- deliveries -----------------------------------------------------------------------
 
     async def deliver(self, delivery: Delivery) -> bool:
-        """Append a query's batch; False when it was delivered before.
+        """Append a query's batch; False if it was delivered before.
 
-        Goes on when the caller is gone: an append that waits for the disk cannot be called back,
-        and whoever asks again must find it done, not half done.
+        Continues after the requester disconnects: an append that waits for the disk cannot be
+        cancelled, and a repeated request must find it done, not half done.
         """
         check_name(delivery.job, "job")
         await self._in_background(_check_files, delivery.parts)
@@ -203,9 +204,9 @@ class DeliveryService:
     async def _finish_earlier(
         self, delivery: Delivery, last: DeliveryRecord
     ) -> DeliveryRecord | None:
-        """Finish what was accepted before.
+        """Finish the delivery that was accepted before.
 
-        Where its files are gone and no record of it is stored, those staged again take their place.
+        If its files are gone and none of its records is stored, newly staged files replace them.
         """
         try:
             return await self._finish(delivery.query, last)
@@ -219,11 +220,11 @@ class DeliveryService:
             raise self._held_up(delivery.query, last) from None
         except RequestError:
             raise self._held_up(delivery.query, last) from None
-        except UnavailableError as error:  # sent again by itself, until the driver loses patience
+        except UnavailableError as error:  # the driver retries this by itself until its own limit
             raise type(error)(str(self._held_up(delivery.query, last))) from None
 
     async def _is_untouched(self, record: DeliveryRecord) -> bool:
-        """Whether no record of it is stored anywhere."""
+        """Return whether no record of the delivery is stored anywhere."""
         missing = await self._appender.pending(record)
         return sum(missing.values()) == sum(part.records for part in record.parts)
 
@@ -235,7 +236,7 @@ class DeliveryService:
         )
 
     async def recover(self) -> None:
-        """Finish what was written down before a restart; what cannot be finished stops nothing."""
+        """Finish deliveries recorded before a restart; one that fails is quarantined."""
         records, broken = self._registry.recent()
         for query, error in broken.items():
             self._quarantine(query, error)
@@ -245,14 +246,14 @@ class DeliveryService:
             try:
                 await self._finish(query, record)
             except CordwoodError:
-                continue  # logged, and named in health
-            except Exception as error:  # noqa: BLE001 - whatever it is, the start goes on
+                continue  # already logged and quarantined
+            except Exception as error:  # noqa: BLE001 - no failed delivery may stop the start-up
                 self._quarantine(query, error)
 
     async def _accept(
         self, delivery: Delivery, targets: Mapping[str, str], last: DeliveryRecord | None
     ) -> DeliveryRecord:
-        """Number the parts and write the delivery down; it happens from here on."""
+        """Number the parts and record the delivery; from here on it is carried out."""
         await self._check_cursors(delivery.cursors)
         topics = await self._resolve(delivery, targets)
         earlier = {} if last is None else dict(last.topics)
@@ -280,7 +281,7 @@ class DeliveryService:
         return record
 
     async def _resolve(self, delivery: Delivery, targets: Mapping[str, str]) -> dict[str, str]:
-        """The topics a delivery names, by id, created on sight; raises if one was recreated."""
+        """Return the ids of the topics, creating missing targets; raises if one was recreated."""
         expected = {name: topic_id for name, topic_id in targets.items() if topic_id}
         for name, topic_id in {**expected, **delivery.sources}.items():
             if self._topic_id(name) != topic_id:
@@ -296,12 +297,15 @@ class DeliveryService:
         return topics
 
     async def _check_cursors(self, cursors: Mapping[ReaderPartition, int]) -> None:
-        """No cursor may end up past what there is."""
+        """Raise if a cursor would move past the end of its partition."""
         for (_, topic, partition), offset in cursors.items():
             check_cursor(await self._topics.open_partition(topic, partition), offset)
 
     def _write_down(self, delivery: Delivery, record: DeliveryRecord) -> None:
-        """On the metadata thread, where every cursor moves: so none moves between look and step."""
+        """Check the start positions and record the delivery.
+
+        Runs on the metadata thread, where every cursor moves, so no cursor moves in between.
+        """
         for where, start in delivery.starts.items():
             cursor = self._store.catalog.cursor(where)
             stands = cursor.offset if cursor else 0
@@ -313,7 +317,7 @@ class DeliveryService:
         self._registry.put(delivery.query, record)
 
     async def _finish(self, query: str, record: DeliveryRecord) -> DeliveryRecord:
-        """Append what the log does not have yet, then note that all is there."""
+        """Append the batches that the log does not have yet, then mark the delivery as done."""
         try:
             cancelled = await self._appender.append(record)
             done = await self._note_done(query, record)
@@ -348,7 +352,7 @@ class DeliveryService:
         self.quarantined[query] = str(error)
 
     async def retry_quarantined(self) -> None:
-        """Finish what can be finished by now: a partition may be back, or space on the disk."""
+        """Retry quarantined deliveries: a partition may be online, or disk space free, again."""
         for query in list(self.quarantined):
             async with self._turn(query):
                 try:
@@ -356,15 +360,15 @@ class DeliveryService:
                     if record is not None and not record.is_done:
                         await self._finish(query, record)
                 except CordwoodError:
-                    continue  # logged, and named in health
-                except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+                    continue  # already logged and quarantined
+                except Exception as error:  # noqa: BLE001 - the other deliveries are still retried
                     self._quarantine(query, error)
 
     async def give_up(self, query: str) -> dict[str, int]:
-        """Discard what is missing of a query's delivery; by partition, how many records.
+        """Discard the missing records of a query's delivery; returns their count by partition.
 
-        The rest of it holds: its cursors move, and the query goes on behind it. A query whose last
-        delivery is done is forgotten.
+        What is stored stays: the cursors move, and the query continues after this batch. If the
+        query's last delivery is done or its record is unreadable, the query is forgotten instead.
         """
         async with self._turn(query):
             records, broken = self._registry.recent()
@@ -385,14 +389,14 @@ class DeliveryService:
     async def _missing(self, record: DeliveryRecord) -> dict[str, int]:
         try:
             found = await self._appender.pending(record)
-        except CordwoodError:  # an offline partition cannot tell: count all that was for it
+        except CordwoodError:  # an offline partition does not know, so count all its records
             found = Counter()
             for part in record.parts:
                 found[part[:2]] += part.records  # type: ignore[index]
         return {f"{topic}-{number}": count for (topic, number), count in found.items() if count}
 
     def describe(self, query: str | None = None) -> dict[str, dict[str, Any]]:
-        """Queries in memory: their last batch, whether it is done, and why it is not."""
+        """Describe the queries in memory: last batch, whether it is done, and why it is not."""
         records, broken = self._registry.recent()
         rows: dict[str, dict[str, Any]] = {
             name: {
@@ -409,18 +413,18 @@ class DeliveryService:
 
     @property
     def known_count(self) -> int:
-        """How many queries are in memory."""
+        """Number of queries in memory."""
         return len(self._registry)
 
     async def last_batch(self, query: str) -> int | None:
-        """The last batch a query delivered, also one of long ago."""
+        """Return a query's last batch, even if the query is no longer in memory."""
         found = await self._in_meta(self._registry.get, query)
         return None if found is None else int(found.batch)
 
     # --- the staging area -----------------------------------------------------------------
 
     async def upload(self, job: str, name: str, data: bytes) -> None:
-        """Take one staged file from a job that cannot reach the data directory."""
+        """Store one staged file from a job that cannot reach the data directory."""
         check_name(job, "job")
         check_name(name, "file")
         if job in self._promised.values():
@@ -432,17 +436,17 @@ class DeliveryService:
             files.write(name, [data])
 
     async def discard(self, job: str) -> None:
-        """Forget a job's files, unless a delivery that was written down still needs them."""
+        """Delete a job's files, unless a running or recorded delivery still needs them."""
         check_name(job, "job")
         if job not in self._needed():
             await self._forget(job)
 
     async def sweep(self) -> list[str]:
-        """Forget what jobs that died have left, and queries that are idle, long after."""
+        """Delete files of dead jobs and forget idle queries; returns the swept jobs."""
         found = await self._in_background(self._staging.leftovers, self._clock.now_ms())
         swept = plan_sweep(found, self._needed(), SWEEP_IDLE_MS)
         for job in swept:
-            if job in self._needed():  # it has come back just now
+            if job in self._needed():  # a request for it has arrived in the meantime
                 continue
             await self._forget(job)
             logger.info("staging.swept job=%s nobody came back for its files", job)
@@ -450,7 +454,7 @@ class DeliveryService:
         return swept
 
     async def forget_idle(self) -> list[str]:
-        """Forget queries that delivered nothing for long; their names."""
+        """Forget queries that have delivered nothing for a long time; returns their names."""
         records, _ = self._registry.recent()
         idle = plan_forget(records, self._clock.now_ms(), ONCE_MS, self._retention_ms)
         idle = [query for query in idle if query not in self._turns]
@@ -460,13 +464,13 @@ class DeliveryService:
         return idle
 
     def _forget_still_idle(self, queries: Iterable[str]) -> None:
-        """On the metadata thread, as every record is written there."""
+        """Check again and forget; runs on the metadata thread, where every record is written."""
         records, _ = self._registry.recent()
         still = {query: records[query] for query in queries if query in records}
         self._registry.forget(plan_forget(still, self._clock.now_ms(), ONCE_MS, self._retention_ms))
 
     async def keep_swept(self) -> None:
-        """Sweep now and then, until cancelled."""
+        """Sweep and retry quarantined deliveries every ``SWEEP_S`` seconds, until cancelled."""
         while True:
             try:
                 await self.sweep()
@@ -476,13 +480,13 @@ class DeliveryService:
             await self.retry_quarantined()
 
     def _needed(self) -> set[str]:
-        """Jobs whose files a delivery has been promised, or is looking at."""
+        """Return the jobs whose files an accepted or running delivery needs."""
         return {*self._promised.values(), *self._under_way.values()}
 
     async def _forget(self, job: str) -> None:
         await self._in_background(self._staging.remove, job)
 
-    # --- within ---------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------
 
     def _topic_id(self, name: str) -> str | None:
         topic = self._topics.all().get(name)
@@ -490,7 +494,7 @@ class DeliveryService:
 
     @contextlib.asynccontextmanager
     async def _turn(self, query: str) -> AsyncIterator[None]:
-        """One request of a query at a time; nothing is left of a query that has none."""
+        """Run a query's requests one at a time; drops the lock after the last one."""
         turn = self._turns.setdefault(query, _QueryLock())
         turn.waiting += 1
         try:
@@ -511,16 +515,16 @@ class DeliveryService:
 
 
 def _check_files(parts: Iterable[Part]) -> None:
-    """Raise ``RequestError`` for a name that could lead elsewhere, or a file without its hash."""
+    """Raise ``RequestError`` for an unsafe file name, or a file without its sha256."""
     for part in parts:
         check_sha256(part.sha256, check_name(part.file, "file"))
 
 
-# A delivery may have 100,000 parts: what walks over all of them runs beside the event loop.
+# A delivery may have 100,000 parts: functions that walk all of them run beside the event loop.
 
 
 def _targets_of(parts: Iterable[Part]) -> dict[str, str]:
-    """The topics of the parts, and the ids their query knows them by, empty for none."""
+    """Return the topics of the parts with the ids the query knows, empty where it knows none."""
     targets: dict[str, str] = {}
     for part in parts:
         targets[part.topic] = part.topic_id or targets.get(part.topic, "")

@@ -1,6 +1,6 @@
-"""What the broker knows of the pipeline it started: facts for health, metrics and the API.
+"""Status of the pipeline that the broker starts, for health, metrics and the API.
 
-Filled in by whoever supervises the pipeline; the broker never needs it.
+The pipeline's supervisor fills it in; the broker works without it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any
 
 
 class PipelineState(StrEnum):
-    """Where the embedded pipeline is in its life."""
+    """Lifecycle state of the embedded pipeline."""
 
     OFF = "off"  # not wanted, or run elsewhere
     MISSING = "missing"  # Spark or Java is not installed
     STARTING = "starting"
     UP = "up"
-    WAITING = "waiting"  # it died, and is started again after a pause
+    WAITING = "waiting"  # it died and will be restarted after a pause
 
 
 @dataclass(slots=True)
 class PipelineStatus:
-    """The embedded pipeline, now."""
+    """The current state of the embedded pipeline."""
 
     state: PipelineState = PipelineState.OFF
     detail: str = ""
     restarts: int = 0
     pid: int | None = None
-    is_wanted: bool = False  # somebody supervises it, so it should be up
+    is_wanted: bool = False  # it is supervised, so it should be up
     jobs: dict[str, Any] = field(default_factory=dict)
-    job_failures: Counter[str] = field(default_factory=Counter)  # over all lives of the child
+    job_failures: Counter[str] = field(default_factory=Counter)  # over all restarts of the child
 
     def take_report(self, jobs: dict[str, Any]) -> None:
-        """How the jobs do now, as the child says; whatever it says is believed only if it fits."""
+        """Store the child's report on its jobs; malformed entries are tolerated."""
         for name, job in jobs.items():
             failed, before = _failures(job), _failures(self.jobs.get(name))
             self.job_failures[name] += max(0, failed - before)
         self.jobs = jobs
 
     def failed_jobs(self) -> dict[str, str]:
-        """Jobs that do not run now, with what went wrong last; the child itself if it died."""
+        """Return the jobs that are down, with their last error; the child itself if it died."""
         if self.state is PipelineState.WAITING:
             return {"pipeline": self.detail}
         return {
@@ -51,16 +51,16 @@ class PipelineStatus:
         }
 
     def is_job_up(self, name: str) -> bool:
-        """Whether a job runs, or its last round went well; none does while the child is not up."""
+        """Return whether a job runs, or its last run succeeded; False while the child is not up."""
         return self.state is PipelineState.UP and name not in self.failed_jobs()
 
     def last_errors(self) -> dict[str, str]:
-        """What went wrong last with each job, also when it runs again."""
+        """Return each job's last error, even if the job runs again."""
         jobs = {name: job for name, job in self.jobs.items() if isinstance(job, dict)}
         return {name: str(job["error"]) for name, job in jobs.items() if job.get("error")}
 
     def described(self) -> dict[str, Any]:
-        """As JSON answers show it."""
+        """Return the status as the JSON API shows it."""
         return {
             "state": self.state.value,
             "detail": self.detail,
@@ -72,6 +72,6 @@ class PipelineStatus:
 
 
 def _failures(job: Any) -> int:
-    """How often the job failed in this life of the child."""
+    """Return how often the job failed since the child process started."""
     count = job.get("failed") if isinstance(job, dict) else 0
     return count if isinstance(count, int) else 0

@@ -1,4 +1,4 @@
-"""Bindings of routing keys to topics: data that can change while everything runs."""
+"""Route service: bind routing keys to topics; bindings may change at run time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cordwood.model import is_topic_name
 
 
 class RouteService:
-    """Set, list, remove."""
+    """Sets, lists and removes bindings."""
 
     def __init__(self, catalog: Catalog, meta_thread: Executor) -> None:
         self._catalog = catalog
         self._meta_thread = meta_thread
 
     def list(self) -> list[dict[str, str]]:
-        """Every binding, exact ones first."""
+        """Return every binding, exact ones first."""
         bindings = self._catalog.bindings()
         return [
             {"kind": kind, "key": key, "topic": topic}
@@ -36,7 +36,7 @@ class RouteService:
         await loop.run_in_executor(self._meta_thread, self._catalog.put_route, kind, key, topic)
 
     async def remove(self, kind: str, key: str) -> None:
-        """Take a binding away; the default rule holds for its keys again."""
+        """Remove a binding; the default rule applies to its keys again."""
         _check(kind, key)
         if not any((row["kind"], row["key"]) == (kind, key) for row in self.list()):
             raise UnknownRoute(

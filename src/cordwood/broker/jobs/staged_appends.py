@@ -1,9 +1,9 @@
-"""The appends of a delivery: staged parts are checked and numbered, then stored, each once.
+"""Append the staged parts of a delivery: check and number them, then store each exactly once.
 
-A part belongs to a topic with the id that was written down. Where that topic is gone, or is another
-one of the same name by now, the part is cancelled and its records are counted: had it been stored a
-moment earlier, the deletion would have taken it. Anything else that fails is raised once no append
-is under way any more.
+A part belongs to the topic id that was recorded when the delivery was accepted. If that topic is
+deleted, or replaced by another topic of the same name, the part is cancelled and its records are
+counted: had it been stored a moment earlier, the deletion would have removed it. Any other failure
+is raised once all appends have ended.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger("cordwood.broker")
 
-DEAD_LETTER_BYTES_MAX: Final = 64 * MIB  # of a batch: a dead letter is never refused for its size
-APPEND_BYTES: Final = 8 * MIB  # small parts of a partition are appended together up to this
-APPENDS_MAX: Final = 8  # partitions that are appended to at once, each holding so much
-EPOCH: Final = 0  # a query's numbers never start again
+DEAD_LETTER_BYTES_MAX: Final = 64 * MIB  # per batch: a dead letter is never too large
+APPEND_BYTES: Final = 8 * MIB  # small parts of one partition are appended together up to this size
+APPENDS_MAX: Final = 8  # partitions appended to concurrently, each buffering up to APPEND_BYTES
+EPOCH: Final = 0  # constant, because a query's sequence numbers never restart
 
 
 class StagedAppender:
-    """Appends what deliveries name."""
+    """Checks, numbers and appends the parts of deliveries."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StagedAppender:
         self._clock = clock
         self._background = background
         self._dead_letter_topic = dead_letter_topic
-        self._is_synced = is_synced  # staged files, before a delivery relies on them
+        self._is_synced = is_synced  # fsync staged files before a delivery relies on them
         self._keyed_queue = asyncio.Semaphore(APPENDS_MAX)
 
     # --- before a delivery is accepted ----------------------------------------------------------
@@ -65,7 +65,7 @@ class StagedAppender:
     async def number(
         self, job: str, parts: Sequence[Part], numbers: dict[str, int]
     ) -> tuple[Part, ...]:
-        """Check every staged byte and count on from ``numbers``."""
+        """Check every staged byte and assign sequence numbers, continuing from ``numbers``."""
         return await self._in_background(self._number, job, parts, numbers) if parts else ()
 
     def _number(self, job: str, parts: Sequence[Part], numbers: dict[str, int]) -> tuple[Part, ...]:
@@ -103,10 +103,10 @@ class StagedAppender:
             return max(limit, DEAD_LETTER_BYTES_MAX)
         return limit
 
-    # --- after it was accepted ------------------------------------------------------------------
+    # --- after a delivery is accepted -----------------------------------------------------------
 
     async def append(self, record: DeliveryRecord) -> Counter[str]:
-        """Store what the log does not have yet; by topic, the records that were cancelled."""
+        """Store the batches that the log lacks; returns the cancelled record count by topic."""
         cancelled: Counter[str] = Counter()
         chains = await self._in_background(chains_of, record.parts)
         await _all_of(self._append_chain(record, chain, cancelled) for chain in chains.values())
@@ -117,7 +117,7 @@ class StagedAppender:
         return cancelled
 
     async def pending(self, record: DeliveryRecord) -> Counter[TopicPartition]:
-        """How many records of a delivery are not stored, by partition; of deleted topics none."""
+        """Count a delivery's unstored records by partition, without those of deleted topics."""
         missing: Counter[TopicPartition] = Counter()
         chains = await self._in_background(chains_of, record.parts)
         for tp, chain in chains.items():
@@ -135,7 +135,7 @@ class StagedAppender:
     async def _append_chain(
         self, record: DeliveryRecord, chain: Sequence[Part], cancelled: Counter[str]
     ) -> None:
-        """The parts of one partition, in order; what fails keeps what follows it out."""
+        """Append the parts of one partition in order; a failure stops the parts after it."""
         async with self._keyed_queue:
             room = staged_parts.ReadBuffers()
             for run in plan_appends(chain, APPEND_BYTES):
@@ -145,7 +145,7 @@ class StagedAppender:
     async def _append_run(
         self, record: DeliveryRecord, run: Sequence[Part], room: staged_parts.ReadBuffers
     ) -> bool:
-        """Store one run of parts; False when their topic is gone."""
+        """Store one run of parts; False if their topic is gone."""
         partition = await self._opened(record, run[0])
         if partition is None:
             return False
@@ -162,31 +162,34 @@ class StagedAppender:
 
         rest, headers = await self._in_background(prepared)
         try:
-            if rest:  # its keys were checked when it was accepted
+            if rest:  # its keys were checked when the delivery was accepted
                 await self._produce.submit(
                     partition, rest, headers, strict=False, is_key_checked=True
                 )
         except CordwoodError:
-            if self._find(record, run[0]) is None:  # deleted while the append was under way
+            if self._find(record, run[0]) is None:  # deleted while the append was running
                 return False
             raise
         return True
 
     async def _opened(self, record: DeliveryRecord, part: Part) -> Partition | None:
-        """The same, its files open: only then is known what it has."""
+        """Return ``_find``'s partition with its files open; only then its sequences are known."""
         if self._find(record, part) is None:
             return None
         return await self._topics.open_partition(part.topic, part.partition)
 
     def _find(self, record: DeliveryRecord, part: Part) -> Partition | None:
-        """The partition a part was accepted for; None when its topic is gone or another."""
+        """Return the partition a part was accepted for; None if its topic is gone or recreated."""
         topic = self._topics.all().get(part.topic)
         if topic is None or not record.unchanged(part.topic, topic.id):
             return None
         return topic.partition(part.partition)
 
     def _check_age(self, record: DeliveryRecord, partition: Partition) -> None:
-        """A log that forgot the query's numbers cannot tell what it has."""
+        """Raise if the log has already expired the query's sequence numbers.
+
+        Without them it is unknown which batches are stored.
+        """
         age_ms = self._clock.now_ms() - record.accepted_ms
         if record.accepted_ms and age_ms > partition.config.producer_id_expiration_ms:
             raise QuarantinedDelivery(
@@ -200,7 +203,7 @@ class StagedAppender:
 
 
 async def _all_of(acts: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """Side by side; what fails is raised when none is under way any more."""
+    """Run the coroutines concurrently; raise the first failure after all of them have ended."""
     for outcome in await asyncio.gather(*acts, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

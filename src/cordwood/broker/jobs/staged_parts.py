@@ -1,11 +1,11 @@
-"""Staged parts as a delivery handles them: their bytes, and the numbers of their batches.
+"""Read and number the staged parts of a delivery.
 
-Whoever may write to staging may change a file at any time, also between the check and the append.
-So a part is known by the sha256 its request named, and it is checked on a private copy in memory,
-each time a file is read.
+A process with write access to the staging directory may change a file at any time, even between the
+check and the append. So every read copies the file into private memory and checks that copy against
+the sha256 in the request.
 
-Plain functions that block; they are called on a background thread. Files are reached through
-``log.staging.area`` only.
+These functions block; they are called on a background thread. They open files only through
+``log.staging.area``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from cordwood.log.staging.area import JobFiles, sha256_of
 
 
 class ReadBuffers:
-    """Memory that one file after another is read into: large buffers are not cheap to get."""
+    """A buffer reused from one read to the next, because large allocations are expensive."""
 
     def __init__(self) -> None:
         self._room = bytearray()
         self._sizes: list[int] = []
 
     def read(self, files: JobFiles, parts: Sequence[Part]) -> memoryview:
-        """The parts' files, one behind the other; what was read before is overwritten.
+        """Read the parts' files into one contiguous view; overwrites the result of the last call.
 
-        Raises ``UnknownJob`` if one has not the sha256 that was accepted. What is hashed is this
-        memory, which no other process can write to: whoever appends it appends what was named.
+        Raises ``UnknownJob`` if a file does not have the sha256 that was accepted. The hash covers
+        this private memory, which no other process can write to, so the bytes that are appended are
+        the bytes that were accepted.
         """
         view = self._read(files, [part.file for part in parts])
         position = 0
@@ -45,7 +46,7 @@ class ReadBuffers:
         fds: list[int] = []
         try:
             for name in names:
-                fds.append(files.open(name))  # noqa: PERF401 - those opened before are closed
+                fds.append(files.open(name))  # noqa: PERF401 - on an error, open files are closed
             self._sizes = [os.fstat(fd).st_size for fd in fds]
             if sum(self._sizes) > len(self._room):
                 self._room = bytearray(sum(self._sizes))
@@ -74,7 +75,7 @@ def _changed(files: JobFiles, name: str) -> UnknownJob:
 
 
 def stamp(data: memoryview, producer_id: int, producer_epoch: int, sequence: int) -> None:
-    """Number batches on from ``sequence``."""
+    """Write the producer id, the epoch and consecutive sequence numbers into the batches."""
     position = 0
     for header in parse_headers(data):
         stamp_producer(
@@ -89,7 +90,7 @@ def stamp(data: memoryview, producer_id: int, producer_epoch: int, sequence: int
 
 
 def without_stored(data: memoryview, have: int | None) -> memoryview:
-    """The batches after the one whose last sequence the log has; all when it has none of them."""
+    """Return the batches after sequence ``have``, the last one stored; all if it is None."""
     if have is None:
         return data
     position = 0

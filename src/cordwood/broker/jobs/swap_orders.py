@@ -1,9 +1,10 @@
-"""Orders to compact: what the broker gave out, and the check of what comes back for it.
+"""Compaction orders: what the broker allows a job to replace, and the check of its result.
 
-A swap happens on an order only: a token nobody can guess, for one partition of one topic id, these
-segments with these sha256, this time and these settings, until it ends. ``verify_pass`` holds the
-staged segments of a pass against its order and, by ``log.lifecycle.compaction_proof``, against the
-log. Plain functions that block for as long as it takes to read the range once.
+A swap needs an order: an unguessable token that covers one partition of one topic id, certain
+segments with their sha256, a point in time and the topic's settings, until the order ends.
+``verify_pass`` checks the staged segments of a pass against the order and, through
+``log.lifecycle.compaction_proof``, against the log. These functions block while they read the whole
+range once.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ TXNINDEX_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapOrder:
-    """What one job may replace, and by what rules."""
+    """The segments that one job may replace, and the rules for it."""
 
     token: str
-    until_ms: int  # in the clock's milliseconds; a job renews it
+    until_ms: int  # when the order ends, in the clock's milliseconds; the job renews it
     tp: TopicPartition
     topic_id: str
     segments: tuple[SegmentInfo, ...]
-    hashes: Mapping[int, str]  # of every segment's log, by base offset
+    hashes: Mapping[int, str]  # sha256 of every segment's log file, by base offset
     bound: int
     now_ms: int
     delete_retention_ms: int
-    passed_end: int  # where the slowest registered reader was
+    passed_end: int  # offset of the slowest registered reader when the order was given
     compression_type: str
     aborted: tuple[Aborted, ...]
     producers: tuple[tuple[int, int, int], ...]
 
     def rules(self, passed_end: int) -> PassRules:
-        """For the records; a reader that was set back since counts from where it is now."""
+        """Return the compaction rules; a reader reset since then counts from its new offset."""
         return PassRules(
             now_ms=self.now_ms,
             delete_retention_ms=self.delete_retention_ms,
@@ -63,7 +64,7 @@ def _codecs(compression_type: str) -> frozenset[int] | None:
 
 
 def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: int) -> None:
-    """Whether the topic still asks for what was ordered."""
+    """Raise unless the topic's id and settings still allow what was ordered."""
     if topic_id != order.topic_id:
         raise StaleManifest(f"topic {order.tp.topic} was deleted and created again; run it again")
     if "compact" not in config.cleanup_policy:
@@ -81,7 +82,7 @@ def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: i
 def verify_pass(
     store: Store, order: SwapOrder, jobs: Sequence[str], passed_end: int
 ) -> tuple[list[Verified], Proof]:
-    """Read all that a pass staged, and the log it was made from; raises what does not hold."""
+    """Read what a pass staged and the log it was made from; raises if anything is wrong."""
     verified: list[Verified] = []
     try:
         for job in jobs:
@@ -101,7 +102,7 @@ def _prove(store: Store, order: SwapOrder, verified: Sequence[Verified], passed_
 
 
 def check_manifest(order: SwapOrder, manifest: Manifest) -> None:
-    """A manifest replaces segments of its order, each as the broker knows it."""
+    """Raise unless the manifest replaces only ordered segments, with the ordered sha256."""
     if (manifest.topic_partition, manifest.topic_id) != (order.tp, order.topic_id):
         raise InvalidManifest(f"job {manifest.job} is not about {order.tp}, which was ordered")
     ordered = {info.base_offset: info for info in order.segments}
@@ -124,7 +125,7 @@ def check_manifest(order: SwapOrder, manifest: Manifest) -> None:
 
 
 def plan_stretches(order: SwapOrder, verified: Sequence[Verified]) -> list[Stretch]:
-    """The order's segments, lowest first, each with what takes its place."""
+    """Return the order's segments, lowest first, each run with the file that replaces it."""
     staged: dict[int, tuple[Path, StagedSegment]] = {}
     for job in verified:
         for segment in job.manifest.segments:
