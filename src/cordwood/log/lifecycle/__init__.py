@@ -1,1 +1,1 @@
-"""What happens to segments and directories as a whole: open, recover, swap, delete, close."""
+"""Lifecycle of a data directory and its topics: open, create, recover, swap, delete, close."""

@@ -1,10 +1,11 @@
-"""Go on without records that are gone: the operator's answer to an offline partition.
+"""Accept the loss of missing records, so that an offline partition can be served again.
 
-The partition keeps what is left of it. It goes on at the highest offset anybody is known to have
-seen, so that no offset is given to a second record and no committed cursor skips new ones. Damaged
-bytes are not missing bytes: a partition whose files contradict their checksums stays offline.
+The partition keeps its remaining records. It continues at the highest offset known to have been
+written or read, so that no offset is assigned twice and no committed cursor skips new records.
+Damaged bytes are not missing bytes: a partition whose files contradict their checksums stays
+offline.
 
-Every step may be repeated: a crash on the way leaves the partition offline, or as it should be.
+Every step may be repeated: a crash on the way leaves the partition offline, or finished.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OFFSET_SANE_MAX: Final = 2**60  # a cursor beyond it is no evidence of records
 
 
 class AcceptedLoss(NamedTuple):
-    """What is left of a partition, and where it goes on."""
+    """The remaining offsets of a partition and the offset where it continues."""
 
     log_start_offset: int
     kept_end: int  # one past the last record that is left
@@ -38,16 +39,16 @@ def accept_loss(
     files: Files,
     open_partition: Callable[[], Partition],
 ) -> AcceptedLoss:
-    """Make the partition's files and the catalog agree again, losing nothing that is there.
+    """Make the partition's files and the catalog agree again, keeping every remaining record.
 
-    ``open_partition`` recovers the directory as a start does; it raises for damage, and then
+    ``open_partition`` recovers the directory as a start does. If it raises because of damage,
     nothing is accepted. The caller opens the partition afterwards.
     """
     if not path.is_dir():
         files.mkdir(path)
         files.sync_dir(path.parent)
     bases = _log_bases(path)
-    files.unlink(path / SEGMENT_FACTS)  # it is made again from the files that are there
+    files.unlink(path / SEGMENT_FACTS)  # rebuilt from the remaining files
     kept_end = _repair(open_partition) if bases else 0
     next_offset = max(kept_end, _seen_end(catalog, tp))
     log_start = max(catalog.log_start(tp), bases[0]) if bases else next_offset
@@ -64,7 +65,7 @@ def accept_loss(
 
 
 def _repair(open_partition: Callable[[], Partition]) -> int:
-    """Recover the files that are left, cutting a torn tail; where they end."""
+    """Recover the remaining files, truncating a torn tail; returns their end offset."""
     partition = open_partition()
     try:
         return partition.next_offset
@@ -73,7 +74,7 @@ def _repair(open_partition: Callable[[], Partition]) -> int:
 
 
 def _seen_end(catalog: Catalog, tp: TopicPartition) -> int:
-    """One past the highest offset anybody is known to have written or read."""
+    """One past the highest offset known to have been written or read."""
     cursors = [at.offset for where, at in list(catalog.cursors().items()) if where[1:] == tp]
     seen = [offset for offset in cursors if offset <= OFFSET_SANE_MAX]
     entries = catalog.segments(tp).entries()

@@ -1,21 +1,21 @@
-"""The proof of a bundle: it holds the very records of the log, by the broker's own reading of both.
+"""Prove that an archive bundle holds the records of the log: the broker reads and compares both.
 
-RECLAIM deletes segments because a bundle holds their records, so nothing a job says of a bundle
-counts: the bundle is read beside the log, batch by batch.
+RECLAIM deletes segments because a bundle holds their records. So no claim of a job about its bundle
+is trusted: the bundle is read beside the log, batch by batch.
 
-* Every batch of the log that has records lies in the bundle with the same offsets; where the bundle
-  begins or ends inside a batch, the part of it does. Where the bytes are equal nothing else is
-  asked. Where they are not (a divided batch, or one that compaction has thinned since), the header
-  must say the same of producer, sequence, term and transaction, and every record of the log must be
-  there with its offset, timestamp, key, value and headers, compared in full.
-* Every transaction marker of the bundle is one of the log: a marker decides which records a restore
+* Every batch of the log that has records is in the bundle with the same offsets; where the bundle
+  begins or ends inside a batch, the overlapping part is. Equal bytes need no further check.
+  Otherwise (a split batch, or one compacted since), the header must agree in producer, sequence,
+  leader epoch and transaction, and every record of the log must be there with its offset,
+  timestamp, key, value and headers, compared in full.
+* Every transaction marker of the bundle is in the log: a marker decides which records a restore
   brings back.
-* A bundle may hold records at offsets the log no longer has, where compaction removed them after
+* A bundle may hold records at offsets the log no longer has, because compaction removed them after
   they were archived. They cannot be compared and are counted (``unproven_records``); none of them
   takes the place of a record the log has.
 
-A proof stays true: records never change, and compaction only removes some. Streams both sides, with
-memory for a run of batches. Changes nothing.
+A proof stays valid: records never change, and compaction only removes some. Both sides are
+streamed, with memory for one run of batches. Changes nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _TIMES: Final = frozenset({"timestamp"})
 
 
 class Unproven(Exception):
-    """Whether the bundle holds the log's records cannot be told; it is not known to be wrong."""
+    """It cannot be determined whether the bundle holds the records; it is not known to be wrong."""
 
 
 class Log(Protocol):
-    """A partition, as far as it is read here."""
+    """The methods of a partition that are used here."""
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset there is."""
+        """The lowest offset that can be read."""
         ...
 
     def read(self, offset: int, max_bytes: int, *, end_offset: int | None = None) -> ReadSlice:
@@ -70,9 +70,9 @@ class Log(Protocol):
 
 
 class BundleProof(NamedTuple):
-    """What a bundle holds, each number found in its records."""
+    """Content of a bundle, counted from its records."""
 
-    records: int  # without the markers of transactions
+    records: int  # without transaction markers
     first_ms: int  # -1 without records
     newest_ms: int
     transactional: bool
@@ -80,20 +80,20 @@ class BundleProof(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Batches, and the bytes they lie in."""
+    """Batches and the buffer that holds them."""
 
     data: Bytes
     batches: HeaderTable
 
     @property
     def bytes(self) -> Bytes:
-        """From the first batch to the last."""
+        """The bytes from the first batch to the last."""
         start = int(self.batches.positions[0])
         return self.data[start : int(self.batches.positions[-1] + self.batches.sizes[-1])]
 
 
 class Batch(NamedTuple):
-    """One batch of a table, and where its bytes are."""
+    """One row of a header table and the buffer that holds its bytes."""
 
     data: Bytes
     table: HeaderTable
@@ -111,20 +111,20 @@ class Batch(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a transaction's marker."""
+        """Whether it is a transaction marker."""
         return bool(self.table.attributes[self.row] & CONTROL_BIT)
 
     @property
     def bytes(self) -> Bytes:
-        """As it is stored."""
+        """Its bytes as stored."""
         start = int(self.table.positions[self.row])
         return self.data[start : start + int(self.table.sizes[self.row])]
 
 
 def prove_bundle(source: IO[bytes], tp: TopicPartition, span: Span, log: Log) -> BundleProof:
-    """Read a bundle beside the log; raises ``CorruptionError`` where they contradict each other.
+    """Compare a bundle with the log; raises ``CorruptionError`` where they contradict each other.
 
-    Raises ``Unproven`` where the log itself cannot be read, or lacks what only it could prove.
+    Raises ``Unproven`` where the log cannot be read, or lacks a batch that the proof needs.
     """
     own, seen = _OwnLog(log, span), _Seen()
     for data, batches in checked_runs(source, tp, span):
@@ -142,17 +142,17 @@ def prove_bundle(source: IO[bytes], tp: TopicPartition, span: Span, log: Log) ->
 
 
 class _Seen:
-    """What the bundle's batches hold, added up."""
+    """Totals over the bundle's batches."""
 
     def __init__(self) -> None:
         self.records = 0
         self.first_ms = self.newest_ms = -1
         self.transactional = False
         self.unproven_records = 0
-        self.last_marker = -1  # the last one the log does not have
+        self.last_marker = -1  # offset of the last one that the log does not have
 
     def add(self, run: Run) -> None:
-        """Take a run of whole batches."""
+        """Add a run of whole batches."""
         batches = run.batches
         self.transactional |= bool((batches.attributes & TRANSACTIONAL_BIT != 0).any())
         self.records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
@@ -165,7 +165,7 @@ class _Seen:
 
 
 def _decodable(run: Run) -> Iterator[Bytes]:
-    """The run whole, or batch by batch where they are compressed: each may inflate to much."""
+    """The whole run, or single batches if any is compressed, since each may inflate to much."""
     if not bool((run.batches.attributes & CODEC_BITS).any()):
         yield run.data
         return
@@ -184,7 +184,7 @@ class _OwnLog:
         self._held: list[Run] = []
 
     def take(self, last_offset: int) -> Iterator[Run]:
-        """The next batches that begin at or below ``last_offset``, in runs."""
+        """Yield the next batches that begin at or below ``last_offset``, in runs."""
         while self._held or (self._next <= last_offset and self._next < self._span.end):
             if not self._held:
                 self._read()
@@ -198,7 +198,7 @@ class _OwnLog:
                 return
 
     def check_start(self, seen: _Seen) -> None:
-        """A marker only the bundle has proves nothing, unless the log begins behind it."""
+        """Raise ``Unproven`` if the log lacks a marker of the bundle and starts at or before it."""
         if seen.last_marker >= max(self._start, self._log.log_start_offset):
             raise Unproven(
                 f"the bundle holds a transaction marker at offset {seen.last_marker}, and the log "
@@ -212,7 +212,7 @@ class _OwnLog:
         except OffsetOutOfRange:
             if self._log.log_start_offset <= asked:
                 raise
-            self._next = self._log.log_start_offset  # what was before it is gone by policy
+            self._next = self._log.log_start_offset  # earlier records were removed by policy
             return
         except CordwoodError as error:
             raise Unproven(f"the log cannot be read from offset {asked}: {error}") from None
@@ -233,7 +233,7 @@ class _OwnLog:
 
 
 def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Seen) -> None:
-    """Find every batch of the log in a run of the bundle, and what the run has besides."""
+    """Match every batch of the log with a batch in this run of the bundle; note the unmatched."""
     batches = bundle.batches
     is_matched = np.zeros(len(batches), bool)
     for run in own:
@@ -250,7 +250,7 @@ def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Seen) -> None:
 
 
 def _is_same_run(one: Run, other: Run) -> bool:
-    """Whether these are the same batches, byte for byte; False also where they lie scattered."""
+    """Whether both are the same contiguous batches, byte for byte."""
     if len(one.batches) != len(other.batches):
         return False
     for batches in (one.batches, other.batches):
@@ -260,7 +260,7 @@ def _is_same_run(one: Run, other: Run) -> bool:
 
 
 def _find(own: Batch, bundle: Run, span: Span, seen: _Seen) -> int | None:
-    """The row of the bundle that holds a batch of the log; None if the batch has nothing there."""
+    """The row of the bundle that holds a batch of the log; None if it has no records there."""
     first, last = max(own.base_offset, span.start), min(own.last_offset, span.end - 1)
     row = int(np.searchsorted(bundle.batches.base_offsets, first))
     found = Batch(*bundle, row) if row < len(bundle.batches) else None
@@ -274,7 +274,7 @@ def _find(own: Batch, bundle: Run, span: Span, seen: _Seen) -> int | None:
 
 
 def _note_others(batches: HeaderTable, is_other: Mask, seen: _Seen) -> None:
-    """Batches the log does not have."""
+    """Note the batches that the log does not have."""
     is_control = batches.attributes & CONTROL_BIT != 0
     markers = batches.base_offsets[is_other & is_control]
     if len(markers):
@@ -286,7 +286,7 @@ def _note_others(batches: HeaderTable, is_other: Mask, seen: _Seen) -> None:
 
 
 def _check_same(own: Batch, found: Batch) -> int:
-    """Raise unless ``found`` says what ``own`` says and holds its records; how many more it has."""
+    """Raise unless ``found`` has the header and records of ``own``; returns its extra records."""
     _check_header(own, found)
     if own.is_control:
         before, after = (decode_batch(each.bytes.data) for each in (own, found))
@@ -327,7 +327,7 @@ def _check_header(own: Batch, found: Batch) -> None:
 
 
 def _records_inside(batch: Batch, span: Span) -> bool:
-    """Whether the batch has records in the span: one across its edge may have them elsewhere."""
+    """Whether the batch has records in the span; one that crosses its edge may not."""
     if span.start <= batch.base_offset and batch.last_offset < span.end:
         return True
     if batch.is_control:

@@ -1,21 +1,21 @@
-"""The proof of a compaction pass: the broker reads both logs itself before it replaces anything.
+"""Prove a compaction pass: the broker reads both logs itself before it replaces anything.
 
-A job proposes staged segments in the place of live ones. Whether the proposal is what the policy of
-the topic allows is decided here, from the broker's own order and its own reading:
+A job proposes staged segments to replace live ones. This module decides, from the broker's own
+order and its own reading, whether the topic's policy allows the proposal:
 
-* Every record that stays is, byte for byte, the record of its offset: key, value, headers and
-  timestamp are compared in full, and so are the headers of its batch. Every batch of the old log is
-  read with its checksum.
-* Every record that goes was superseded by a later one of its key below the order's bound, had no
-  key, or was of an aborted transaction; or it is a tombstone whose horizon is over and which every
-  registered reader has passed, and then no older record of its key stays. Keys are compared by
-  their 128-bit SipHash, under a secret made for this one proof.
-* A marker goes only if its horizon is over, every reader has passed it, and its transaction has no
-  batch left. A horizon is given once, at the order's time, and the headers that hold a producer's
-  last sequence stay.
+* Every record that stays equals the record at its offset: key, value, headers and timestamp are
+  compared in full, and so are the batch headers. Every batch of the old log is read with its
+  checksum.
+* Every dropped record was superseded by a later one of its key below the order's bound, had no key,
+  or belonged to an aborted transaction; or it is a tombstone whose delete horizon is over and which
+  every registered reader has passed, and then no older record of its key stays. Keys are compared
+  by their 128-bit SipHash, with a secret made for this one proof.
+* A marker is dropped only if its delete horizon is over, every reader has passed it, and its
+  transaction has no batch left. A delete horizon is set once, from the order's time on. Headers
+  of batches that hold a producer's last sequence stay.
 
-The whole range of the order is gone through once, the staged segments once (``batch_runs``). Keys
-take bounded memory (``key_table``).
+The whole range of the order is read once, and the staged segments once (``batch_runs``). The keys
+need bounded memory (``key_table``).
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ Run = tuple[Bytes, HeaderTable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRules:
-    """What the broker ordered, as far as records are concerned."""
+    """The part of the broker's order that concerns records."""
 
     now_ms: int
     delete_retention_ms: int
-    passed_end: int  # every registered reader is here or further
+    passed_end: int  # every registered reader has reached this offset
     aborted: tuple[AbortedEntry, ...]
     producers: tuple[tuple[int, int, int], ...]  # id, epoch, last data offset or -1
-    codecs: frozenset[int] | None  # of batches that are encoded again; None: each keeps its own
+    codecs: frozenset[int] | None  # allowed for re-encoded batches; None: unchanged
 
 
 class Stretch(NamedTuple):
-    """Neighbouring live segments, and the staged one that takes their place, if any does."""
+    """Neighbouring live segments and the staged segment that replaces them, if any."""
 
     live: tuple[SegmentInfo, ...]
-    staged: Path | None  # its log, which nobody but the broker can change
+    staged: Path | None  # its log, which only the broker can change
     txnindex: bytes = b""
 
 
 class Proof(NamedTuple):
-    """What was found to hold."""
+    """Result of a proof that succeeded."""
 
     records: int
     dropped: int
@@ -88,7 +88,7 @@ def prove_pass(
     *,
     entries_max: int = ENTRIES_MAX,
 ) -> Proof:
-    """Go through a pass; raises ``InvalidManifest`` with the first offset that does not hold."""
+    """Check a pass; raises ``InvalidManifest`` with the first offset that breaks a rule."""
     records = sum(info.records for stretch in stretches for info in stretch.live)
     with KeyTable(records, entries_max) as keys:
         checker = _Checker(rules, keys)
@@ -108,12 +108,12 @@ class _Checker:
     records: int = 0
     dropped: int = 0
     tombstones_end: int = 0
-    _open: set[int] = field(default_factory=set)  # producers with a batch and no marker yet
+    _open: set[int] = field(default_factory=set)  # producers with an open transaction
     _buffer: ReadBuffer = field(default_factory=ReadBuffer)
     _new_buffer: ReadBuffer = field(default_factory=ReadBuffer)
 
     def go_through(self, directory: Path, stretch: Stretch) -> None:
-        """Read a stretch, and what shall be in its place beside it."""
+        """Read a stretch and, beside it, the segment that replaces it."""
         if stretch.staged is None:
             for data, batches in self._live(directory, stretch):
                 self._note_untouched(data, batches)
@@ -156,7 +156,7 @@ class _Checker:
         return _decode(data, wanted, near)
 
     def _note_events(self, batches: HeaderTable) -> Mask:
-        """Follow transactions; which markers have no batch left."""
+        """Track open transactions; returns which markers have no batch left in the log."""
         spent = np.zeros(len(batches), bool)
         is_control = batches.attributes & CONTROL_BIT != 0
         is_marker = is_control & (batches.counts > 0)
@@ -172,7 +172,7 @@ class _Checker:
         return spent
 
     def _note(self, columns: Columns, dropped: Mask) -> None:
-        """Remember the keys of rows, and what becomes of them."""
+        """Add the keys of these rows, and whether each row is dropped."""
         assert columns.keys is not None
         assert columns.values is not None
         is_keyed = columns.keys.lengths >= 0
@@ -197,7 +197,7 @@ class _Checker:
     # --- batches ------------------------------------------------------------------------------
 
     def _check_dropped_batches(self, batches: HeaderTable, kept: Longs) -> None:
-        """Headers that hold a producer's last sequence stay."""
+        """Check that batch headers with a producer's last sequence stay."""
         is_gone = np.ones(len(batches), bool)
         is_gone[kept] = False
         if not self.rules.producers or not is_gone.any():
@@ -215,7 +215,7 @@ class _Checker:
                    "the last sequence of a producer")  # fmt: skip
 
     def _check_markers(self, run: Run, new_run: Run, at: Longs, spent: Mask) -> None:
-        """Markers stay as they are, get a horizon once they are spent, and go when it is over."""
+        """Check that markers are unchanged, and dropped only when allowed, as are new horizons."""
         (data, batches), (new_data, new_batches) = run, new_run
         is_marker = (batches.attributes & CONTROL_BIT != 0) & (batches.counts > 0)
         new_at = {int(old): new for new, old in enumerate(at.tolist()) if old >= 0}
@@ -239,7 +239,7 @@ class _Checker:
                 raise _refused(offset, "gives a horizon to a marker whose transaction has records")
 
     def _check_aborted(self, stretch: Stretch) -> None:
-        """The staged transaction index tells of no transaction the broker does not know."""
+        """Check that the staged transaction index lists only transactions the broker knows."""
         known = set(self.rules.aborted)
         try:
             entries = parse_aborted(stretch.txnindex)
@@ -253,7 +253,7 @@ class _Checker:
 
 
 def _matched(batches: HeaderTable, new_batches: HeaderTable) -> Longs:
-    """For each new batch the old one with its base offset; -1 where there is none."""
+    """For each new batch the index of the old one with its base offset; -1 if there is none."""
     at = np.searchsorted(batches.base_offsets, new_batches.base_offsets)
     at = np.minimum(at, len(batches) - 1)
     found: Longs = np.where(batches.base_offsets[at] == new_batches.base_offsets, at, -1)
@@ -263,7 +263,7 @@ def _matched(batches: HeaderTable, new_batches: HeaderTable) -> Longs:
 def _check_headers(
     batches: HeaderTable, new_batches: HeaderTable, at: Longs, rules: PassRules
 ) -> None:
-    """Each new batch says of itself what the old one did, but for what a pass may change."""
+    """Check that each new batch header equals the old one, except for fields a pass may change."""
     _check_fillers(new_batches, at)
     which = at >= 0
     new, old = new_batches.chosen(which), batches.chosen(at[which])
@@ -295,7 +295,7 @@ def _check_headers(
 
 
 def _check_fillers(new_batches: HeaderTable, at: Longs) -> None:
-    """A batch that was not there holds nothing and is nobody's."""
+    """Check that a batch without an old counterpart is empty and has no producer."""
     is_filler = (
         (new_batches.counts == 0)
         & (new_batches.producer_ids < 0)
@@ -305,7 +305,7 @@ def _check_fillers(new_batches: HeaderTable, at: Longs) -> None:
 
 
 def _check_rest(batches: HeaderTable, end_offset: int) -> None:
-    """Behind the last old batch there is at most the empty one that reaches the end."""
+    """Check that only empty batches, up to the end offset, follow the last old batch."""
     _check_fillers(batches, np.full(len(batches), -1, np.int64))
     if len(batches) and int(batches.last_offsets[-1]) >= end_offset:
         raise _refused(int(batches.last_offsets[-1]), "reaches past the segments it replaces")
@@ -315,7 +315,7 @@ def _check_rest(batches: HeaderTable, end_offset: int) -> None:
 
 
 def _check_kept(old: Columns, new: Columns) -> Mask:
-    """Each new record is the old one of its offset; which of the old ones are gone."""
+    """Check that each new record equals the old one at its offset; returns the dropped rows."""
     dropped = np.ones(len(old), bool)
     if not len(new):
         return dropped
@@ -338,7 +338,7 @@ def _check_kept(old: Columns, new: Columns) -> Mask:
 
 
 def _check_times(batches: HeaderTable, new_batches: HeaderTable, at: Longs, new: Columns) -> None:
-    """The largest timestamp of a batch is that of its records, or what it was."""
+    """Check that the largest timestamp of a batch is unchanged, or that of its records."""
     newest = np.full(len(new_batches), -(2**63), np.int64)
     owners = np.searchsorted(new_batches.positions, new.batches.positions)[new.batch_rows]
     np.maximum.at(newest, owners, times_of(new))

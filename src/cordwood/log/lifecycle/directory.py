@@ -1,18 +1,18 @@
-"""The data directory as one process holds it: the lock, the format, and what else lies in it.
+"""The data directory: its lock, its format version, and the names that belong in it.
 
-    format-version    what wrote everything beside and below it (``layout``)
-    identity          which directory this is, and the nonce of the broker that runs (``identity``)
+    format-version    the version of everything beside and below it (``layout``)
+    identity          id of this directory, and the nonce of the running broker (``identity``)
     lock              flock'ed, as the directory is, by the one process that may write; its pid
     meta.db           the catalog, with SQLite's -wal and -shm beside it
     <topic>-<n>/      a partition
-    <topic>-<n>.<topic id>-delete/   a deleted partition on its way out
+    <topic>-<n>.<topic id>-delete/   a deleted partition that is still to be removed
     staging/<job>/    results that jobs leave for the broker
     claimed/          segments that the broker took from there, until they are live (``claim``)
     archive/          bundles
-    cleaner/          key digests, which compaction makes again when they are gone
-    pipeline.log      what Spark said, and before that in pipeline.log.1
+    cleaner/          key digests; compaction rebuilds them if they are missing
+    pipeline.log      Spark's output; pipeline.log.1 holds the older part
 
-Anything else is foreign: reported at start-up, never read, renamed or removed. A partition's
+Anything else is foreign: reported at start-up, never read, renamed or removed. A partition
 directory that belongs to no topic is foreign too, and no topic can be created over it.
 """
 
@@ -55,7 +55,7 @@ META: Final = "meta.db"
 ARCHIVE: Final = "archive"
 CLEANER: Final = "cleaner"
 PIPELINE_LOG: Final = "pipeline.log"
-SPACE_BYTES: Final = 64 * KIB  # an empty disk takes at least so much
+SPACE_BYTES: Final = 64 * KIB  # size of the probe file
 NAME_BYTES_MAX: Final = 255  # of one directory entry
 _OWN: Final = frozenset(
     {FORMAT, LOCK, META, f"{META}-wal", f"{META}-shm", STAGING_NAME, CLAIMED_NAME, ARCHIVE, CLEANER}
@@ -68,9 +68,9 @@ logger = logging.getLogger("cordwood.log")
 
 
 def open_directory(path: Path, files: Files) -> DirectoryLock:
-    """Lock the directory, made if missing, and check its format.
+    """Create the directory if it is missing, lock it, and check its format.
 
-    Raises ``DirectoryInUse`` or ``UnknownFormat``, each with what to do.
+    Raises ``DirectoryInUse`` or ``UnknownFormat``, each with a remedy.
     """
     try:
         _make(path, files)
@@ -88,7 +88,7 @@ def open_directory(path: Path, files: Files) -> DirectoryLock:
 
 
 def _make(path: Path, files: Files) -> None:
-    """The directory and those above it, each durable in its parent."""
+    """Create the directory and its parents, and sync each one's parent."""
     if path.is_dir():
         return
     if not path.parent.is_dir():
@@ -98,18 +98,18 @@ def _make(path: Path, files: Files) -> None:
 
 
 def doomed_name(tp: TopicPartition, topic_id: str) -> str:
-    """What a deleted partition's directory is called until it is gone, as Kafka calls it."""
+    """The name of a deleted partition's directory until it is removed, as in Kafka."""
     ending = f"-{tp.partition}.{topic_id.replace('-', '')}-delete"
     return tp.topic[: NAME_BYTES_MAX - len(ending)] + ending
 
 
 def doomed_directories(path: Path) -> list[Path]:
-    """Directories of deleted partitions that are still there."""
+    """Directories of deleted partitions that are still to be removed."""
     return sorted(entry for entry in path.iterdir() if _DOOMED.fullmatch(entry.name))
 
 
 def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
-    """Everything in the directory that is not ours."""
+    """The names in the directory that do not belong to cordwood."""
     partitions = {str(tp) for topic in topics for tp in topic.partition_list()}
     return sorted(
         entry.name
@@ -121,7 +121,7 @@ def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
 
 
 def prepare_permissions(path: Path, files: Files) -> None:
-    """Modes as ``file.mode`` says, of what is there, of the catalog, and of where jobs write."""
+    """Apply ``file.mode`` to existing files, the catalog, and the directories jobs write to."""
     names = {entry.name for entry in path.iterdir()}
     own = {n for n in names if n in _OWN or parse_directory_name(n) or _DOOMED.fullmatch(n)}
     try:
@@ -136,7 +136,7 @@ def prepare_permissions(path: Path, files: Files) -> None:
 
 
 def _create_catalog(path: Path, mode: int) -> None:
-    """An empty file, SQLite's from then on: it makes its other files with the same mode."""
+    """Create an empty catalog file; SQLite creates its other files with the same mode."""
     try:
         os.close(open_with(path, os.O_RDWR | os.O_CREAT, mode))
     except OSError as error:
@@ -144,18 +144,18 @@ def _create_catalog(path: Path, mode: int) -> None:
 
 
 def renew_identity(path: Path, files: Files) -> DataIdentity:
-    """A new sign that this directory is the one a broker runs on, and its name, which stays."""
+    """Write the identity with a new nonce for this start; the directory's id stays the same."""
     fresh = DataIdentity.fresh(read_identity(path))
     try:
         files.write_whole(path / IDENTITY, fresh.encode())
-    except UnavailableError as error:  # a full disk, say: jobs will not believe the path
+    except UnavailableError as error:  # jobs then do not trust the path
         logger.warning("identity.not_written path=%s error=%s", path, error)
         return fresh
     return read_identity(path) or fresh
 
 
 def check_free(data: Path, name: str, numbers: range) -> None:
-    """Refuse a name under which somebody else's files lie: a new topic starts empty."""
+    """Refuse a topic name if foreign files are in the way: a new topic starts empty."""
     for number in numbers:
         path = data / f"{name}-{number}"
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -163,7 +163,7 @@ def check_free(data: Path, name: str, numbers: range) -> None:
 
 
 def has_space(path: Path, files: Files) -> bool:
-    """Whether the disk takes a small file now."""
+    """Whether the disk has space for a small file."""
     probe = path / f"space{TMP_SUFFIX}"
     try:
         files.unlink(probe)
@@ -180,7 +180,7 @@ def has_space(path: Path, files: Files) -> bool:
 
 
 def _check_format(path: Path, files: Files) -> None:
-    """Write the format into a new directory; refuse one that somebody else's program wrote."""
+    """Write the format to a new directory; refuse one that another program wrote."""
     format_path = path / FORMAT
     try:
         check_format(format_path.read_bytes(), path)

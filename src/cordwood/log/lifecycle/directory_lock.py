@@ -1,12 +1,13 @@
-"""One process per data directory: the locks that say so, and whether they still do.
+"""Locks that let only one process use a data directory, and a check that they still hold.
 
-The directory itself is locked (``flock`` on its descriptor): it has no name in itself that somebody
-could delete. The file ``lock`` is locked as well, for brokers that know only that one and for file
-systems that lock no directories (NFS), and it holds the process id, for ``kill $(cat data/lock)``.
+The directory itself is locked (``flock`` on its descriptor): no entry inside it has to exist that
+somebody could delete. The file ``lock`` is locked as well, for brokers that know only that file and
+for file systems that cannot lock directories (NFS). It holds the process id, for
+``kill $(cat data/lock)``.
 
-A lock follows what was opened, not its name. When the directory is moved away, replaced or removed,
-the lock guards a place nobody looks at any more, so ``problem`` compares the two: a broker that
-finds a difference must not acknowledge another append.
+A lock belongs to the opened directory, not to its path. If the directory is moved, replaced or
+removed, the lock no longer guards the path. So ``problem`` compares the two: a broker that finds a
+difference must not acknowledge another append.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class DirectoryLock:
     """Both locks of one data directory, held from ``take`` to ``close``."""
 
     def __init__(self, path: Path, directory_fd: int, file: OpenFile, files: Files) -> None:
-        """Both are locked; use ``take``."""
+        """Keep descriptors that are already locked. Callers use ``take``."""
         self._path = path
         self._directory_fd = directory_fd
         self._file = file
@@ -51,7 +52,7 @@ class DirectoryLock:
         return cls(path, directory_fd, file, files)
 
     def close(self) -> None:
-        """Give both back."""
+        """Release both locks."""
         self._files.close(self._file)
         os.close(self._directory_fd)
 
@@ -60,7 +61,7 @@ class DirectoryLock:
         return self._place_problem() or self._file_problem()
 
     def check(self) -> None:
-        """Raise ``UnavailableError`` when the path leads to another directory; costs a ``stat``."""
+        """Raise ``UnavailableError`` if the path leads to another directory; costs one ``stat``."""
         if problem := self._place_problem():
             raise UnavailableError(f"{problem}; stop the broker and put it back")
 
@@ -74,7 +75,7 @@ class DirectoryLock:
         return f"the data directory {self._path} was moved away, and another is in its place"
 
     def _file_problem(self) -> str:
-        """The file may be deleted: it is made again, unless another process holds it by then."""
+        """Recreate the lock file if it was deleted, unless another process has locked it since."""
         with suppress(OSError):
             if os.path.samestat((self._path / LOCK).stat(), os.fstat(self._file.fd)):
                 return ""
@@ -82,7 +83,7 @@ class DirectoryLock:
             file = _lock_file(self._path, self._files)
         except DirectoryInUse as error:
             return str(error)
-        except UnavailableError:  # tried again the next time; the directory itself is locked
+        except UnavailableError:  # retried next time; the directory itself is locked
             return ""
         logger.warning("lock.restored path=%s: the file was deleted", self._path / LOCK)
         self._files.close(self._file)
@@ -107,7 +108,7 @@ def _lock_directory(fd: int, path: Path, flock: Callable[[int, int], object]) ->
 
 
 def _lock_file(path: Path, files: Files) -> OpenFile:
-    """The file, locked and with our process id in it; what had that name meanwhile is tried."""
+    """Open and lock the file and write our process id; retries if the file is replaced."""
     lock_path = path / LOCK
     while True:
         lock = files.open_existing(lock_path) if lock_path.exists() else files.create(lock_path)

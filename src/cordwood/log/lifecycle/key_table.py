@@ -1,7 +1,7 @@
-"""The keys of a compaction pass, hashed: whether the newest record of every key is where it was.
+"""Hashed keys of a compaction pass: check that each key's newest record stays where it was.
 
-Keys are compared by their 128-bit SipHash, under a secret made for one table. Memory is bounded by
-``ENTRIES_MAX`` keys at a time; more are sorted into unnamed files first.
+Keys are compared by their 128-bit SipHash with a secret that is new for each table. Memory is
+bounded by ``ENTRIES_MAX`` keys at a time; more keys are partitioned into unnamed files first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cordwood.batch.columns import Columns
 from cordwood.errors import CorruptionError, InvalidManifest
 from cordwood.log.read.column_spans import spans_of
 
-ENTRIES_MAX: Final = 3_000_000  # of 20 bytes, and a table of as many slots
+ENTRIES_MAX: Final = 3_000_000  # 20 bytes each, plus a hash table
 ENTRY_WORDS: Final = 5
 
 Entries = NDArray[np.uint32]
@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 
 
 class KeyTable:
-    """The keys of all records, in the log's order; in memory or in unnamed files."""
+    """The keys of all records, in log order; in memory or in unnamed files."""
 
     def __init__(self, records: int, entries_max: int) -> None:
         self._secret = np.frombuffer(secrets.token_bytes(16), np.uint64).copy()
@@ -39,7 +39,7 @@ class KeyTable:
         self._files = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 - see __exit__
 
     def add(self, columns: Columns, is_keyed: Mask, dropped: Mask, past: Mask) -> None:
-        """More rows; those without a key may go at any time."""
+        """Add rows; rows without a key are ignored, since they may be dropped at any time."""
         assert columns.values is not None
         entries = self._room(len(columns))
         count = _digest_kernels().digest_keys(
@@ -55,7 +55,7 @@ class KeyTable:
             self._count += count
 
     def _room(self, rows: int) -> Entries:
-        """Where the entries of so many rows go; in memory, behind those that are there."""
+        """The array for the entries of ``rows`` rows; in memory, behind those added before."""
         if self._files:
             return np.empty((rows, ENTRY_WORDS), np.uint32)
         if self._count + rows > len(self._held):
@@ -93,11 +93,11 @@ class KeyTable:
             yield np.frombuffer(file.read(), np.uint32).reshape(-1, ENTRY_WORDS).copy()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the table itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the files back."""
+        """Close the files."""
         for file in self._files:
             file.close()
 

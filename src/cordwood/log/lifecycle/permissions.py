@@ -1,9 +1,10 @@
-"""Brings the modes of a data directory that is there already to what ``file.mode`` says.
+"""Change the modes of an existing data directory to those of ``file.mode``.
 
-A new directory needs nothing: its files are made as ``modes`` has it. One from before, or one whose
-setting was changed, is walked once; the directory itself comes last, so that a crash on the way
-repeats the walk. What belongs to another user, as a job's results may, is passed over and logged:
-it keeps no other file open, and the directory's own mode still shuts out whoever may not enter.
+A new directory needs no change: ``modes`` sets the modes of its files as they are created. An older
+directory, or one whose setting was changed, is walked once. The directory itself is changed last,
+so that the walk is repeated after a crash. Files of another user, for example a job's results, are
+skipped and logged. They expose no other file, and the mode of the directory itself still keeps
+unauthorised users out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def settle_permissions(
 ) -> None:
     """Give our files and directories the modes of ``files.modes``, unless they have them.
 
-    ``own`` are names of the data directory that are ours, ``shared`` those that jobs write to.
+    ``own`` are the names in the data directory that are ours, ``shared`` those that jobs write to.
     """
     found, modes = data.stat(), files.modes
     before = stat.S_IMODE(found.st_mode)
@@ -61,7 +62,7 @@ def settle_permissions(
 def _walk(
     path: Path, modes: Modes, refused: list[str], *, is_shared: bool
 ) -> Iterator[tuple[Path, int]]:
-    """A name and all below it, with the modes they get; links are left alone."""
+    """Yield a path and everything below it with their new modes; symbolic links are skipped."""
     if path.is_symlink():
         return
     if not path.is_dir():

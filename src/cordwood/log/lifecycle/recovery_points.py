@@ -1,11 +1,11 @@
-"""How far each partition is known to be on the device, remembered outside its directory.
+"""Recovery points: how far each partition is known to be synced, stored outside its directory.
 
-A directory that lost its ``.log`` looks like a new one, and a file that was cut at the end of a
-batch looks whole. So the catalog remembers a *recovery point* per partition, as Kafka's
-``recovery-point-offset-checkpoint`` does: every offset below it was synced once. It is written with
-the first append after each start and after each roll, before that append is acknowledged, and at a
+A directory that lost its ``.log`` looks like a new one, and a file truncated at the end of a batch
+looks whole. So the catalog stores a *recovery point* per partition, like Kafka's
+``recovery-point-offset-checkpoint``: every offset below it was synced once. It is written with the
+first append after each start and after each roll, before that append is acknowledged, and at a
 clean stop; never per append. A log that ends below its recovery point, begins above its log start,
-or has no file left where one must be, lost records: the partition stays offline until the files are
+or has no file where one must be has lost records: the partition stays offline until the files are
 restored or the loss is accepted (``accept_loss``).
 """
 
@@ -26,18 +26,18 @@ logger = logging.getLogger("cordwood.log")
 
 
 class RecoveryPoints:
-    """The catalog's recovery points: written down, and compared with what is there."""
+    """The recovery points of the catalog: writes them and compares them with the files."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Over the catalog of one data directory."""
+        """Use the catalog of one data directory."""
         self._catalog = catalog
 
     def is_new(self, tp: TopicPartition) -> bool:
-        """Whether its directory may be missing: it is in its first term and was never written."""
+        """Whether its directory may be missing: it is in its first leader epoch and unwritten."""
         return self._catalog.leader_epoch(tp) == 0 and self._catalog.recovery_point(tp) == 0
 
     def note(self, partitions: Iterable[Partition]) -> None:
-        """Remember how far these are; all they hold is synced. One transaction for all."""
+        """Store the ends of these partitions, which are fully synced, in one transaction."""
         ends = {partition: partition.next_offset for partition in partitions}
         behind = {
             partition.tp: end
@@ -46,14 +46,14 @@ class RecoveryPoints:
         }
         try:
             self._catalog.put_recovery_points(behind)
-        except UnavailableError as error:  # tried again with the next append
+        except UnavailableError as error:  # retried with the next append
             logger.warning("recovery_point.not_written partitions=%d error=%s", len(behind), error)
             return
         for partition in ends:
             partition.is_end_noted = True
 
     def check_directory(self, tp: TopicPartition, path: Path) -> None:
-        """Before it is opened, as that would begin a new log: raises ``CorruptionError``."""
+        """Raise ``CorruptionError`` if files are missing; opening would begin a new, empty log."""
         end = self._catalog.recovery_point(tp)
         if not path.is_dir():
             raise CorruptionError(
@@ -66,7 +66,7 @@ class RecoveryPoints:
             )
 
     def check(self, partition: Partition) -> None:
-        """Raise ``CorruptionError`` where the log is shorter than it is known to have been."""
+        """Raise ``CorruptionError`` if the log is shorter than it is known to have been."""
         tp, first = partition.tp, partition.segments()[0].base_offset
         end, log_start = self._catalog.recovery_point(tp), self._catalog.log_start(tp)
         if partition.next_offset < end:

@@ -1,9 +1,9 @@
-"""The segment index, kept in step with the files it was read from.
+"""Write the segment index and keep it consistent with the segment files.
 
-Files change on the writer thread, sums are learned in the background, and both end in the index;
-one lock orders them, so that what was read from a file is never written down about its successor.
-The index is also what notices at start-up that a sealed file is gone: the directory alone cannot,
-as gaps between offsets are normal.
+Files change on the writer thread, sha256 sums are computed in the background, and both update the
+index. One lock orders them, so that data read from a file is never recorded for its successor. At
+start-up the index also detects that a sealed file is missing. The directory alone cannot show that,
+because gaps between offsets are normal.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ IsLive = Callable[[Partition], bool]  # whether the store still serves this very
 
 
 class SegmentIndexWriter:
-    """Writes segment index entries; ``changing`` is held while files and index move together."""
+    """Writes segment index entries; ``changing`` is held while files and index change together."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Over the catalog of one data directory."""
+        """Use the catalog of one data directory."""
         self.changing = threading.RLock()
         self._catalog = catalog
 
     def record(self, tp: TopicPartition, sealed: Iterable[SegmentInfo]) -> None:
-        """Enter segments that were just sealed."""
+        """Add segments that were just sealed."""
         with self.changing:
             self._catalog.put_segments(tp, [entry_of(info) for info in sealed])
 
     def reclaim(self, tp: TopicPartition, segments: Sequence[SegmentInfo]) -> None:
-        """Write down that these go and that the log starts after them; their files come next."""
+        """Mark these segments reclaimed and move the log start; the caller then drops the files."""
         with self.changing:
             index = self._catalog.segments(tp)
             entries = [index.get(info.base_offset) or entry_of(info) for info in segments]
@@ -52,22 +52,22 @@ class SegmentIndexWriter:
     # --- sums -------------------------------------------------------------------------------
 
     def hashes(self, tp: TopicPartition) -> dict[int, str]:
-        """Base offset → sha256, as far as known."""
+        """Base offset → sha256, where known."""
         entries = self._catalog.segments(tp).entries()
         return {entry.base_offset: entry.sha256 for entry in entries if entry.sha256}
 
     def unhashed(self, tp: TopicPartition) -> list[SegmentEntry]:
-        """Sealed segments whose sum is not known yet."""
+        """Sealed segments whose sha256 is not known yet."""
         return [
             entry
             for entry in self._catalog.segments(tp).entries()
             if entry.sha256 is None
             and entry.state is SegmentState.SEALED
-            and not (entry.scrub and entry.scrub.damage)  # nobody wants the sum of damaged bytes
+            and not (entry.scrub and entry.scrub.damage)  # the sum of damaged bytes is useless
         ]
 
     def index(self, partition: Partition, is_live: IsLive) -> None:
-        """Enter what the writer sealed on its own since."""
+        """Add segments that were sealed without being indexed."""
         with self.changing:
             if is_live(partition):
                 self.settle_swap(partition)
@@ -78,7 +78,7 @@ class SegmentIndexWriter:
     def index_and_hash(
         self, partition: Partition, is_live: IsLive, should_stop: Callable[[], bool]
     ) -> int:
-        """Bring one partition's index up to date; how many sums were learned."""
+        """Bring one partition's index up to date; returns how many sums were computed."""
         self.index(partition, is_live)
         hashed = 0
         for entry in self.unhashed(partition.tp):
@@ -88,12 +88,12 @@ class SegmentIndexWriter:
         return hashed
 
     def hash(self, partition: Partition, entry: SegmentEntry, is_live: IsLive) -> bool:
-        """Read one segment's file and keep its sum, unless it is replaced or dropped meanwhile."""
+        """Compute and store a segment's sha256, unless it is replaced or dropped meanwhile."""
         path = file_path(partition.directory, entry.base_offset, FileKind.LOG)
         try:
             with path.open("rb") as reading:
                 sha256 = hashlib.file_digest(reading, "sha256").hexdigest()
-        except FileNotFoundError:  # on its way out; if it is not, the scrub says so
+        except FileNotFoundError:  # being dropped; otherwise the scrub reports it
             return False
         with self.changing:
             index = self._catalog.segments(partition.tp)
@@ -105,14 +105,14 @@ class SegmentIndexWriter:
     def note_scrub(
         self, tp: TopicPartition, entry: SegmentEntry, scrub: ScrubResult, file_sha256: str
     ) -> None:
-        """Keep what a scrub of this segment found, unless it is replaced or dropped meanwhile."""
+        """Store the result of a scrub, unless the segment was replaced or dropped meanwhile."""
         with self.changing:
             now = self._catalog.segments(tp).get(entry.base_offset)
             if now is None or now.state is not SegmentState.SEALED:
                 return
             is_same = now.size_bytes == entry.size_bytes and entry.sha256 in {None, now.sha256}
             if is_same and tp.topic in self._catalog.topics:
-                # A sum that was taken of damaged bytes would call a restored file wrong.
+                # The sum of damaged bytes would make a restored file look wrong.
                 sha256 = None if scrub.damage and now.sha256 == file_sha256 else now.sha256
                 scrub = replace(scrub, accepted=_still_accepted(now, scrub, file_sha256))
                 self._catalog.put_segments(tp, [replace(now, scrub=scrub, sha256=sha256)])
@@ -120,7 +120,7 @@ class SegmentIndexWriter:
     def accept_damage(
         self, tp: TopicPartition, base_offset: int, ranges: Sequence[DamagedRange], now_ms: int
     ) -> None:
-        """Keep that an operator accepted these ranges; raises ``UnknownSegment``."""
+        """Record that an operator accepted these ranges; raises ``UnknownSegment``."""
         damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
         with self.changing:
             entry = self._catalog.segments(tp).get(base_offset)
@@ -133,7 +133,7 @@ class SegmentIndexWriter:
     # --- swaps ------------------------------------------------------------------------------
 
     def begin_swap(self, job: Verified) -> None:
-        """Write down what is about to take whose place."""
+        """Record which segments a job is about to replace, and by which."""
         record = {
             "job": job.manifest.job,
             "replaces": [replaced.base_offset for replaced in job.manifest.replaces],
@@ -143,7 +143,7 @@ class SegmentIndexWriter:
         self._catalog.begin_swap(job.manifest.topic_partition, record)
 
     def settle_swap(self, partition: Partition) -> None:
-        """Let the index say what became of a swap: the files show whether it was made."""
+        """Finish or cancel a recorded swap in the index; the files show whether it happened."""
         record = self._catalog.swaps.get(partition.tp)
         if record is None:
             return
@@ -165,7 +165,7 @@ class SegmentIndexWriter:
     # --- start-up ---------------------------------------------------------------------------
 
     def reconcile(self, partition: Partition) -> None:
-        """Drop what was reclaimed, enter what is not indexed, notice sealed files that are gone."""
+        """Drop reclaimed files, index new segments, and detect missing sealed files."""
         *sealed, active = partition.segments()
         live = {info.base_offset: info for info in sealed}
         entries = self._catalog.segments(partition.tp).entries()
@@ -182,10 +182,10 @@ class SegmentIndexWriter:
 def _check_sealed(
     partition: Partition, entry: SegmentEntry, live: SegmentInfo | None, active: SegmentInfo
 ) -> None:
-    """Raise ``CorruptionError`` where the index remembers a file that is gone or not whole."""
+    """Raise ``CorruptionError`` if an indexed file is missing or has another size."""
     path = file_path(partition.directory, entry.base_offset, FileKind.LOG)
     if entry.base_offset == active.base_offset:
-        path = file_path(partition.directory, entry.end_offset, FileKind.LOG)  # what came after it
+        path = file_path(partition.directory, entry.end_offset, FileKind.LOG)  # the one after it
         raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
     if live is None:
         raise CorruptionError(f"{path} is gone, with its records; {remedy(str(partition.tp))}")
@@ -197,7 +197,7 @@ def _check_sealed(
 
 
 def _cleaner_of(job: Verified) -> dict[str, Any] | None:
-    """What a compaction pass remembers with its last swap; raises ``InvalidManifest``."""
+    """The compaction state stored with a pass's last swap; raises ``InvalidManifest``."""
     found = job.manifest.verified.get("cleaner")
     if found is None:
         return None
@@ -224,7 +224,7 @@ def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
 def _still_accepted(
     entry: SegmentEntry, scrub: ScrubResult, file_sha256: str
 ) -> tuple[tuple[int, int, str], ...]:
-    """What was accepted and is still damaged; all of it when the segment could not be read."""
+    """The accepted ranges that are still damaged; all of them if the segment was unreadable."""
     accepted = () if entry.scrub is None else entry.scrub.accepted
     if not file_sha256:
         return accepted

@@ -1,4 +1,4 @@
-"""Closing many partitions at once, and saying which of them are whole on the device."""
+"""Close many partitions in parallel and return those that are fully synced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 from cordwood.errors import CordwoodError
 from cordwood.log.write.partition import Partition
 
-CLOSE_THREADS: Final = 16  # a device orders many syncs at once better than one after the other
+CLOSE_THREADS: Final = 16  # parallel syncs let the device order its writes
 
 logger = logging.getLogger("cordwood.log")
 
 
 def close_partitions(partitions: Sequence[Partition]) -> list[Partition]:
-    """Close all, side by side; those that were closed cleanly, with all they hold synced."""
+    """Close all in parallel; returns those closed cleanly, with all their records synced."""
     with ThreadPoolExecutor(CLOSE_THREADS, thread_name_prefix="cordwood-close") as pool:
         return list(compress(partitions, pool.map(_close, partitions)))
 
@@ -26,7 +26,7 @@ def _close(partition: Partition) -> bool:
     was_online = not partition.offline_reason
     try:
         partition.close()
-    except CordwoodError as error:  # the next start scans what could not be written
+    except CordwoodError as error:  # the next start scans the file
         logger.warning("partition.unclean partition=%s error=%s", partition.tp, error)
         return False
     return was_online

@@ -1,19 +1,19 @@
-"""Topics → partitions: opened, created, changed and deleted; one process per data directory.
+"""The store: opens, creates, changes and deletes the topics and partitions of a data directory.
 
-The catalog is the truth about which topics there are. So that a crash between the catalog and the
-files leaves nothing half done, every change has one commit point, a catalog transaction, and the
-files follow it:
+The catalog is the source of truth for the existing topics. Each change has one commit point, a
+catalog transaction, and the files follow it, so that a crash between the two leaves nothing half
+done:
 
-* *create*: topics recorded, then directories. A start-up makes directories that never came to be;
-  one that had been there before and is gone means lost records, and its partition stays offline.
-  The files in them are made durable with the first append that is.
-* *delete*: topic and all that is known of it removed and the deletion noted, directories renamed
-  away, the note removed, files removed. A start-up goes on wherever it stopped.
-* *reclaim*: segments marked reclaimed and the log start moved, then files dropped.
-* *swap*: noted, files swapped (``swap``), then the segment index.
+* *create*: record the topics, then make the directories. Start-up makes directories that are still
+  missing. A missing directory that existed before means lost records; its partition stays offline.
+  The first synced append makes the files in them durable.
+* *delete*: remove the topic and everything known of it and note the deletion, rename the
+  directories, remove the note, remove the files. Start-up continues wherever it stopped.
+* *reclaim*: mark the segments reclaimed and move the log start, then drop the files.
+* *swap*: note it, swap the files (``ladder``), then update the segment index.
 
-What changes partitions runs on the writer thread; lookups and ``hash_sealed`` run on any. Damage
-takes one partition offline, with its reason; all others serve.
+Changes to partitions run on the writer thread; lookups and ``hash_sealed`` run on any thread.
+Damage takes one partition offline, with a reason; all others are served.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import SegmentInfo, TopicPartition, is_topic_name
 
 PARTITIONS_MAX = 10_000
-EAGER_MAX = 100  # so few are opened at once: damage is known before anybody is served
+EAGER_MAX = 100  # up to so many are opened at start-up, so damage is known before serving
 
 logger = logging.getLogger("cordwood.log")
 
 
 class Store:
-    """One data directory, held by this process from ``open`` to ``close``."""
+    """One data directory, locked by this process from ``open`` to ``close``."""
 
     def __init__(
         self, data: Path, catalog: Catalog, clock: Clock, files: Files, *, lock: DirectoryLock,
         descriptors: FileCache,
     ) -> None:  # fmt: skip
-        """From an open directory; use ``open``."""
+        """Create the store for a locked directory. Callers use ``open``."""
         self.data = data
         self.catalog = catalog
         self.topics: dict[str, LiveTopic] = {}
@@ -105,9 +105,9 @@ class Store:
     def open(
         cls, data: Path, config: BrokerConfig, clock: Clock, files: Files, *, eager: int = EAGER_MAX
     ) -> Store:
-        """Lock, check and recover the directory; raises ``ConfigError``s that name the remedy.
+        """Lock, check and recover the directory; a ``ConfigError`` names the remedy.
 
-        Of more than ``eager`` partitions none is recovered before somebody needs it.
+        With more than ``eager`` partitions, each is recovered only when it is first needed.
         """
         plan = share_descriptors(config)
         files.modes = BY_NAME[config.file_mode]
@@ -131,11 +131,11 @@ class Store:
         return store
 
     def has_space(self) -> bool:
-        """Whether the disk takes a small file now; asked after it was full."""
+        """Whether the disk has space for a small file; polled after it was full."""
         return has_space(self.data, self._files)
 
     def close(self) -> None:
-        """Close every partition, the catalog, and give the lock back; twice is as good as once."""
+        """Close every partition and the catalog, and release the lock. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -153,28 +153,28 @@ class Store:
     # --- lookups: any thread ----------------------------------------------------------------
 
     def topic(self, name: str) -> LiveTopic:
-        """A topic; raises ``UnknownTopic``."""
+        """The topic with this name; raises ``UnknownTopic``."""
         try:
             return self.topics[name]
         except KeyError:
             raise UnknownTopic(f"there is no topic {name}; `cordwood topic list` has all") from None
 
     def partition(self, tp: TopicPartition) -> Partition:
-        """A partition; raises ``UnknownTopic`` or ``PartitionOffline``."""
+        """The partition; raises ``UnknownTopic`` or ``PartitionOffline``."""
         return self.topic(tp.topic).partition(tp.partition)
 
     def partitions(self, name: str) -> list[Partition]:
-        """The open partitions of a topic; none when there is no such topic."""
+        """The open partitions of a topic; empty if there is no such topic."""
         topic = self.topics.get(name)
         return topic.online() if topic else []
 
     def unopened(self) -> list[Partition]:
-        """Every partition whose files nobody has needed yet."""
+        """Every partition whose files have not been opened yet."""
         return [each for t in list(self.topics.values()) for each in t.held() if not each.is_open]
 
     @property
     def offline(self) -> dict[TopicPartition, PartitionOffline]:
-        """Every partition that does not serve, and why."""
+        """Every partition that is not served, with the reason."""
         return {
             TopicPartition(topic.name, number): slot
             for topic in list(self.topics.values())
@@ -187,14 +187,14 @@ class Store:
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, object] | None = None
     ) -> LiveTopic:
-        """Create one topic; raises what is wrong with it."""
+        """Create one topic; raises an error if that is refused."""
         (outcome,) = self.create_topics([NewTopic(name, partitions, config or {})])
         if isinstance(outcome, CordwoodError):
             raise outcome
         return outcome
 
     def create_topics(self, wanted: Sequence[NewTopic]) -> list[LiveTopic | CordwoodError]:
-        """Create topics, each checked first and made whole or not at all; one sync serves all."""
+        """Create topics, each one completely or not at all. One sync serves all of them."""
         planned: dict[str, Topic] = {}
         refused: dict[int, CordwoodError] = {}
         for number, new in enumerate(wanted):
@@ -237,7 +237,7 @@ class Store:
         return live
 
     def check_new_topic(self, name: str, partitions: int) -> None:
-        """Raise what ``create_topic`` would; changes nothing."""
+        """Raise the error that ``create_topic`` would raise; changes nothing."""
         if not is_topic_name(name):
             raise InvalidTopic(
                 f"{name!r} cannot name a topic; use 1 to 249 of A-Z a-z 0-9 . _ - (not . or ..)"
@@ -249,7 +249,7 @@ class Store:
         check_free(self.data, name, range(partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and everything known of it."""
+        """Delete a topic, its records and all its metadata."""
         live = self.topic(name)
         with self._index_writer.changing:
             topic = self.catalog.begin_delete(name)
@@ -260,7 +260,7 @@ class Store:
         self._finish_delete(topic)
 
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
-        """Change settings, all or none; None gives one its default back. Takes effect at once."""
+        """Change settings, all or none, with immediate effect. None restores a default."""
         live = self.topic(name)
         defaults = rows(TopicConfig)
         unset = {n: v for n, v in changes.items() if v is None and n in defaults}
@@ -274,7 +274,8 @@ class Store:
     def add_partitions(self, name: str, count: int) -> None:
         """Raise the partition count to ``count``; raises ``InvalidPartitions``.
 
-        One that cannot be opened now, on a full disk, is offline until the next start.
+        A partition that cannot be opened now, for example on a full disk, is offline until the next
+        start.
         """
         live = self.topic(name)
         before = live.partition_count
@@ -292,17 +293,17 @@ class Store:
     # --- segments: writer thread ------------------------------------------------------------
 
     def roll(self, partition: Partition, reason: RollReason) -> SegmentInfo | None:
-        """Seal the active segment and index it; None when it is empty."""
+        """Seal the active segment and index it; None if it is empty."""
         sealed = partition.roll(reason)
         if sealed is not None:
             try:
                 self._index_writer.record(partition.tp, [sealed])
-            except UnavailableError as error:  # hash_sealed will do it
+            except UnavailableError as error:  # hash_sealed indexes it later
                 logger.warning("segment.unindexed partition=%s error=%s", partition.tp, error)
         return sealed
 
     def reclaim(self, partition: Partition, plan: RetentionPlan) -> None:
-        """Drop what a plan says, as far as the segments are still those it was made for."""
+        """Drop the planned segments, up to the first that has changed since the plan was made."""
         current = partition.segments()[:-1]
         drops = []
         for segment, drop in zip(current, plan.drops, strict=False):
@@ -315,7 +316,7 @@ class Store:
         partition.drop([segment.base_offset for segment in drops])
 
     def advance_start(self, tp: TopicPartition, offset: int) -> int:
-        """Delete the records below an offset (DeleteRecords); the log start after it."""
+        """Delete the records below an offset (DeleteRecords); returns the new log start."""
         partition = self.partition(tp)
         if offset > partition.high_watermark:
             raise OffsetOutOfRange(
@@ -326,12 +327,12 @@ class Store:
             partition.advance_start(offset)
         return partition.log_start_offset
 
-    # --- jobs: the gate ---------------------------------------------------------------------
+    # --- jobs: verify and swap --------------------------------------------------------------
 
     def verify_job(self, job: str) -> Verified:
-        """Claim a finished job's files and read every byte of them; on any thread.
+        """Claim a finished job's files and check every byte of them. Safe on any thread.
 
-        Whoever gets the result applies it or gives it to ``release_jobs``.
+        The caller applies the result or passes it to ``release_jobs``.
         """
         claim = claim_job(self.data, job, self._files)
         try:
@@ -344,7 +345,7 @@ class Store:
             raise
 
     def release_jobs(self, jobs: Iterable[Verified]) -> None:
-        """Remove what jobs that were verified and not applied have left; on any thread."""
+        """Remove the files of jobs that were verified but not applied. Safe on any thread."""
         for job in jobs:
             self._release(job.directory)
 
@@ -353,7 +354,7 @@ class Store:
         self._attempt("directory.unremoved", claimed.name, release)
 
     def apply_job(self, job: Verified) -> None:
-        """Swap a verified job in and forget its staging; on the writer thread."""
+        """Swap in a verified job and remove its staged files. Runs on the writer thread."""
         tp = job.manifest.topic_partition
         partition, live = self.partition(tp), self.topic(tp.topic)
         staging = StagingArea(self.data)
@@ -385,9 +386,9 @@ class Store:
     # --- the segment index: any thread ------------------------------------------------------
 
     def hash_sealed(self, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Index what was sealed since, and learn the sha256 of what has none; how many it hashed.
+        """Index newly sealed segments and compute missing sha256 sums; returns how many.
 
-        Reads whole files, so it belongs to a background thread.
+        Reads whole files, so it runs on a background thread.
         """
         hashed = 0
         for topic in list(self.topics.values()):
@@ -401,16 +402,16 @@ class Store:
     def note_scrub(
         self, tp: TopicPartition, entry: SegmentEntry, scrub: ScrubResult, file_sha256: str
     ) -> None:
-        """Write down when a segment was read through, and what was damaged in it; any thread."""
+        """Record when a segment was scrubbed and what was damaged in it. Safe on any thread."""
         self._index_writer.note_scrub(tp, entry, scrub, file_sha256)
 
     def hash_partition(self, partition: Partition) -> dict[int, str]:
-        """The sha256 of every sealed segment of a partition, learned now where it is not known."""
+        """The sha256 of every sealed segment of a partition, computed now where unknown."""
         self._index_writer.index_and_hash(partition, self.is_live, lambda: False)
         return self._index_writer.hashes(partition.tp)
 
     def guard(self, partition: Partition, condition: Condition) -> AbstractContextManager[None]:
-        """One partition's part of a round over many; see ``HealthRegistry.guard``."""
+        """Isolate one partition's errors in a round over many; see ``HealthRegistry.guard``."""
 
         def is_expected() -> bool:
             return bool(partition.offline_reason) or not self.is_live(partition)
@@ -418,7 +419,7 @@ class Store:
         return self.health.guard(partition.tp, condition, is_expected)
 
     def is_live(self, partition: Partition) -> bool:
-        """Whether this very partition is served: not deleted, nor taken offline."""
+        """Whether this very partition is being served: neither deleted nor taken offline."""
         topic = self.topics.get(partition.tp.topic)
         return topic is not None and partition in topic.slots
 
@@ -429,13 +430,13 @@ class Store:
             self._attempt("topic.undeleted", topic.name, partial(self._finish_delete, topic))
         for doomed in doomed_directories(self.data):
             self._attempt("directory.unremoved", doomed.name, partial(self._files.rmtree, doomed))
-        self._release(self.data / CLAIMED_NAME)  # swaps end with the process that began them
+        self._release(self.data / CLAIMED_NAME)  # no swap outlives its process
         topics = list(self.catalog.topics.values())
         for name in foreign_names(self.data, topics):
             logger.warning("directory.foreign name=%s: not ours; left alone", name)
         for path in self._missing_directories(topics):
             self._attempt("directory.unmade", path.name, partial(self._files.mkdir, path))
-        self._files.sync_dir(self.data)  # also those of a process that died before its sync
+        self._files.sync_dir(self.data)  # includes names that a crashed process did not sync
         self.catalog.begin_terms()
         for topic in topics:
             self.topics[topic.name] = self._open_topic(topic)
@@ -443,13 +444,13 @@ class Store:
             load_all(unopened)
 
     def _make_directories(self, topics: Iterable[Topic]) -> None:
-        """All of them, synced, or an error."""
+        """Make all missing directories and sync them, or raise."""
         for path in self._missing_directories(topics):
             self._files.mkdir(path)
         self._files.sync_dir(self.data)
 
     def _missing_directories(self, topics: Iterable[Topic]) -> Iterator[Path]:
-        """Directories of partitions in their first term; later ones have been there before."""
+        """Missing directories of partitions that were never written; others are lost, not new."""
         for topic in topics:
             for tp in topic.partition_list():
                 path = self.data / str(tp)
@@ -457,7 +458,7 @@ class Store:
                     yield path
 
     def _open_topic(self, topic: Topic) -> LiveTopic:
-        """A topic at start-up; what cannot be opened is offline, and the rest serves."""
+        """Load a topic at start-up; its partitions are offline if its settings are invalid."""
         try:
             config = changed(TopicConfig(), topic.config)
         except InvalidConfig as error:
@@ -470,7 +471,7 @@ class Store:
         return live
 
     def _unopened(self, tp: TopicPartition, topic_id: str, config: TopicConfig) -> Partition:
-        """A partition that is recovered by the first who needs it; that may be any thread."""
+        """A partition that is recovered at its first use, on whichever thread that happens."""
         return UnopenedPartition(
             self.data / str(tp), tp, config, self.catalog.leader_epoch(tp),
             recover=partial(self._recover, tp, topic_id),
@@ -478,7 +479,7 @@ class Store:
         )  # fmt: skip
 
     def _give_up(self, tp: TopicPartition, topic_id: str, reason: str) -> PartitionOffline:
-        """It cannot be opened, so it is offline until the next start; unless it was deleted."""
+        """Take a partition that cannot be opened offline, unless it was deleted."""
         live = self.topics.get(tp.topic)
         if live is None or live.id != topic_id:
             return PartitionOffline(f"partition {tp} was deleted")
@@ -521,7 +522,7 @@ class Store:
         )  # fmt: skip
 
     def accept_loss(self, tp: TopicPartition) -> AcceptedLoss:
-        """Serve an offline partition without the records that are gone; on the writer thread."""
+        """Serve an offline partition without its missing records. Runs on the writer thread."""
         live = self.topic(tp.topic)
         with suppress(PartitionOffline):
             live.partition(tp.partition).load()
@@ -539,9 +540,9 @@ class Store:
         return accepted
 
     def accept_damage(self, tp: TopicPartition, base_offset: int) -> list[DamagedRange]:
-        """Go on without the damaged records of a segment, which stay refused; on any thread.
+        """Accept the known damage of a segment; its records stay refused. Safe on any thread.
 
-        The damage known now is accepted; what is found later is told again.
+        Only the damage known now is accepted; damage found later is reported again.
         """
         self.partition(tp)
         ranges = [found for found in self.health.damage(tp) if found.segment == base_offset]
@@ -556,7 +557,7 @@ class Store:
             logger.warning("partition.damage_accepted partition=%s %s", tp, found)
         return ranges
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------
 
     def _delete(self, topic: Topic) -> None:
         """Undo a creation that could not be finished."""
@@ -569,14 +570,14 @@ class Store:
 
     @staticmethod
     def _attempt(event: str, name: str, act: Callable[[], None]) -> None:
-        """Do one of many things; what fails is logged, holds up no other, and is tried again."""
+        """Try one of several actions; a failure is logged and does not stop the others."""
         try:
             act()
         except (CordwoodError, OSError) as error:
             logger.error("%s name=%s error=%s", event, name, error)  # noqa: TRY400
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Move the directories out of the way, free the name, then remove them."""
+        """Rename the directories, free the topic's name, then remove the directories."""
         doomed = []
         for tp in topic.partition_list():
             path = self.data / str(tp)

@@ -1,4 +1,4 @@
-"""A topic as the store holds it: its settings and its partitions, open or offline."""
+"""A topic in the store: its settings and its partitions, open or offline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.metadata.keys import Topic
 
 
 class NewTopic(NamedTuple):
-    """A topic that is wanted; settings are dotted names."""
+    """A topic to create; settings have dotted names."""
 
     name: str
     partitions: int
@@ -23,7 +23,7 @@ class LiveTopic:
     """A topic and its partitions, open or offline."""
 
     def __init__(self, topic: Topic, config: TopicConfig) -> None:
-        """Without partitions yet; the store opens them."""
+        """Create the topic without partitions; the store adds them."""
         self.name = topic.name
         self.id = topic.id
         self.config = config
@@ -46,9 +46,9 @@ class LiveTopic:
         return slot
 
     def held(self) -> list[Partition]:
-        """The partitions that are not offline, opened or not."""
+        """The partitions that are not offline, whether opened yet or not."""
         return [slot for slot in self.slots if isinstance(slot, Partition)]
 
     def online(self) -> list[Partition]:
-        """The partitions that serve, as far as they have been opened."""
+        """The partitions that are open and not offline."""
         return [slot for slot in self.slots if isinstance(slot, Partition) and slot.is_open]

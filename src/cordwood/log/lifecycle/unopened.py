@@ -1,14 +1,14 @@
-"""A partition whose files nobody has needed yet; the first who does opens them.
+"""A partition whose files are not open yet; its first use opens them.
 
-At a start the broker knows its partitions from the catalog alone: their names, settings and terms.
-Recovery of their files (a torn tail cut off, a swap finished, damage found) waits until somebody
-reads, writes or asks, and happens before that is answered. So a start costs the same with ten
-thousand partitions as with ten, and nothing is served or appended that was not recovered.
+At start-up the broker knows its partitions from the catalog alone: names, settings and leader
+epochs. Recovery of their files (truncating a torn tail, finishing a swap, finding damage) happens
+at the first read, write or query, before that is answered. So start-up costs the same with ten
+thousand partitions as with ten, and nothing is served or appended before recovery.
 
-It opens on whichever thread comes first; others wait for it. What the event loop needs is opened
-elsewhere beforehand (``broker.partition_opener``), because recovery reads files. Once open it is a
-plain ``Partition`` in every respect: the class itself changes, so an open one pays nothing for
-this.
+The first thread that needs the partition opens it; others wait. Recovery reads files, so partitions
+needed by the event loop are opened on other threads beforehand (``broker.partition_opener``). Once
+open it is a plain ``Partition`` in every respect: the object's class itself changes, so an open
+partition pays nothing for this.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ logger = logging.getLogger("cordwood.log")
 
 Recover = Callable[[TopicConfig], Partition]
 GiveUp = Callable[[str], PartitionOffline]
-_OWN: Final = frozenset({"config"})  # may be altered while the files are being opened
+_OWN: Final = frozenset({"config"})  # may change while the files are being opened
 
 
 class UnopenedPartition(Partition):
-    """Answers without files what can be answered so; for all else it opens them."""
+    """Answers what it can without files; anything else opens them."""
 
     is_open: ClassVar[bool] = False
 
@@ -48,7 +48,7 @@ class UnopenedPartition(Partition):
         recover: Recover,
         give_up: GiveUp,
     ) -> None:
-        """``recover`` opens the files, once; ``give_up`` hears why that cannot be."""
+        """Keep the catalog's data. ``recover`` opens the files once; ``give_up`` gets its error."""
         self.tp = tp
         self.directory = directory
         self.config = config
@@ -56,10 +56,10 @@ class UnopenedPartition(Partition):
         self._recover = recover
         self._give_up = give_up
         self._opening = threading.Lock()
-        self._gone = ""  # why it will not open any more
+        self._gone = ""  # why it can no longer be opened
 
     def load(self) -> None:
-        """Open the files unless somebody has; raises ``PartitionOffline``."""
+        """Open the files unless they are open; raises ``PartitionOffline``."""
         with self._opening:
             if self.is_open:
                 return
@@ -69,7 +69,7 @@ class UnopenedPartition(Partition):
             for name, value in vars(opened).items():
                 if name not in _OWN:
                     setattr(self, name, value)
-            self.__class__ = Partition  # type: ignore[assignment]  # from here on it is one
+            self.__class__ = Partition  # type: ignore[assignment]  # open from here on
 
     def _open(self) -> Partition:
         try:
@@ -77,14 +77,14 @@ class UnopenedPartition(Partition):
         except (CordwoodError, OSError) as error:
             if isinstance(error, OSError):
                 error = as_cordwood(error, "open", self.directory)
-            if isinstance(error, TooManyOpenFiles):  # the next who needs it may have more luck
+            if isinstance(error, TooManyOpenFiles):  # the next use tries again
                 raise error from None
             offline = self._give_up(str(error))
             self._gone = str(offline)
             raise offline from error
 
     def __getattr__(self, name: str) -> Any:
-        """What an open partition has and this one has not: open, then look again."""
+        """Open the partition for an attribute that only an open one has, then look it up again."""
         if name.startswith("__"):
             raise AttributeError(name)
         self.load()
@@ -94,23 +94,23 @@ class UnopenedPartition(Partition):
 
     @property
     def offline_reason(self) -> str:
-        """Nothing is known against it."""
+        """Empty while unopened: no problem is known yet."""
         return "" if not self.is_open else super().offline_reason
 
     def takes_at_once(self, _: Sequence[PendingBatches]) -> bool:
-        """To append is to open the files first: the writer thread does that."""
+        """False: appending first opens the files, which the writer thread does."""
         return False
 
     def is_resident(self, _offset: int, _max_bytes: int) -> bool:
-        """To read is to open the files first."""
+        """False: reading first opens the files."""
         return False
 
     def purge_deleted(self, _now_ms: int) -> int:
-        """Nothing was deleted since the start; opening removes what was before."""
+        """Do nothing: no file was deleted since the start, and opening removes older ones."""
         return 0
 
     def append_all(self, appends: Sequence[PendingBatches]) -> list[Outcome]:
-        """As an open partition; all fail if the files cannot be opened."""
+        """Open the files and append; every append fails if they cannot be opened."""
         try:
             self.load()
         except CordwoodError as error:
@@ -118,17 +118,17 @@ class UnopenedPartition(Partition):
         return Partition.append_all(self, appends)
 
     def close(self) -> None:
-        """There is nothing to write."""
+        """Refuse to open from now on; there is nothing to write."""
         if not self._stop("it was closed"):
             Partition.close(self)
 
     def abandon(self, reason: str) -> None:
-        """Never open: the files are on their way out."""
+        """Refuse to open from now on: the files are about to be deleted."""
         if not self._stop(reason):
             Partition.abandon(self, reason)
 
     def _stop(self, reason: str) -> bool:
-        """Whether that was all there is to do: nobody has opened it, and nobody will."""
+        """Refuse to open from now on; False if the partition is open already."""
         with self._opening:
             if not self.is_open:
                 self._gone = f"{self.tp} is not served any more: {reason}"
@@ -136,7 +136,7 @@ class UnopenedPartition(Partition):
 
 
 def load_all(partitions: Iterable[Partition]) -> None:
-    """Open these; one that cannot be opened holds up no other, as it has been reported."""
+    """Open these partitions; those that fail have been reported and do not stop the others."""
     for partition in partitions:
         try:
             partition.load()
