@@ -1,7 +1,7 @@
-"""The listeners: sockets, deadlines and back-pressure, and nothing that decides.
+"""Listeners: sockets, deadlines and backpressure. Nothing here decides what a request means.
 
-Each listener feeds bytes to a sans-IO interpreter of ``wire`` and hands what comes out to a service
-of ``broker``. ``server`` opens and closes them all; ``ingress``, ``control``, ``kafka`` and
-``http`` are one each. A listener never touches a file and never waits for anything but its peer or
-a service.
+Each listener feeds bytes to a sans-I/O parser from ``protocol`` and hands the parsed requests to a
+service of ``broker``. ``listeners`` opens and closes all of them; there is one module for each
+protocol (ingress, control, Kafka, HTTP). A listener never touches a file and never waits for
+anything but its peer or a service.
 """

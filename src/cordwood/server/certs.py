@@ -1,6 +1,6 @@
-"""Certificates for a lab: one CA, one server, one client. For anything else use your own PKI.
+"""Creates lab certificates: one CA, one server, one client. In production use your own PKI.
 
-Imported only by the command that makes them: the broker itself needs no ``cryptography``.
+Only the ``certs`` command imports this module, so the broker itself needs no ``cryptography``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = ("ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.k
 def write_lab_certificates(
     directory: Path, hosts: Sequence[str], days: int, *, replace: bool
 ) -> list[Path]:
-    """Write the six files; raises ``ConfigError`` rather than replace any unasked."""
+    """Write the six files; raise ``ConfigError`` if one exists and ``replace`` is false."""
     paths = [directory / name for name in FILES]
     there = [path for path in paths if path.exists()]
     if there and not replace:
@@ -50,7 +50,7 @@ def _issue(
     *,
     is_ca: bool = False,
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A key and its certificate, signed by ``issuer`` or by itself."""
+    """Return a new key and its certificate, signed by ``issuer`` or self-signed."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signing_key, parent = (issuer[0], issuer[1].subject) if issuer else (key, subject)
@@ -108,5 +108,5 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)  # a file that was there keeps no wider mode
+        os.fchmod(file.fileno(), mode)  # an existing file may have had a wider mode
         file.write(data)

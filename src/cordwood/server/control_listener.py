@@ -1,9 +1,9 @@
-"""The control listener: line commands, answered in the order they came.
+"""The control listener: line commands, answered in request order.
 
-One task per connection takes requests and writes replies, so pipelined commands need no care. A
-``SUBSCRIBE`` runs beside it as a second task: it reads a slice, writes it, and waits until the peer
-has taken it before it reads the next. A slow subscriber therefore costs one slice of memory and
-nobody else's time.
+One task per connection takes requests and writes replies, so pipelined commands stay in order. A
+``SUBSCRIBE`` runs in a second task: it reads a slice, writes it, and waits until the peer has
+received it before it reads the next one. A slow subscriber therefore costs one slice of memory and
+delays nobody else.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cordwood.server.listeners import Connection, Listener
 logger = logging.getLogger("cordwood.server")
 
 REQUESTS_WAITING_MAX = 256  # pipelined commands read ahead of their replies
-PAYLOADS_WAITING_BYTES = MIB  # and what their payloads may hold together
+PAYLOADS_WAITING_BYTES = MIB  # limit on the total payload size of those commands
 
 
 class ControlListener:
-    """What the listener's connections share."""
+    """State shared by all connections of the listener."""
 
     def __init__(self, listener: Listener, broker: Broker, line_bytes_max: int) -> None:
         self.listener = listener
@@ -44,7 +44,7 @@ class ControlListener:
         self.line_bytes_max = line_bytes_max
 
     def __call__(self) -> ControlProtocol:
-        """A protocol for a new connection."""
+        """Create the protocol object of a new connection."""
         return ControlProtocol(self)
 
 
@@ -67,10 +67,10 @@ class ControlProtocol(asyncio.Protocol):
         self._stream: PartitionSubscription | None = None
         self._waiting_bytes = 0
 
-    # --- what asyncio calls ---------------------------------------------------------------
+    # --- asyncio callbacks ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place and begin to answer."""
+        """Register the connection and start answering."""
         self._connection = self._shared.listener.admit(transport)
         if self._connection:
             self._connection.is_busy = self._has_work
@@ -78,7 +78,7 @@ class ControlProtocol(asyncio.Protocol):
             self._server = asyncio.ensure_future(self._serve(self._connection))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Parse the bytes and queue the complete requests."""
         if self._is_refused:
             return
         try:
@@ -88,7 +88,7 @@ class ControlProtocol(asyncio.Protocol):
             self._refuse(error)
 
     def eof_received(self) -> bool:
-        """The peer sends no more: what it asked is answered, a stream gives what there is now."""
+        """Answer what was already requested; a subscription ends with the records present now."""
         self._is_ended = True
         if self._stream:
             self._stream.end()
@@ -103,7 +103,7 @@ class ControlProtocol(asyncio.Protocol):
         )
 
     def connection_lost(self, _: Exception | None) -> None:
-        """End the tasks and give the place back."""
+        """Cancel the tasks and unregister the connection."""
         if self._connection:
             self._shared.listener.release(self._connection)
         for task in (self._server, self._subscription):
@@ -111,17 +111,17 @@ class ControlProtocol(asyncio.Protocol):
                 task.cancel()
 
     def pause_writing(self) -> None:
-        """The peer reads slowly."""
+        """The peer reads slowly: stop writing."""
         assert self._connection
         self._connection.writable.clear()
 
     def resume_writing(self) -> None:
-        """It caught up."""
+        """The peer caught up: continue writing."""
         assert self._connection
         self._connection.writable.set()
 
     def _refuse(self, error: ProtocolError) -> None:
-        """The peer cannot be understood: answer what came before, say why, and close."""
+        """The input is not valid: answer the earlier requests, send the error, and close."""
         assert self._connection
         self._is_refused = True
         if isinstance(error, UnexpectedHttp | UnexpectedTls):
@@ -151,7 +151,7 @@ class ControlProtocol(asyncio.Protocol):
         )
 
     def _quiesce(self) -> None:
-        """The broker stops: what was read is answered, the rest is left to the next one."""
+        """The broker is stopping: answer the requests already read, and read no more."""
         assert self._connection
         self._stopping = True
         self._reading = False
@@ -167,11 +167,11 @@ class ControlProtocol(asyncio.Protocol):
     async def _serve(self, connection: Connection) -> None:
         try:
             await self._serve_requests(connection)
-        except Exception as error:  # noqa: BLE001 - our own mistake, told in the log
+        except Exception as error:  # noqa: BLE001 - a bug; it is logged
             self._fail(connection, error)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
-        """End a connection that cannot go on; its peer would wait for ever."""
+        """Abort a connection that cannot continue; otherwise its peer would wait forever."""
         logger.error("control.failed peer=%s", connection.peer, exc_info=error)
         connection.transport.abort()
 
@@ -187,7 +187,7 @@ class ControlProtocol(asyncio.Protocol):
             if isinstance(request, Quit):
                 break
         else:
-            if self._subscription and not self._is_refused:  # it ends with what there is now
+            if self._subscription and not self._is_refused:  # it ends with the records present now
                 await asyncio.wait([self._subscription])
         connection.transport.close()
 
@@ -226,7 +226,7 @@ class ControlProtocol(asyncio.Protocol):
                     return
         except CordwoodError as error:
             connection.transport.write(self._commands.encode(encode_error(error)))
-        except Exception as error:  # noqa: BLE001 - our own mistake, told in the log
+        except Exception as error:  # noqa: BLE001 - a bug; it is logged
             self._fail(connection, error)
         connection.is_listener = False
 

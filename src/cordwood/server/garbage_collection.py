@@ -1,11 +1,11 @@
-"""When Python looks through all objects for cycles: not while anybody waits for the broker.
+"""Schedules Python's full garbage collections so that they do not delay requests.
 
-A full collection walks every object made since the start, without giving the interpreter's lock
-back. A request of fifty thousand elements makes so many that Python begins one, or several, just
-while they are all alive: 20 to 150 ms in which nobody is served, and nothing is found. So Python's
-own full collections are off. One is made when the broker has been idle for a while, and at the
-latest when memory has grown by as much as a broker should not lose to garbage. The young
-generations, a few thousand objects each, are collected as ever.
+A full collection walks every object allocated since the start while it holds the GIL. A request
+with fifty thousand elements allocates so many objects that Python starts one or more full
+collections while all of them are still alive: the broker serves nobody for 20 to 150 ms, and
+nothing is freed. Automatic full collections are therefore off. This module runs one when the broker
+has been idle for a while, or at the latest when resident memory has grown by ``GROWN_BYTES``. The
+young generations, a few thousand objects each, are collected as usual.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cordwood.config import MIB
 
 LOOK_S: Final = 5.0
 DUE: Final = 100  # collections of the middle generation since the last full one
-IDLE_SHARE: Final = 0.05  # of a processor, over the time between two looks
+IDLE_SHARE: Final = 0.05  # of one CPU, over the time between two checks
 GROWN_BYTES: Final = 256 * MIB
 _NEVER: Final = 1 << 30
 
 
 class FullCollections:
-    """Decides when the next one is made."""
+    """Decides when the next full collection runs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class FullCollections:
         self._bytes_before = resident_bytes()
 
     async def run(self) -> None:
-        """Take over from Python, then look every few seconds until cancelled."""
+        """Turn off automatic full collections and check every few seconds until cancelled."""
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, _NEVER)
         try:
@@ -58,7 +58,7 @@ class FullCollections:
             gc.set_threshold(young, middle, full)
 
     def look(self) -> None:
-        """Collect if it is due and nobody is served just now, or if it cannot wait."""
+        """Collect if one is due and the broker is idle, or if memory has grown too much."""
         now_s = self._cpu_s()
         is_idle = now_s - self._cpu_before_s < LOOK_S * IDLE_SHARE
         self._cpu_before_s = now_s

@@ -1,8 +1,8 @@
-"""What the HTTP listener answers: metrics, health, and a JSON API over the broker's services.
+"""The handlers of the HTTP listener: metrics, health, and a JSON API over the broker's services.
 
-The API is what the pipeline and the command line use for things Kafka's protocol has no words for:
-bindings, named readers, segments, and the gate for staged work. Requests are messages of
-``wire.api``, decoded before they come here; shapes are in ``docs/http.md``.
+The pipeline and the command line use the API for what Kafka's protocol does not cover: bindings,
+named readers, segments, and the delivery of staged work. Requests are messages of ``protocol.api``,
+decoded before a handler runs; their fields are listed in ``docs/http.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OK = {"ok": True}
 
 
 def http_routes(broker: Broker) -> Routes:
-    """(method, path) → what answers it, and what it takes."""
+    """Return the routing table: (method, path) → the handler and the message it takes."""
     api, turn = HttpApi(broker), asyncio.Semaphore(1)
     return {
         ("GET", "/healthz"): by_params(m.Nothing, api.healthz),
@@ -84,31 +84,31 @@ def http_routes(broker: Broker) -> Routes:
 
 
 class HttpApi:
-    """One method a path."""
+    """The handlers, one method per route."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     async def healthz(self, _: m.Nothing) -> HttpResponse:
-        """The process answers."""
+        """The process is alive."""
         return HttpResponse.of({"status": "alive"})
 
     async def readyz(self, _: m.Nothing) -> HttpResponse:
-        """Everything can be served; 503 and what cannot otherwise."""
+        """Status 200 if everything can be served; otherwise 503 and what cannot."""
         ready, facts = self._broker.is_ready()
         return HttpResponse.of({"ready": ready, **facts}, 200 if ready else 503)
 
     async def health(self, _: m.Nothing) -> HttpResponse:
-        """What ``/readyz`` says, for whoever wants to read it and not only its status."""
+        """The body of ``/readyz``, always with status 200."""
         ready, facts = self._broker.is_ready()
         return HttpResponse.of({"ready": ready, **facts})
 
     async def metrics(self, _: m.Nothing) -> HttpResponse:
-        """Prometheus text."""
+        """Metrics in the Prometheus text format."""
         return HttpResponse(await exposition(self._broker), content_type=METRICS_TYPE)
 
     async def status(self, _: m.Nothing) -> HttpResponse:
-        """What this broker is."""
+        """Version, cluster id, data directory, addresses and settings of this broker."""
         broker = self._broker
         return HttpResponse.of(
             {
@@ -125,7 +125,7 @@ class HttpApi:
         )
 
     async def topics(self, query: m.ListTopics) -> HttpResponse:
-        """Every topic, or the one named; partitions with their segments, unless ``?brief=1``."""
+        """Every topic, or that of ``?name=``; with partitions and segments unless ``?brief=1``."""
         names = [query.name] if query.name else sorted(self._broker.topics.all())
         brief = query.brief == "1"
         if not brief:
@@ -133,13 +133,13 @@ class HttpApi:
         return await _written("topics", self._topics(names, brief=brief))
 
     async def _open(self, names: Iterable[str]) -> None:
-        """Those of these topics that exist, so that all there is to know of them is known."""
+        """Open those of the topics that exist, so that their partitions can be described."""
         async for name in in_slices(names):
             if name in self._broker.topics.all():
                 await self._broker.topics.open_topic(name)
 
     def _topics(self, names: Sequence[str], *, brief: bool) -> Iterator[str]:
-        """Their JSON bit by bit; of several, those deleted meanwhile are left out."""
+        """Yield the JSON in pieces; in a list of several, skip topics deleted in the meantime."""
         known, separator = self._broker.topics.all(), ""
         for name in names:
             if name in known or len(names) == 1:
@@ -174,17 +174,17 @@ class HttpApi:
         return HttpResponse.of({"sealed": await self._broker.monitor.cut(request.topic)})
 
     async def reclaim(self, request: m.Reclaim) -> HttpResponse:
-        """Drop what may go now; without a topic, everywhere."""
+        """Delete the segments that RECLAIM allows now, in one topic or in all."""
         return HttpResponse.of({"dropped": await self._broker.monitor.reclaim(request.topic)})
 
     async def accept_loss(self, request: m.AcceptLoss) -> HttpResponse:
-        """Serve an offline partition without the records that are gone."""
+        """Serve an offline partition without its lost records."""
         broker, tp = self._broker, TopicPartition(request.topic, request.partition)
         accepted = await broker.topics.on_writer(lambda: broker.store.accept_loss(tp))
         return HttpResponse.of(accepted._asdict())
 
     async def accept_damage(self, request: m.AcceptDamage) -> HttpResponse:
-        """Go on without the damaged records of a segment; they stay refused to readers."""
+        """Accept the damaged records of a segment as lost; readers still cannot read them."""
         broker, tp = self._broker, TopicPartition(request.topic, request.partition)
         await broker.topics.open_partition(*tp)
         accept = broker.store.accept_damage
@@ -194,17 +194,17 @@ class HttpApi:
         )
 
     async def scrub(self, request: m.Scrub) -> HttpResponse:
-        """Read every sealed segment now, or those of ``topic``; answers at once."""
+        """Start a scrub of every sealed segment, or those of ``topic``; returns immediately."""
         run = await self._broker.scrub.scrub_now(request.topic)
         return HttpResponse.of(run.described())
 
     async def scrub_state(self, _: m.Nothing) -> HttpResponse:
-        """How far the last scrub on demand is, and the damage it found."""
+        """Progress of the last scrub on demand, and the damage it found."""
         run = self._broker.scrub.last_run
         return HttpResponse.of({"running": False} if run is None else run.described())
 
     async def pipeline(self, _: m.Nothing) -> HttpResponse:
-        """The embedded pipeline and its jobs."""
+        """State of the embedded pipeline and its jobs."""
         return HttpResponse.of(self._broker.pipeline.described())
 
     async def groups(self, query: m.ListGroups) -> HttpResponse:
@@ -216,13 +216,13 @@ class HttpApi:
         return await _listing("groups", (lag._asdict() for lag in lags))
 
     async def readers(self, query: m.ListReaders) -> HttpResponse:
-        """Registered readers, their cursors, lag and held bytes."""
+        """Registered readers with their cursors, lag and retained bytes."""
         topic, readers = query.topic, self._broker.readers
         await self._open([topic] if topic else readers.topics())
         return await _listing("readers", readers.rows(topic))
 
     async def change_reader(self, request: m.ChangeReader) -> HttpResponse:
-        """``action``: register (``create`` makes the topic), remove, advance or reset."""
+        """``action``: register (``create`` also creates the topic), remove, advance or reset."""
         readers, topic, reader = self._broker.readers, request.topic, request.reader
         if request.create:
             await self._broker.topics.ensure(topic, explicit=True)
@@ -248,22 +248,22 @@ class HttpApi:
         return HttpResponse.of(OK)
 
     async def remove_route(self, request: m.RemoveRoute) -> HttpResponse:
-        """Take the binding of ``?kind=&key=`` away."""
+        """Remove the binding of ``?kind=&key=``."""
         await self._broker.routes.remove(request.kind, request.key)
         return HttpResponse.of(OK)
 
     async def upload(self, request: m.Upload, data: bytes) -> HttpResponse:
-        """One staged file of a job that cannot reach the data directory: ``?job=&name=``."""
+        """Upload one staged file of a job without access to the data directory: ``?job=&name=``."""
         await self._broker.deliveries.upload(request.job, request.name, data)
         return HttpResponse.of(OK)
 
     async def discard(self, request: m.Discard) -> HttpResponse:
-        """Forget what ``?job=`` staged, unless a delivery of it is under way."""
+        """Delete what ``?job=`` staged, unless a delivery of it is in progress."""
         await self._broker.deliveries.discard(request.job)
         return HttpResponse.of(OK)
 
     async def deliveries(self, query: m.ListDeliveries) -> HttpResponse:
-        """Each query's last batch, whether it is done and why not; or that of ``?query=``."""
+        """The last batch of every query, or of ``?query=``: whether it is done, and if not, why."""
         deliveries, name = self._broker.deliveries, query.query
         rows = deliveries.describe(name)
         if name is not None and not rows:
@@ -272,21 +272,21 @@ class HttpApi:
         return HttpResponse.of({"deliveries": rows})
 
     async def deliver(self, request: m.Deliver) -> HttpResponse:
-        """Append a query's staged batch, once."""
-        delivery = await asyncio.to_thread(_delivery, request)  # it may have 100,000 parts
+        """Append the staged batch of a query, exactly once."""
+        delivery = await asyncio.to_thread(_delivery, request)  # there may be 100,000 parts
         return HttpResponse.of({"delivered": await self._broker.deliveries.deliver(delivery)})
 
     async def give_up(self, query: m.GiveUpDelivery) -> HttpResponse:
-        """Discard what is missing of the delivery of ``?query=``, so that the query can go on."""
+        """Discard the missing parts of the delivery of ``?query=`` so that the query continues."""
         return HttpResponse.of({"discarded": await self._broker.deliveries.give_up(query.query)})
 
     async def archive(self, query: m.ListBundles) -> HttpResponse:
-        """The bundles of ``?topic=``, and the cursors an archive keeps with its records."""
-        describe = self._broker.archive.describe  # of years of bundles: not on the loop
+        """The bundles of ``?topic=``, and the archive's cursors stored with its records."""
+        describe = self._broker.archive.describe  # may be years of bundles: not on the loop
         return await asyncio.to_thread(lambda: HttpResponse.of(describe(query.topic)))
 
     async def record_bundles(self, request: m.RecordBundles) -> HttpResponse:
-        """Bundles of ``topic`` and ``partition`` that a job has entered; the broker reads them."""
+        """Record a job's bundles of ``topic`` and ``partition``; the broker verifies them."""
         tp = TopicPartition(request.topic, request.partition)
         bundles = [BundleEntry(**asdict(bundle)) for bundle in request.bundles]
         return HttpResponse.of((await self._broker.archive.record(tp, bundles))._asdict())
@@ -296,12 +296,12 @@ class HttpApi:
         return HttpResponse.of({"replays": self._broker.replays.list()})
 
     async def record_replay(self, request: m.RecordReplay) -> HttpResponse:
-        """What replay ``id`` has done so far, as ``record``."""
+        """Store the progress of replay ``id``, as ``record``."""
         await self._broker.replays.put(request.id, request.record)
         return HttpResponse.of(OK)
 
     async def compaction(self, query: m.ListCompaction) -> HttpResponse:
-        """Every compacted partition, or those of ``?topic=``: state, plan and the reason."""
+        """Every compacted partition, or those of ``?topic=``: state, plan and reason."""
         config = self._broker.config
         schedule = {
             "interval_ms": config.compaction_interval_ms,
@@ -314,7 +314,7 @@ class HttpApi:
         return await _listing("partitions", map(describe, looks), schedule=schedule)
 
     async def compact(self, request: m.Compact) -> HttpResponse:
-        """For jobs. ``action``: begin (gives orders), renew, finish, fail or release."""
+        """For jobs. ``action``: begin (returns orders), renew, finish, fail or release."""
         service, lease = self._broker.compaction, request.lease
         if request.action == "begin":
             orders = await service.begin(request.topic, demand=request.demand, dry=request.dry)
@@ -334,21 +334,21 @@ class HttpApi:
 
 
 async def _listing(name: str, items: Iterable[dict[str, Any]], **others: object) -> HttpResponse:
-    """A JSON object with a list that may be long: an item a line, others served in between."""
+    """Return a JSON object with a long list, one item per line; does not block the event loop."""
     separators = chain([""], repeat(",\n  "))
     texts = (f"{next(separators)}{json.dumps(item)}" for item in items)
     return await _written(name, texts, **others)
 
 
 async def _written(name: str, texts: Iterable[str], **others: object) -> HttpResponse:
-    """The same of items that are JSON already."""
+    """Like ``_listing``, for items that are already encoded as JSON."""
     head = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in others.items())
     body = "".join([text async for text in in_slices(texts)])
     return HttpResponse(f'{{{head}"{name}": [\n  {body}\n]}}\n'.encode())
 
 
 def _given(name: str, value: T | None) -> T:
-    """A field that only some actions need."""
+    """Return a field that only some actions need; raise ``RequestError`` if it is missing."""
     if value is None:
         raise RequestError(f"{name} is missing; this action needs it")
     return value
@@ -378,7 +378,7 @@ def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> dict[
 
 
 def _scrubbed(scrub: ScrubResult | None) -> dict[str, Any]:
-    """When the scrub last read a segment, and how many damaged ranges it found; null for never."""
+    """The time of the last scrub of a segment (null if never) and its counts of damaged ranges."""
     if scrub is None:
         return {"scrubbed_ms": None, "damaged_ranges": 0, "accepted_ranges": 0}
     return {

@@ -1,10 +1,10 @@
-"""The HTTP listener: h11 reads and writes the protocol, a table of routes answers.
+"""The HTTP listener: h11 parses and writes HTTP/1.1, a routing table answers.
 
-A request is looked at twice. Its head decides whether it is taken at all: whose page asks
-(``decide.web``), whether there is such a route, what content type it takes, how large it is. Only
-then is its body read, decoded into the route's message (``wire.api``) and handed to the handler.
-What a handler raises of ours becomes JSON with the error's name and text and a fitting status, and
-so does every refusal, also of what is no HTTP at all.
+A request is checked twice. The request head decides whether it is accepted at all: the host and
+origin (``decide.web``), the route, the content type, the size. Only then is the body read, decoded
+into the route's message (``protocol.api``) and passed to the handler. A ``CordwoodError`` from a
+handler becomes JSON with the error's name, its text and a fitting status. So does every refusal,
+even of input that is not HTTP.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ logger = logging.getLogger("cordwood.server")
 
 BODY_BYTES_MAX: Final = 16 * MIB
 HEADERS_BYTES_MAX: Final = 16 * KIB
-BODIES_BYTES_MAX: Final = 128 * MIB  # of all connections together; then others are told to wait
-AHEAD_BYTES_MAX: Final = 64 * KIB  # read beyond a request that is being answered
+BODIES_BYTES_MAX: Final = 128 * MIB  # over all connections; beyond it uploads are refused
+AHEAD_BYTES_MAX: Final = 64 * KIB  # read beyond a request that is still being answered
 TLS_HANDSHAKE: Final = b"\x16\x03"
-LINGER_S: Final = 2.0  # how long a refused peer may go on sending before it is cut off
+LINGER_S: Final = 2.0  # how long a refused peer may keep sending before the connection is aborted
 
 
 class HttpListener:
-    """What the listener's connections share."""
+    """State shared by all connections of the listener."""
 
     def __init__(self, listener: Listener, routes: Routes, hosts: AllowedHosts) -> None:
         self.listener = listener
         self.routes = routes
         self.hosts = hosts
-        self.body_bytes = 0  # of requests that are being read
+        self.body_bytes = 0  # of requests that are still being read
 
     def __call__(self) -> HttpProtocol:
-        """A protocol for a new connection."""
+        """Create the protocol object of a new connection."""
         return HttpProtocol(self)
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection; requests are answered one after another."""
+    """One connection; its requests are answered one after another."""
 
     def __init__(self, shared: HttpListener) -> None:
         self._shared = shared
@@ -70,10 +70,10 @@ class HttpProtocol(asyncio.Protocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # --- what asyncio calls ---------------------------------------------------------------
+    # --- asyncio callbacks ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place and begin to answer."""
+        """Register the connection and start answering."""
         self._connection = self._shared.listener.admit(transport)
         if self._connection:
             self._connection.is_busy = lambda: self._answering
@@ -81,7 +81,7 @@ class HttpProtocol(asyncio.Protocol):
             self._task = asyncio.ensure_future(self._serve(self._connection))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for h11; a peer that is refused already may talk on for a moment, unheard."""
+        """Pass the bytes to h11; after a refusal they are discarded."""
         if self._lingering:
             return
         if self._is_first:
@@ -97,7 +97,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._connection.pause()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; what it asked is answered all the same."""
+        """The peer sends no more; answer what it has already requested."""
         self._has_ended = True
         if self._lingering:
             return False
@@ -108,7 +108,7 @@ class HttpProtocol(asyncio.Protocol):
         )
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Give the place back; nobody waits for an answer any more."""
+        """Unregister the connection and cancel its task; nobody waits for the answer any more."""
         if self._connection:
             self._shared.listener.release(self._connection)
         if self._task:
@@ -117,12 +117,12 @@ class HttpProtocol(asyncio.Protocol):
             self._lingering.cancel()
 
     def pause_writing(self) -> None:
-        """The peer reads slowly."""
+        """The peer reads slowly: stop writing."""
         assert self._connection
         self._connection.writable.clear()
 
     def resume_writing(self) -> None:
-        """It caught up."""
+        """The peer caught up: continue writing."""
         assert self._connection
         self._connection.writable.set()
 
@@ -139,7 +139,7 @@ class HttpProtocol(asyncio.Protocol):
             self._forget_body()
 
     async def _serve_requests(self, connection: Connection) -> None:
-        """Answer one request after the other; what cannot be answered is refused."""
+        """Answer one request after the other; refuse those that cannot be answered."""
         try:
             while (query := await self._next_query(connection)) is not None:
                 self._answering = True
@@ -150,7 +150,7 @@ class HttpProtocol(asyncio.Protocol):
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
-                self._is_head = False  # until the next request's head says so
+                self._is_head = False  # until the next request head sets it
                 self._ahead_bytes = 0
                 connection.resume()
             connection.transport.close()
@@ -176,18 +176,18 @@ class HttpProtocol(asyncio.Protocol):
                 query = HttpRequest.of(request, bytes(self._body))
                 self._forget_body()
                 return query
-            else:  # ConnectionClosed, or a state we only leave by closing
+            else:  # ConnectionClosed, or a state that only closing can leave
                 return None
 
     def _check_head(self, connection: Connection, request: h11.Request) -> None:
-        """Refuse before the body is read what no body could mend."""
+        """Refuse, before the body is read, a request that no body can make valid."""
         self._is_head = request.method == b"HEAD"
         headers = _headers(request)
         if sum(len(name) + len(value) for name, value in request.headers) > HEADERS_BYTES_MAX:
             raise _Refused(_headers_too_large())
         try:
             query = HttpRequest.of(request, b"")
-            # A target such as http://name/path names a host of its own.
+            # A target such as http://name/path contains a host of its own.
             for host in filter(None, (headers.get("host"), query.authority)):
                 self._check_access(connection, query, {**headers, "host": host})
             if "host" not in headers:
@@ -250,16 +250,16 @@ class HttpProtocol(asyncio.Protocol):
         connection.transport.write(b"".join(part or b"" for part in parts))
 
     def _refuse_tls(self) -> None:
-        """Close at once: such a peer reads no answer of ours, and would wait for one."""
+        """Close immediately: a TLS client cannot read a plain answer and would wait for its own."""
         if self._connection:
             error = UnexpectedTls("a TLS handshake came to plain HTTP; use http.tls, or http://")
             self._shared.listener.note_foreign(self._connection, error)
             self._connection.transport.close()
 
     def _refuse(self, connection: Connection, answer: HttpResponse) -> None:
-        """Answer and close; whoever still sends gets the time to read it.
+        """Answer and close, but give a peer that is still sending time to read the answer.
 
-        Closing a socket with unread bytes resets it, and the answer would be lost on its way.
+        Closing a socket with unread bytes resets the connection, and the answer would be lost.
         """
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self._send(connection, answer, ("connection", "close"))
@@ -272,7 +272,7 @@ class HttpProtocol(asyncio.Protocol):
 
 
 class _Refused(Exception):
-    """The request is answered without a handler, and the connection closed."""
+    """The request is answered without a handler, and the connection is closed."""
 
     def __init__(self, answer: HttpResponse) -> None:
         super().__init__(answer.status)
@@ -290,7 +290,7 @@ def _headers_too_large() -> HttpResponse:
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpResponse:
-    """What h11 could not follow: a request line, a header, a length; or too many headers."""
+    """The answer to input that h11 rejects: a bad request line, header or length, or too many."""
     if error.error_status_hint == 431:
         return _headers_too_large()
     what = str(error).partition(": bytearray")[0]
@@ -301,5 +301,5 @@ def _malformed(error: h11.RemoteProtocolError) -> HttpResponse:
 
 
 def _headers(request: h11.Request) -> dict[str, str]:
-    """By lower-case name; h11 has seen to it that there is one Host and one length."""
+    """Headers by lower-case name; h11 guarantees at most one Host and one Content-Length."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}

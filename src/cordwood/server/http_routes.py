@@ -1,12 +1,12 @@
-"""Routes of the HTTP listener: what each takes, how it is decoded, and how errors are told.
+"""Routes of the HTTP listener: what each accepts, how it is decoded, and how errors are answered.
 
-A route takes the parameters of its URL or a body of one declared content type, never both kinds of
-fields, and its handler gets a message of ``wire.api``, decoded and checked. No route takes a form
-or plain text: those, and nothing else, a foreign web page may send without asking first. A GET
-changes nothing.
+A route takes its fields from the parameters of its URL or from a body of one declared content type,
+never from both. Its handler receives a decoded and validated message of ``protocol.api``. No route
+accepts a form or plain text, because those are the only types that a page of another origin may
+send without a CORS preflight. A GET changes nothing.
 
-A body is bounded by its values, not only by its bytes, before it is parsed. What jobs send may be
-long (``by_long_json``); it is decoded on a thread, one at a time.
+The number of values in a body is limited before it is parsed, not only its size. Jobs may send long
+bodies (``by_long_json``); they are decoded on a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ M = TypeVar("M")
 
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
-VALUES_MAX: Final = 1_000  # of a body that is decoded on the event loop: a few milliseconds
-LONG_VALUES_MAX: Final = 1_000_000  # a delivery of 100,000 parts has half as many
-BRIEF_VALUES: Final = 20_000  # the parser in C keeps the GIL no longer than 20 ms for these
-SHORT_BYTES: Final = 16_384  # a body of so many is looked at on the event loop
+VALUES_MAX: Final = 1_000  # in a body decoded on the event loop: takes a few milliseconds
+LONG_VALUES_MAX: Final = 1_000_000  # a delivery of 100,000 parts has about half as many
+BRIEF_VALUES: Final = 20_000  # the C parser holds the GIL for at most 20 ms for this many
+SHORT_BYTES: Final = 16_384  # a body up to this size is counted on the event loop
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, read whole."""
+    """One complete request."""
 
     method: str
     path: str
-    params: str  # what follows the ?
+    params: str  # the part of the URL after the ?
     body: bytes
     authority: str = ""  # the host in a target such as http://host/path
 
     @classmethod
     def of(cls, request: h11.Request, body: bytes) -> HttpRequest:
-        """From what h11 read; HEAD is a GET whose body is not sent."""
+        """Build a request from what h11 parsed; HEAD becomes a GET whose body is not sent."""
         try:
             target = urlsplit(request.target.decode("ascii"))
         except ValueError:
@@ -73,7 +73,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What goes back."""
+    """The answer to one request."""
 
     body: bytes
     status: int = 200
@@ -82,12 +82,12 @@ class HttpResponse:
 
     @classmethod
     def of(cls, value: object, status: int = 200) -> HttpResponse:
-        """A JSON answer."""
+        """Create a JSON answer."""
         return cls(json.dumps(value, indent=1).encode() + b"\n", status)
 
     @classmethod
     def error(cls, error: CordwoodError) -> HttpResponse:
-        """An error of ours, with its name, text and status."""
+        """Create the answer for an error, with its name, text and status."""
         answer = cls.of({"error": error.name, "message": str(error)}, error.http_status)
         allow = error.allow if isinstance(error, MethodNotAllowed) else ()
         headers = (("allow", ", ".join(allow)),) if allow else ()
@@ -96,15 +96,15 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """What answers one method of one path."""
+    """The handler of one method of one path, and what it accepts."""
 
     answer: Callable[[HttpRequest], Awaitable[HttpResponse]]
-    takes: str | None  # the content type of its body; None: it has none
+    takes: str | None  # content type of the body; None: no body
     message: type[Any]
-    about: Callable[..., Any]  # the handler, whose first sentence is in the docs
+    about: Callable[..., Any]  # the handler; its docstring appears in docs/http.md
 
     def check_content_type(self, headers: Mapping[str, str]) -> None:
-        """Raise ``UnsupportedContentType`` for a body of another type, or of none."""
+        """Raise ``UnsupportedContentType`` for a body of another type, of none, or unwanted."""
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         given = headers.get("content-type", "").partition(";")[0].strip().lower()
         if self.takes is not None and given != self.takes:
@@ -120,7 +120,7 @@ Routes = Mapping[tuple[str, str], HttpRoute]
 
 
 def by_params(message: type[M], handler: Callable[[M], Awaitable[HttpResponse]]) -> HttpRoute:
-    """A route that takes the parameters of its URL."""
+    """Make a route that takes the parameters of its URL."""
 
     async def answer(query: HttpRequest) -> HttpResponse:
         return await handler(decode_params(message, query.params))
@@ -129,7 +129,7 @@ def by_params(message: type[M], handler: Callable[[M], Awaitable[HttpResponse]])
 
 
 def by_json(message: type[M], handler: Callable[[M], Awaitable[HttpResponse]]) -> HttpRoute:
-    """A route that takes a small JSON object."""
+    """Make a route that takes a small JSON object."""
 
     async def answer(query: HttpRequest) -> HttpResponse:
         _check_values(query, VALUES_MAX)
@@ -141,10 +141,10 @@ def by_json(message: type[M], handler: Callable[[M], Awaitable[HttpResponse]]) -
 def by_long_json(
     message: type[M], handler: Callable[[M], Awaitable[HttpResponse]], turn: asyncio.Semaphore
 ) -> HttpRoute:
-    """A route that takes a JSON object of any length a body may have.
+    """Make a route that takes a JSON object as long as the body limit allows.
 
-    ``turn`` is shared by all of them: two threads that decode would take the GIL from the event
-    loop twice as often.
+    All such routes share ``turn``, so one body is decoded at a time: two decoding threads would
+    take the GIL from the event loop twice as often.
     """
 
     def decode(query: HttpRequest) -> M:
@@ -163,7 +163,7 @@ def by_long_json(
 
 
 def _check_values(query: HttpRequest, most: int) -> int:
-    """About how many values the body has; raises ``RequestError`` for more than ``most``."""
+    """Return roughly how many values the body has; raise ``RequestError`` above ``most``."""
     if query.params:
         raise RequestError("this route takes its fields in the body, not in the URL")
     found = count_values(query.body, most)
@@ -173,7 +173,7 @@ def _check_values(query: HttpRequest, most: int) -> int:
 
 
 def by_bytes(message: type[M], handler: Callable[[M, bytes], Awaitable[HttpResponse]]) -> HttpRoute:
-    """A route that takes a file, and in its URL what to do with it."""
+    """Make a route that takes a file as its body and its fields from the URL."""
 
     async def answer(query: HttpRequest) -> HttpResponse:
         return await handler(decode_params(message, query.params), query.body)
@@ -182,7 +182,7 @@ def by_bytes(message: type[M], handler: Callable[[M, bytes], Awaitable[HttpRespo
 
 
 def find_route(routes: Routes, query: HttpRequest) -> HttpRoute:
-    """The route of a request; raises ``UnknownPath`` or ``MethodNotAllowed``."""
+    """Return the route of a request; raise ``UnknownPath`` or ``MethodNotAllowed``."""
     route = routes.get((query.method, query.path))
     if route is not None:
         return route

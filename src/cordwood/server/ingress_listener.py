@@ -1,9 +1,9 @@
-"""The ingress listener: lines off a socket, in blocks, to the ingress service.
+"""The ingress listener: passes lines from a socket, in blocks, to the ingress service.
 
-One buffer serves all connections of the listener: a read lands in it and is handed on before the
-loop turns to the next. When the service has no room, or the peer does not read its
-acknowledgements, the socket is simply not read: the peer's own TCP then blocks it, and nothing is
-lost.
+All connections of the listener share one buffer: a read fills it, and the data is handed on before
+the event loop reads from the next socket. When the service is at capacity, or the peer does not
+read its acknowledgements, the socket is not read. TCP flow control then blocks the peer, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cordwood.server.listeners import Connection, Listener
 
 logger = logging.getLogger("cordwood.server")
 
-READ_BYTES = 512 * KIB  # some thousand lines: what a block costs besides is then little
+READ_BYTES = 512 * KIB  # a few thousand lines, so that the cost per block hardly matters
 NEWLINE = 10
 
 
 class IngressListener:
-    """What the listener's connections share."""
+    """State shared by all connections of the listener."""
 
     def __init__(self, listener: Listener, service: IngressService, line_bytes_max: int) -> None:
         self.listener = listener
@@ -44,7 +44,7 @@ class IngressListener:
         self.buffer = memoryview(bytearray(READ_BYTES))
 
     def __call__(self) -> IngressProtocol:
-        """A protocol for a new connection."""
+        """Create the protocol object of a new connection."""
         return IngressProtocol(self)
 
 
@@ -57,38 +57,38 @@ class IngressProtocol(asyncio.BufferedProtocol):
         self._lines = IngressConnection(shared.line_bytes_max)
         self._connection: Connection | None = None
         self._session: IngressSession | None = None
-        self._waits: set[str] = set()  # why the socket is not read just now
+        self._waits: set[str] = set()  # the reasons why the socket is not being read
         self._ended = False
-        self._started = asyncio.Event()  # open, and introduced if the peer said HELLO
+        self._started = asyncio.Event()  # the session is open, and a HELLO has been answered
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- what asyncio calls ---------------------------------------------------------------
+    # --- asyncio callbacks ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place; nothing is read before the session is open."""
+        """Register the connection; nothing is read before the session is open."""
         self._connection = self._shared.listener.admit(transport)
         if self._connection:
             self._pause("opening")
             self._start(self._open(self._connection))
 
     def get_buffer(self, _: int) -> memoryview:
-        """Where the next read lands."""
+        """Return the buffer for the next read."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes arrived."""
+        """Handle the bytes in the buffer."""
         if self._waits and self._connection:
             self._connection.pause()  # uvloop starts reading after connection_made regardless
         data = self._shared.buffer[:nbytes]
         if self._session and not self._waits and data[-1] == NEWLINE:
             block = bytes(data)
             if self._lines.is_block(block):
-                self._take(self._session, Lines(block))  # nothing stands before it
+                self._take(self._session, Lines(block))  # no earlier event is waiting
                 return
         self._receive(data)
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still want to hear what became of its lines."""
+        """The peer sends no more; keep the connection until its lines are acknowledged."""
         self._ended = True
         try:
             self._lines.receive_eof()
@@ -101,7 +101,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
         )
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Give the place and the producer name back; a half line does not vanish with the peer."""
+        """Unregister the connection and release the producer name; keep a half-received line."""
         if self._connection:
             self._shared.listener.release(self._connection)
         if self._session:
@@ -115,14 +115,14 @@ class IngressProtocol(asyncio.BufferedProtocol):
             task.cancel()
 
     def pause_writing(self) -> None:
-        """The peer does not read its acknowledgements: take no more lines from it."""
+        """The peer does not read its acknowledgements: read no more lines from it."""
         self._pause("unread replies")
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The peer reads again."""
         self._resume("unread replies")
 
-    # --- the way of the bytes -------------------------------------------------------------
+    # --- from bytes to the service --------------------------------------------------------
 
     async def _open(self, connection: Connection) -> None:
         try:
@@ -140,7 +140,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
                 self._started.set()
 
     def _has_work(self) -> bool:
-        """Lines under way, or a peer that waits for us: neither is idle."""
+        """A connection with unacknowledged lines, or one that we keep waiting, is not idle."""
         is_held = bool(self._waits & {"room", "hello", "rejects"})
         return self._session is not None and (self._session.under_way > 0 or is_held)
 
@@ -148,13 +148,13 @@ class IngressProtocol(asyncio.BufferedProtocol):
         try:
             self._lines.receive(data)
         except ProtocolError as error:
-            self._pump()  # what came before it is whole
+            self._pump()  # the lines before the error are complete
             self._refuse(error)
         else:
             self._pump()
 
     def _pump(self) -> None:
-        """Hand events on in order, until they end or one must be waited for."""
+        """Pass events on in order, until there are no more or one must be waited for."""
         session = self._session
         while session and not self._waits & {"hello", "opening", "rejects"}:
             event = self._lines.next_event()
@@ -167,7 +167,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
         self._hold()
 
     def _take(self, session: IngressSession, event: IngressEvent) -> bool:
-        """Hand one event on; False when that was the end of it."""
+        """Pass one event on; return False if the connection was refused."""
         assert self._connection
         self._shared.listener.touch(self._connection)
         try:
@@ -178,7 +178,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
         return True
 
     def _hold(self) -> None:
-        """Read no more while bad lines are being written, or there is no room for good ones."""
+        """Stop reading while bad lines are being written or the service is at capacity."""
         session = self._session
         if session is None or session.is_gone:
             return
@@ -219,7 +219,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
     def _refuse(self, error: CordwoodError) -> None:
         assert self._connection
         if isinstance(error, UnexpectedHttp | UnexpectedTls):
-            self._ended = True  # nothing of it is a line, and none is left half
+            self._ended = True  # the input is not lines, so no half-received line is kept
             self._shared.listener.note_foreign(self._connection, error)
         else:
             logger.info(
@@ -229,15 +229,15 @@ class IngressProtocol(asyncio.BufferedProtocol):
         self._connection.transport.close()
 
     async def _finish(self) -> None:
-        """After the peer's last byte: wait for its lines to be durable, then close."""
+        """After the peer's last byte, wait until its lines are durable, then close."""
         assert self._connection
         await self._started.wait()
         if self._session:
-            while not self._session.drained.is_set():  # one end may be another's beginning
+            while not self._session.drained.is_set():  # the end of some lines may start others
                 await self._session.drained.wait()
         self._connection.transport.close()
 
-    # --- reading or not -------------------------------------------------------------------
+    # --- pausing and resuming reads -------------------------------------------------------
 
     def _on_resume(self, reason: str) -> None:
         self._resume(reason)

@@ -1,15 +1,16 @@
-"""The Kafka listener: frames off a socket, requests dispatched, replies in request order.
+"""The Kafka listener: reads frames, dispatches requests, and writes replies in request order.
 
-A connection's requests are taken one at a time, except that Produce does not hold up what comes
-after it: its batches are with the writer, in order, before the next request is looked at, and
-its reply follows when they are durable. So one connection fills a group commit, as Kafka's clients
-expect when they keep several requests in flight.
+A connection's requests are processed one at a time, with one exception: Produce does not block the
+requests after it. Its batches are queued with the writer, in order, before the next request starts,
+and its reply follows when they are durable. One connection can therefore fill a group commit, as
+Kafka's clients expect when they keep several requests in flight.
 
-A connection costs no task of its own. A request is begun where its last byte arrives, and its
-reply is written where its answer becomes known; only a handler that waits runs as a task.
+A connection has no task of its own. A request starts in the callback that receives its last byte,
+and its reply is written in the callback that completes its answer. Only a handler that waits runs
+as a task.
 
-Memory is bounded over all connections: requests that are arriving or unanswered by
-``decide.request_memory``, replies that peers do not take by ``broker.kafka.unsent_replies``.
+Memory is bounded over all connections: ``decide.request_memory`` limits requests that are arriving
+or unanswered, ``broker.kafka.unsent_replies`` limits replies that peers do not read.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from cordwood.server.listeners import Connection, Listener, parse_address
 
 logger = logging.getLogger("cordwood.server")
 
-IN_FLIGHT_MAX = 128  # requests read ahead of their replies; then the socket is left unread
-TURN_REQUESTS = 32  # of one connection in one turn of the loop
-SHARE_BYTES = 64 * KIB  # of requests a connection may hold while memory for them is short
-WATCH_S = 1.0  # how often those are looked at who hold memory while others wait for it
+IN_FLIGHT_MAX = 128  # requests read ahead of their replies; beyond it the socket is not read
+TURN_REQUESTS = 32  # started for one connection per iteration of the event loop
+SHARE_BYTES = 64 * KIB  # of requests a connection may hold while request memory is short
+WATCH_S = 1.0  # how often to look for slow connections while others wait for memory
 
 Answer = asyncio.Future[Any]
 
 
 class KafkaListener:
-    """What the listener's connections share."""
+    """State shared by all connections of the listener."""
 
     def __init__(self, listener: Listener, broker: Broker) -> None:
         config = broker.config
@@ -63,18 +64,18 @@ class KafkaListener:
         self._watch: asyncio.TimerHandle | None = None
 
     def __call__(self) -> KafkaProtocol:
-        """A protocol for a new connection."""
+        """Create the protocol object of a new connection."""
         return KafkaProtocol(self)
 
     def reserve(self, connection: KafkaProtocol, size_bytes: int) -> bool:
-        """Room for a frame; False: ``KafkaProtocol.go_on`` is called when there is."""
+        """Reserve memory for a frame; on False, ``KafkaProtocol.go_on`` follows when it is free."""
         has_capacity = self.memory.take(connection, size_bytes, self.listener.clock.monotonic())
         if not has_capacity and self._watch is None:
             self._look_later()
         return has_capacity
 
     def admit_waiting(self) -> None:
-        """Bytes were given back: let those go on who have their room now."""
+        """Memory was released: resume the waiting connections that now have theirs."""
         for connection in self.memory.admitted(self.listener.clock.monotonic()):
             assert isinstance(connection, KafkaProtocol)
             connection.go_on()
@@ -83,7 +84,7 @@ class KafkaListener:
         self._watch = asyncio.get_running_loop().call_later(WATCH_S, self._look)
 
     def _look(self) -> None:
-        """While somebody waits for room: close those who hold it and send nothing."""
+        """While a connection waits for memory, close those that hold memory and send too little."""
         self._watch = None
         for connection in self.memory.slow(self.listener.clock.monotonic()):
             assert isinstance(connection, KafkaProtocol)
@@ -100,29 +101,29 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._service = shared.service
         self._memory = shared.memory
         self._frames = KafkaConnection(shared.frame_bytes_max, partial(shared.reserve, self))
-        self._requests: deque[tuple[Request | Unsupported, int]] = deque()  # read, not yet begun
-        self._answers: deque[tuple[Request | Unsupported, Answer | None, int]] = deque()  # begun
-        self._held_bytes = 0  # of both
-        self._unsent_bytes = 0  # when the peer stopped taking replies
-        self._holding: asyncio.Future[Any] | None = None  # ends before the next is begun
+        self._requests: deque[tuple[Request | Unsupported, int]] = deque()  # read, not yet started
+        self._answers: deque[tuple[Request | Unsupported, Answer | None, int]] = deque()  # started
+        self._held_bytes = 0  # of both queues
+        self._unsent_bytes = 0  # in the write buffer when the peer stopped reading replies
+        self._holding: asyncio.Future[Any] | None = None  # must end before the next request starts
         self._session: Session | None = None
         self._connection: Connection | None = None
         self._reading = True
 
-    # --- what asyncio calls ---------------------------------------------------------------
+    # --- asyncio callbacks ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place."""
+        """Register the connection."""
         self._connection = self._shared.listener.admit(transport)
         if self._connection:
             self._connection.is_busy = lambda: bool(self._requests or self._answers)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next read lands: a large frame straight in its own buffer."""
+        """Return the buffer for the next read; a large frame is read into its own buffer."""
         return self._frames.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes arrived."""
+        """Handle the bytes that were read."""
         connection = self._connection
         assert connection
         self._shared.listener.touch(connection)
@@ -132,7 +133,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._take_requests(connection)
 
     def _take_requests(self, connection: Connection) -> None:
-        """Begin what is whole, and read on while there is room for more."""
+        """Start the complete requests, and stop reading when a limit is reached."""
         try:
             frames = self._frames
             while (request := frames.next_request()) is not NEED_DATA:
@@ -145,22 +146,22 @@ class KafkaProtocol(asyncio.BufferedProtocol):
                 self._requests.append((request, size_bytes))
             self._begin(connection)
         except ProtocolError as error:
-            self._begin(connection)  # what came before the broken frame is not its fault
+            self._begin(connection)  # the requests before the broken frame are valid
             self._close(connection, error)
         if self._reading and not self._may_read(IN_FLIGHT_MAX):
             self._reading = False
             connection.pause()
 
     def _may_read(self, in_flight_max: int) -> bool:
-        """Whether more is to be taken off the socket."""
+        """Return whether to read more from the socket."""
         if self._frames.is_waiting:
             return False
         if self._held_bytes > SHARE_BYTES and self._memory.is_short:
-            return False  # its own replies will bring it on
+            return False  # its own replies will free memory and resume it
         return len(self._requests) + len(self._answers) <= in_flight_max
 
     def go_on(self) -> None:
-        """There is room for the frame that waited."""
+        """The memory for the waiting frame is reserved: continue."""
         connection = self._connection
         assert connection
         self._frames.resume()
@@ -168,7 +169,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._read_on(connection)
 
     def cut_off(self) -> None:
-        """It holds memory that others wait for, and sends too little."""
+        """Abort: this connection holds memory that others wait for, and sends too little."""
         assert self._connection
         logger.warning(
             "kafka.slow_request peer=%s closed: memory for requests is used up "
@@ -178,7 +179,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._connection.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Give the place back; nobody waits for what is still under way."""
+        """Unregister the connection and release its memory; nobody waits for its answers."""
         if self._connection:
             self._shared.listener.release(self._connection)
         self._requests.clear()
@@ -193,7 +194,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._shared.admit_waiting()
 
     def pause_writing(self) -> None:
-        """The peer reads slowly: nothing more is begun, and in the end it is not read from."""
+        """The peer reads slowly: start nothing more; at ``IN_FLIGHT_MAX`` reading stops too."""
         connection = self._connection
         assert connection
         connection.writable.clear()
@@ -201,7 +202,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._shared.outgoing.unsent_bytes += self._unsent_bytes
 
     def resume_writing(self) -> None:
-        """It caught up."""
+        """The peer caught up: start the next requests."""
         assert self._connection
         self._shared.outgoing.unsent_bytes -= self._unsent_bytes
         self._unsent_bytes = 0
@@ -211,7 +212,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     # --- requests -------------------------------------------------------------------------
 
     def _begin(self, connection: Connection) -> None:
-        """Begin requests in order, up to one that others must wait for."""
+        """Start requests in order, up to one that the following requests must wait for."""
         left = TURN_REQUESTS
         turn = TimeSlice() if len(self._requests) > 1 else None
         while self._requests and not self._holding and connection.writable.is_set():
@@ -231,7 +232,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             self._answers.append((request, answer, size_bytes))
             if answer is None or answer.done():
                 if self._requests:
-                    self._reply(connection)  # and see whether the peer takes it
+                    self._reply(connection)  # this shows whether the peer still reads
             elif is_produce and not isinstance(answer, asyncio.Task):
                 answer.add_done_callback(lambda _: self._reply(connection))
             else:
@@ -239,7 +240,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._reply(connection)
 
     def _hold(self, connection: Connection, until: asyncio.Future[Any]) -> None:
-        """Begin nothing more before this has ended."""
+        """Start no request before ``until`` is done."""
 
         def ended(_: asyncio.Future[Any]) -> None:
             self._holding = None
@@ -249,7 +250,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         until.add_done_callback(ended)
 
     def _ask(self, connection: Connection, request: Request) -> Answer | None:
-        """The answer or the promise of one; None where the connection is at its end."""
+        """Return a future of the answer, or None if the connection is being closed."""
         session = self._session
         if session is None or session.client_id != request.client_id:
             session = self._session = self._name_caller(connection, request.client_id)
@@ -258,9 +259,9 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             if asyncio.isfuture(answer):
                 return answer
             return asyncio.ensure_future(_encoded(request, answer))
-        except CordwoodError as error:  # a body that does not decode: nobody can answer that
+        except CordwoodError as error:  # the body does not decode, so there is no reply to send
             self._close(connection, error)
-        except Exception as error:  # noqa: BLE001 - our own mistake must not end the loop
+        except Exception as error:  # noqa: BLE001 - a bug must not end the event loop
             self._fail(connection, request, error)
         return None
 
@@ -274,7 +275,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     # --- replies --------------------------------------------------------------------------
 
     def _reply(self, connection: Connection) -> None:
-        """Write the replies that are due, in the order their requests came."""
+        """Write the replies that are ready, in request order."""
         answers = self._answers
         while answers and connection.writable.is_set() and not connection.transport.is_closing():
             request, answer, size_bytes = answers[0]
@@ -308,7 +309,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             connection.transport.abort()
         except CordwoodError as error:
             self._close(connection, error)
-        except Exception as error:  # noqa: BLE001 - our own mistake must not end the loop
+        except Exception as error:  # noqa: BLE001 - a bug must not end the event loop
             self._fail(connection, request, error)
 
     def _send(self, connection: Connection, buffers: list[Buffer]) -> None:
@@ -317,10 +318,10 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         else:
             connection.transport.writelines(buffers)
 
-    # --- ends -----------------------------------------------------------------------------
+    # --- refusals and failures ------------------------------------------------------------
 
     def _refuse(self, connection: Connection, request: Unsupported) -> None:
-        """An API or version we do not serve: told if the protocol has words for it, else closed."""
+        """Answer an unsupported API or version if the protocol has a reply for it, else close."""
         reply = unsupported_version_response(request)
         logger.info(
             "kafka.unsupported peer=%s client=%s api=%d version=%d",
@@ -336,7 +337,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         connection.transport.close()
 
     def _fail(self, connection: Connection, request: Request, error: Exception) -> None:
-        """Our own mistake: said in the log, and this connection pays alone."""
+        """Log a bug and abort this connection only."""
         logger.error(
             "kafka.failed peer=%s api=%d version=%d",
             connection.peer, request.api_key, request.api_version, exc_info=error,
@@ -345,7 +346,7 @@ class KafkaProtocol(asyncio.BufferedProtocol):
 
 
 async def _encoded(request: Request, answer: Awaitable[Any]) -> Any:
-    """The reply, already as buffers if encoding it takes longer than the loop should."""
+    """Return the reply, encoded on a thread if encoding would block the event loop too long."""
     message = await answer
     if message is None or not is_large(message):
         return message
@@ -354,7 +355,7 @@ async def _encoded(request: Request, answer: Awaitable[Any]) -> Any:
 
 
 def _next_turn() -> asyncio.Future[None]:
-    """Ends once every other connection that is ready was served."""
+    """Return a future that ends after the event loop has served every other ready connection."""
     loop = asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
     loop.call_soon(_end_turn, turn)

@@ -1,8 +1,8 @@
-"""Opens the listeners a config asks for, keeps them within their limits, and closes them in order.
+"""Opens the configured listeners, enforces their limits, and closes them in order.
 
-A listener is a name, its listeners (plain and TLS) and a protocol factory. All connections of a
-listener are in its ``Listener.links``, so that limits, idle time-outs and the draining stop are one
-place's work.
+A listener has a name, its server sockets (plain and TLS) and a protocol factory. All of its
+connections are in ``Listener.connections``, so connection limits, idle time-outs and draining on
+stop are handled in one place.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from cordwood.log.files.file_cache import share_descriptors
 logger = logging.getLogger("cordwood.server")
 
 SWEEP_S = 1.0  # how often idle connections are looked for
-CLOSE_S = 1.0  # how long a stop waits for peers to take the last bytes
-KEEPALIVE_S = 60  # a peer silent for this long is asked whether it is still there
-REFUSALS_TOLD_S = 10.0  # a listener that refuses a crowd says so this often, not for each of it
-TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8  # reset by the peer; ended by it
+CLOSE_S = 1.0  # how long a stop waits for peers to receive the last bytes
+KEEPALIVE_S = 60  # TCP keepalive probes a peer after this much silence
+REFUSALS_TOLD_S = 10.0  # log refusals at most this often, not one by one
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8  # reset by the peer; closed by the peer
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """What a listener keeps of one connection."""
+    """A listener's state of one connection."""
 
     transport: asyncio.Transport
     peer: str
     active_at: float
-    is_busy: Callable[[], bool] = lambda: False  # amid a request: not idle, drained before a stop
-    quiesce: Callable[[], None] = lambda: None  # take no more from the peer: a stop is coming
+    is_busy: Callable[[], bool] = lambda: False  # in a request: not idle, drained on stop
+    quiesce: Callable[[], None] = lambda: None  # read no more: the broker is stopping
     is_listener: bool = False  # it waits for what we send, and is never idle
-    is_paused: bool = False  # its socket is left unread, so nobody hears it close
+    is_paused: bool = False  # its socket is not read, so a close by the peer goes unnoticed
     writable: asyncio.Event = field(default_factory=asyncio.Event)
 
     def pause(self) -> None:
-        """Read no more for now; of a peer that is going, nothing is left to leave unread."""
+        """Stop reading for now; no effect on a connection that is closing."""
         self.is_paused = True
         if not self.transport.is_closing():
-            with contextlib.suppress(RuntimeError):  # it went this moment
+            with contextlib.suppress(RuntimeError):  # it closed just now
                 self.transport.pause_reading()
 
     def resume(self) -> None:
@@ -62,13 +62,13 @@ class Connection:
                 self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once, without flushing."""
+        """Close immediately, without flushing."""
         self.transport.abort()
 
 
 @dataclass(slots=True, eq=False)
 class OpenConnections:
-    """How many connections all listeners together have, and may have: the log needs files too."""
+    """Open and allowed connections over all listeners; the log needs file descriptors too."""
 
     limit: int
     count: int = 0
@@ -76,25 +76,25 @@ class OpenConnections:
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """One protocol's connections, whatever listeners they came through."""
+    """The connections of one protocol, over all of its sockets."""
 
     name: str
     clock: Clock
     connections_max: int
     idle_timeout_s: float
     total: OpenConnections
-    serves_half_closed: bool = True  # whoever sends no more may still read
+    serves_half_closed: bool = True  # a peer that has shut down its sending side may still read
     connections: set[Connection] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
     timed_out: int = 0
     refusals_told_at: float = float("-inf")
-    foreign: Counter[str] = field(default_factory=Counter)  # what spoke here and has no business
+    foreign: Counter[str] = field(default_factory=Counter)  # wrong protocol or origin, by error
     foreign_told_at: float = float("-inf")
 
     def admit(self, transport: asyncio.BaseTransport) -> Connection | None:
-        """A place for a new connection, or None when there is none (it is closed then)."""
-        stream = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
+        """Register a new connection; at a limit, close it and return None."""
+        stream = cast("asyncio.Transport", transport)  # uvloop's transport is no subclass
         if obstacle := self._obstacle(stream):
             self._refuse(stream, obstacle)
             return None
@@ -107,7 +107,7 @@ class Listener:
         return connection
 
     def _obstacle(self, stream: asyncio.Transport) -> str | None:
-        """Why there is no place for one more, if so."""
+        """Return which limit forbids one more connection, if any."""
         if len(self.connections) >= self.connections_max:
             return f"connections.max={self.connections_max}"
         is_out = _descriptor(stream) >= descriptors_for_connections()
@@ -126,7 +126,7 @@ class Listener:
             )
 
     def note_foreign(self, connection: Connection, error: CordwoodError) -> None:
-        """Count a peer that does not belong here; log one in a while, not each of a crowd."""
+        """Count a peer of a wrong protocol or origin; log at most one per ``REFUSALS_TOLD_S``."""
         self.foreign[error.name] += 1
         now = self.clock.monotonic()
         if now - self.foreign_told_at >= REFUSALS_TOLD_S:
@@ -137,18 +137,18 @@ class Listener:
             )  # fmt: skip
 
     def release(self, connection: Connection) -> None:
-        """The connection is gone; whoever waits to write to it finds out."""
+        """Unregister a closed connection and wake up whoever waits to write to it."""
         if connection in self.connections:
             self.connections.remove(connection)
             self.total.count -= 1
         connection.writable.set()
 
     def touch(self, connection: Connection) -> None:
-        """The peer sent something whole; a drip that completes nothing does not count."""
+        """The peer completed a message; bytes that complete nothing do not count as activity."""
         connection.active_at = self.clock.monotonic()
 
     def sweep(self) -> None:
-        """Close what has been silent for too long, and what is gone and could not be heard."""
+        """Close idle connections, and paused ones whose peer is gone."""
         for connection in [
             connection
             for connection in self.connections
@@ -169,7 +169,7 @@ class Listener:
             connection.abort()
 
     def _has_left(self, connection: Connection) -> bool:
-        """Whether TCP knows that the peer of an unread socket is gone."""
+        """Return whether TCP reports the peer of a paused connection as gone."""
         state = tcp_state(connection.transport)
         return state == TCP_CLOSE or (state == TCP_CLOSE_WAIT and not self.serves_half_closed)
 
@@ -187,7 +187,7 @@ class Server:
         self.addresses: dict[str, list[str]] = {}
 
     def listener(self, name: str, *, serves_half_closed: bool = True) -> Listener:
-        """The named listener, with the limits of the config."""
+        """Return the named listener, with the configured limits; create it on first use."""
         idle_ms = self._config.idle_timeout_ms
         idle_s = float("inf") if idle_ms == KEEP_ALL else idle_ms / 1000
         connections_max = self._config.connections_max
@@ -199,7 +199,7 @@ class Server:
     async def listen(
         self, name: str, addresses: str, factory: Callable[[], asyncio.BaseProtocol], *, tls: bool
     ) -> None:
-        """Open a listener's listeners; ``off`` opens none."""
+        """Open the server sockets of a listener; ``off`` opens none."""
         if addresses == "off":
             return
         context = server_context(self._config) if tls else None
@@ -243,7 +243,7 @@ class Server:
                 listener.sweep()
 
     async def stop(self) -> None:
-        """Accept nobody new, let requests under way finish, then close what is left."""
+        """Accept no new connections, let running requests finish, then close the rest."""
         if self._sweeper:
             self._sweeper.cancel()
         for listener in self._listeners:
@@ -272,7 +272,7 @@ class Server:
         await self._await_closed()
 
     async def _await_closed(self) -> None:
-        """Let last replies and TLS farewells out; whoever does not take them is cut off."""
+        """Wait until last replies and TLS close messages are sent; then abort what is left."""
         deadline = self._clock.monotonic() + CLOSE_S
         while any(listener.connections for listener in self.listeners.values()):
             if self._clock.monotonic() > deadline:
@@ -285,10 +285,11 @@ class Server:
 
 
 def descriptors_for_connections() -> float:
-    """Below which number a connection's descriptor must be, whatever the plan at the start was.
+    """Return the limit for a connection's descriptor number, independent of the plan at start-up.
 
-    Numbers are given out lowest first: a high one means that those below it are taken. Were none
-    left, the event loop would close newcomers without a word, and no file could be opened.
+    The kernel assigns the lowest free number, so a high number means that those below it are taken.
+    Without this reserve the event loop would close new connections silently, and no file could be
+    opened.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -297,7 +298,7 @@ def descriptors_for_connections() -> float:
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
-    """TLS as the config asks; mutual when it names a client CA."""
+    """Create the configured TLS context; it requires client certificates if a client CA is set."""
     if not (config.tls_cert and config.tls_key):
         raise ConfigError(
             "a TLS listener needs tls.cert and tls.key; `cordwood certs init DIR` makes both"
@@ -318,7 +319,7 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
 
 
 def parse_address(name: str, text: str) -> tuple[str, int]:
-    """``HOST:PORT`` (``[::1]:PORT`` for IPv6) → its parts; raises ``ConfigError``."""
+    """Split ``HOST:PORT`` (``[::1]:PORT`` for IPv6); raise ``ConfigError`` if it is malformed."""
     try:
         return effects.parse_address(text)
     except RequestError:
@@ -328,7 +329,7 @@ def parse_address(name: str, text: str) -> tuple[str, int]:
 
 
 def format_address(address: tuple[object, ...]) -> str:
-    """A socket's address as ``parse_address`` reads it."""
+    """Format a socket address so that ``parse_address`` can read it."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
@@ -339,7 +340,7 @@ def _descriptor(transport: asyncio.Transport) -> int:
 
 
 def tcp_state(transport: asyncio.Transport) -> int | None:
-    """The kernel's state of a TCP connection; None where that cannot be asked."""
+    """Return the kernel's state of a TCP connection, or None if it is not available."""
     raw = transport.get_extra_info("socket")
     if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
         return None
@@ -350,7 +351,7 @@ def tcp_state(transport: asyncio.Transport) -> int | None:
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Notice peers that vanished without a farewell: nobody else may ever write to them."""
+    """Enable TCP keepalive, to detect peers that vanished without closing the connection."""
     raw = transport.get_extra_info("socket")
     if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
         return
@@ -362,7 +363,7 @@ def _keep_alive(transport: asyncio.Transport) -> None:
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """Whom a connection is with, for logs and dead letters."""
+    """Return the peer's address, for logs and dead letters."""
     address = transport.get_extra_info("peername")
     with contextlib.suppress(OSError):
         raw = transport.get_extra_info("socket")

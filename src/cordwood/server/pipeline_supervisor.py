@@ -1,12 +1,12 @@
-"""Supervises the embedded pipeline: a child process, started after READY, started again if it dies.
+"""Supervises the embedded pipeline: a child process, started after READY, restarted when it dies.
 
-The child is ``python -m cordwood pipeline run``; this room never imports Spark. Its stdin is a
-pipe we hold: when we end, however we end, it does too. A child that cannot run here at all (no
-Spark, no Java) is not tried again; the log says once what is missing.
+The child is ``python -m cordwood pipeline run``; this package never imports Spark. We hold a pipe
+to its stdin, so the child ends when the broker ends, however that happens. A child that cannot run
+here at all (no Spark, no Java) is not restarted; the log says once what is missing.
 
-What the child writes to stderr goes to ``pipeline.log`` in the data directory, Spark's pages
-included; the lines of our own loggers are logged here too. Its Java holds the same pipe: the child
-is gone when that pipe has ended, and not before.
+The child's stderr, including Spark's output, goes to ``pipeline.log`` in the data directory. Lines
+from our own loggers are also logged here. The child's Java process holds the same pipe, so the
+pipeline has ended only when that pipe is closed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ logger = logging.getLogger("cordwood.server")
 
 READY: Final = b"READY"
 PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-STEADY_S: Final = 300.0  # a child that lived this long starts its pauses anew
-STOP_S: Final = 5.0  # then it is killed
+STEADY_S: Final = 300.0  # a child that ran this long resets the restart delay
+STOP_S: Final = 5.0  # then the child is killed
 LINE_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 64 << 10
 MISSING: Final = 'the pipeline needs Spark: pip install "cordwood[spark]"; --no-pipeline is quiet'
-# As `cordwood pipeline run` logs: date, time, level, logger, message.
+# The log format of `cordwood pipeline run`: date, time, level, logger, message.
 _OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
 
 
 class Supervisor:
-    """Keeps one child alive."""
+    """Keeps one child process running."""
 
     def __init__(self, facts: PipelineStatus, command: Sequence[str], log: Path) -> None:
-        """Starts nothing yet."""
+        """Does not start the child yet."""
         self._facts = facts
         self._command = command
         self._journal = RotatingFile(log)
@@ -57,7 +57,7 @@ class Supervisor:
 
     @classmethod
     def embedded(cls, facts: PipelineStatus, kafka: str | None, data: Path) -> Supervisor | None:
-        """For the broker behind this Kafka listener; None, said once, where it cannot be."""
+        """Create it for the broker's Kafka listener; if impossible, log why and return None."""
         if kafka is None or importlib.util.find_spec("pyspark") is None:
             detail = (
                 MISSING if kafka else "the pipeline needs the Kafka listener; serve with --kafka"
@@ -69,11 +69,11 @@ class Supervisor:
         return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start supervising; returns immediately."""
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """End the child and wait until it is gone."""
+        """Stop the child and wait until it has ended."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -90,7 +90,7 @@ class Supervisor:
             try:
                 code = await self._run()
                 ended = f"ended with code {code}"
-            except OSError as error:  # too many processes or open files, or no memory: for now
+            except OSError as error:  # no processes, files or memory: temporary
                 code, ended = -1, f"could not be started: {error.strerror}"
             if code == ConfigError.exit_code:
                 why = self._last_words.decode(errors="replace").removeprefix("cordwood: ")
@@ -109,7 +109,7 @@ class Supervisor:
             await asyncio.sleep(pause_s)
 
     async def _run(self) -> int:
-        """One life of the child."""
+        """Run the child once, from start to exit."""
         self._facts.state, self._facts.detail = PipelineState.STARTING, ""
         child = self._child = await asyncio.create_subprocess_exec(
             *self._command,
@@ -117,8 +117,8 @@ class Supervisor:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
-            # Ctrl-C is for us; we tell it. A group, not a session: Linux shares cores out by
-            # session first, and would count its lowest work as much as ours.
+            # Ctrl-C must reach only us; we stop the child. A process group, not a session: Linux
+            # divides CPU time between sessions first, so its low-priority work would weigh as ours.
             preexec_fn=os.setpgrp,
         )
         assert child.stdout is not None
@@ -135,11 +135,11 @@ class Supervisor:
         return code
 
     async def _hear(self, stdout: asyncio.StreamReader) -> None:
-        """READY, and how the jobs do."""
+        """Read READY and the job reports from stdout."""
         while True:
             try:
                 line = await stdout.readline()
-            except ValueError:  # longer than LINE_BYTES_MAX: passed over
+            except ValueError:  # longer than LINE_BYTES_MAX: skipped
                 continue
             if not line:
                 return
@@ -151,7 +151,7 @@ class Supervisor:
                     self._facts.take_report(json.loads(line))
 
     async def _note(self, stderr: asyncio.StreamReader) -> None:
-        """All of it in the journal, our own lines in our log."""
+        """Write stderr to the log file, and pass lines of our own loggers to our log."""
         rest = b""
         while chunk := await stderr.read(CHUNK_BYTES):
             self._journal.write(chunk)
@@ -175,7 +175,7 @@ class Supervisor:
         await self._see_off(child)
 
     async def _see_off(self, child: asyncio.subprocess.Process) -> None:
-        """What it started ends with it, and holds its pipes until then; what does not is killed."""
+        """Wait until its subprocesses have closed the pipes; kill the group if they do not."""
         _, lingering = await asyncio.wait(self._readers, timeout=STOP_S)
         if lingering:
             _kill(child.pid)
@@ -189,7 +189,7 @@ def _kill(group: int) -> None:
 
 
 def _pass_on(line: bytes) -> None:
-    """A line of one of our loggers, as if it had been logged here; Spark's are none."""
+    """Log a line from one of our loggers as if it had been logged here; ignore Spark's lines."""
     if ours := _OURS.fullmatch(line):
         level, name, message = (part.decode(errors="replace") for part in ours.groups())
         number = logging.getLevelNamesMapping()[level]

@@ -1,4 +1,4 @@
-"""A file for what another program says: kept for whoever looks, never more than so much of it."""
+"""A log file of bounded size for the output of another program."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ BYTES_MAX: Final = 4 << 20
 
 
 class RotatingFile:
-    """The newest words, in ``path``; older ones beside it, with ``.1``. Together twice the bound.
+    """The newest output in ``path``, older output in ``path`` + ``.1``: at most twice the bound.
 
-    A disk that refuses them loses words, never the caller; that is said once.
+    If the disk rejects a write, the output is lost but the caller continues; this is logged once.
     """
 
     def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:
-        """Opens nothing until there is something to write."""
+        """Opens nothing until the first write."""
         self.path = path
         self._bytes_max = bytes_max
         self._file: IO[bytes] | None = None
         self._is_refused = False
 
     def write(self, said: bytes) -> None:
-        """Append, in a new file where the old one is full."""
+        """Append; start a new file if the current one is full."""
         try:
             self._room_for(len(said)).write(said)
         except OSError as error:
@@ -46,12 +46,12 @@ class RotatingFile:
         return file
 
     def _open(self) -> IO[bytes]:
-        """Records may be quoted in it: who may read them may read it."""
+        """The output may quote records, so the file gets the permissions of its directory."""
         flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, like(self.path.parent).file
         return os.fdopen(open_with(self.path, flags, mode), "ab", buffering=0)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""A broker behind its listeners: what ``cordwood serve`` runs and what tests embed."""
+"""A broker with its listeners: what ``cordwood serve`` runs and what tests embed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def addresses(self) -> dict[str, list[str]]:
-        """Listener name → where it listens, for the listeners that are on."""
+        """The addresses of each enabled listener, by listener name."""
         return self.server.addresses
 
     async def start(self) -> None:
@@ -77,7 +77,7 @@ class Service:
         await server.listen("http", config.http_tls, http, tls=True)
 
     async def stop(self) -> None:
-        """Close the listeners, write what waits, close the log."""
+        """Close the listeners, write what is queued, close the log."""
         if self.broker:
             self.broker.drain()
         await self.server.stop()
@@ -86,7 +86,7 @@ class Service:
 
 
 def broker_names(config: BrokerConfig) -> Iterator[str]:
-    """The names under which HTTP clients may know this broker."""
+    """The host names under which HTTP clients may address this broker."""
     yield from config.http_allowed_hosts.split(",")
     for address in f"{config.http},{config.http_tls},{config.advertised_kafka}".split(","):
         if address.strip() not in {"", "off"}:
@@ -95,7 +95,7 @@ def broker_names(config: BrokerConfig) -> Iterator[str]:
 
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     """Serve until SIGTERM or SIGINT."""
-    os.umask(0o077 if config.file_mode == "owner" else 0o027)  # for what others make in our name
+    os.umask(0o077 if config.file_mode == "owner" else 0o027)  # for files that libraries create
     keep_freed_memory()
     _raise_file_limit()
     threading.excepthook = _die
@@ -104,25 +104,25 @@ def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]],
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The loop brokers run on."""
+    """Create the event loop that brokers run on."""
     try:
         import uvloop
-    except ImportError:  # not on this platform; the standard loop does the same, slower
+    except ImportError:  # not on this platform; the standard loop is slower
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
 def _raise_file_limit() -> None:
-    """Each connection and each segment is a descriptor: take as many as we may have."""
+    """Raise the limit to its maximum: each connection and each segment needs a descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # a sandbox may say no; the soft limit stays
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may refuse; the soft limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _die(failure: threading.ExceptHookArgs) -> None:
-    """A thread of ours broke: stop at once rather than live on without it, acknowledging nothing.
+    """Exit when one of our threads dies: a broker without it would acknowledge nothing.
 
-    What was acknowledged is durable; whoever supervises us starts us again.
+    What was acknowledged is durable, and the process supervisor restarts the broker.
     """
     name = failure.thread.name if failure.thread else "unknown"
     logger.critical("thread.died name=%s", name, exc_info=failure.exc_value)
@@ -131,7 +131,7 @@ def _die(failure: threading.ExceptHookArgs) -> None:
 
 
 def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None:
-    """After READY: a broker never waits for Spark."""
+    """Start the pipeline after READY: a broker never waits for Spark."""
     if config.pipeline == "off" or service.broker is None:
         return None
     kafka = service.addresses.get("kafka", [None])[0]
@@ -142,7 +142,7 @@ def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None
 
 
 def _freeze_young() -> None:
-    """What a batch of opened partitions made stays, too: a full collection would stall the loop."""
+    """Exempt the objects of newly opened partitions from full collections, which would stall us."""
     gc.collect(1)
     gc.freeze()
 
@@ -154,7 +154,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await service.start()
-    gc.freeze()  # what start-up made stays; later collections need not walk it
+    gc.freeze()  # start-up objects live on; later collections need not walk them
     if service.broker is not None:
         service.broker.topics.opener.on_batch = _freeze_young
         service.broker.background.start("garbage-collection", FullCollections().run())
