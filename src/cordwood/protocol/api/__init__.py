@@ -1,1 +1,1 @@
-"""The HTTP API's messages and how they are decoded: what crosses the wire, typed, without I/O."""
+"""The typed messages of the HTTP API and their decoding, without I/O."""

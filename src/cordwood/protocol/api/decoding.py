@@ -1,13 +1,13 @@
-"""JSON, or the parameters of a URL, to a typed message: checked once, at the edge.
+"""Decodes JSON or URL parameters into a typed message, validated once at the edge.
 
-A message is a frozen dataclass and its annotations are its schema: ``str``, ``int`` (0 to 2^63-1),
+A message is a frozen dataclass, and its annotations are its schema: ``str``, ``int`` (0 to 2^63-1),
 ``bool``, a ``Literal`` of words, another message, a ``tuple`` of any of these, ``X | None``, or
-``dict[str, Any]`` for a document that is somebody else's business. What does not fit raises a
-``RequestError`` that names the field by its path, such as ``parts[2].partition``, and says what it
-takes. Handlers see messages, never a dict.
+``dict[str, Any]`` for a document that is stored without being interpreted. A value that does not
+fit raises a ``RequestError`` that names the field by its path, such as ``parts[2].partition``, and
+says what the field takes. Handlers receive messages, never a dict.
 
-Values are counted before a body is parsed (``count_values``): parsing takes memory and time by the
-value, and a megabyte may hold half a million of them.
+Values are counted before a body is parsed (``count_values``): the memory and time of parsing depend
+on the number of values, and a megabyte may hold half a million of them.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from urllib.parse import parse_qsl
 from cordwood.errors import RequestError
 from cordwood.model import OFFSET_MAX
 
-DEPTH_MAX: Final = 32  # of a document; json.dumps must be able to write it again
+DEPTH_MAX: Final = 32  # of a stored document; json.dumps must be able to write it again
 TEXT_CHARS_MAX: Final = 65_536
-COUNTED_BYTES: Final = 65_536  # at a time: a body with far too many values is not read to its end
+COUNTED_BYTES: Final = 65_536  # per step: a body with far too many values is not counted to its end
 
 M = TypeVar("M")
 
 
 def decode_json(kind: type[M], body: bytes) -> M:
-    """The message a request's body is; an empty body is an empty object."""
+    """Decode the body of a request; an empty body is an empty object."""
     return _message(kind, parse_json(body or b"{}"), "the body", "")
 
 
 def decode_json_aside(kind: type[M], body: bytes) -> M:
-    """The same for a thread of its own: it gives the GIL up every few milliseconds.
+    """Like ``decode_json``, for use on a thread: releases the GIL every few milliseconds.
 
-    The parser in C keeps the GIL until it is done, so a long body would stop the event loop from
-    whatever thread it is parsed on. Python's own parser is ten times slower and does not.
+    The C parser holds the GIL until it is done, so a long body would block the event loop from any
+    thread. Python's own parser is ten times slower but does not.
     """
     return _message(kind, _parse(body or b"{}", _python_decoder()), "the body", "")
 
 
 def count_values(body: bytes, most: int) -> int:
-    """How many values a JSON text has, at least that many; not counted much further than ``most``.
+    """Return an upper bound of the number of values in a JSON text; stop soon after ``most``.
 
-    Separators within texts count too, so the number may be too large, never too small.
+    Separators inside strings count too, so the number may be too large but never too small.
     """
     found = 1
     for start in range(0, len(body), COUNTED_BYTES):
@@ -73,7 +73,7 @@ def count_values(body: bytes, most: int) -> int:
 
 
 def decode_params(kind: type[M], query: str) -> M:
-    """The message the part of a URL after ``?`` is; numbers are written in digits."""
+    """Decode the part of a URL after ``?``; numbers must be written in digits."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
     except ValueError as error:
@@ -86,7 +86,7 @@ def decode_params(kind: type[M], query: str) -> M:
 
 
 def parse_json(body: bytes) -> Any:
-    """A JSON value; raises ``RequestError`` also for what Python's parser lets pass."""
+    """Parse a JSON value; duplicate names and NaN, which ``json`` accepts, are refused too."""
     return _parse(body, _decoder())
 
 
@@ -95,7 +95,7 @@ def _decoder() -> json.JSONDecoder:
 
 
 def _python_decoder() -> json.JSONDecoder:
-    """The same in Python; ``json`` makes it where its C module is missing."""
+    """The same decoder in pure Python, which ``json`` uses where its C module is missing."""
     decoder = _decoder()
     decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     return decoder
@@ -145,7 +145,7 @@ def _schema(kind: type[Any]) -> Mapping[str, _Field]:
 
 
 def _bare(kind: Any) -> Any:
-    """``X | None`` → X: the default says what absence means."""
+    """Turn ``X | None`` into X; the default says what absence means."""
     if get_origin(kind) in {Union, types.UnionType}:
         (kind,) = (each for each in get_args(kind) if each is not type(None))
     return kind
@@ -214,7 +214,7 @@ def _text(value: str, path: str) -> str:
 
 
 def _document(value: Any, path: str, depth: int = 0) -> Any:
-    """JSON that is stored as it is: it must be possible to write it again."""
+    """Check JSON that is stored as it is: it must be possible to serialise it again."""
     if depth > DEPTH_MAX:
         raise RequestError(f"{path.partition('.')[0]} is nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, dict):
@@ -232,7 +232,7 @@ def _document(value: Any, path: str, depth: int = 0) -> Any:
     return value
 
 
-# --- what errors say -----------------------------------------------------------------------
+# --- error texts ---------------------------------------------------------------------------
 
 
 def _wanted(kind: Any) -> str:
@@ -247,7 +247,7 @@ def _wanted(kind: Any) -> str:
 
 
 def _named(value: object) -> str:
-    """A value of the wrong kind as an error may quote it: short, and one line."""
+    """Describe a value of the wrong type for an error message: short, on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Every request of the HTTP API: one frozen message per route, decoded by ``decoding``.
 
-A field without a default must be given. Names are the API's; what they mean is in
-``docs/http.md``. Nothing here knows whether a topic exists: that is the broker's to say.
+A field without a default is required. ``docs/http.md`` says what the fields mean. Nothing here
+knows whether a topic exists; the broker checks that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class ListTopics:
-    """``name`` for one topic; ``brief`` = 1 without partitions."""
+    """List topics: ``name`` selects one; ``brief`` = 1 omits partitions."""
 
     name: str | None = None
     brief: str | None = None
@@ -32,14 +32,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Drop what may go, of one topic or of all."""
+    """Delete the segments that RECLAIM allows, in one topic or in all."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptLoss:
-    """Serve an offline partition without what is gone."""
+    """Serve an offline partition without its lost records."""
 
     topic: str
     partition: int
@@ -47,30 +47,30 @@ class AcceptLoss:
 
 @dataclass(frozen=True, slots=True)
 class AcceptDamage:
-    """Go on without the damaged records of a segment."""
+    """Accept the damaged records of a segment as lost."""
 
     topic: str
     partition: int
-    segment: int  # its base offset
+    segment: int  # the base offset of the segment
 
 
 @dataclass(frozen=True, slots=True)
 class Scrub:
-    """Of one topic or of all."""
+    """Scrub one topic or all."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """One group or all."""
+    """List one group or all."""
 
     group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ListReaders:
-    """Of one topic or of all."""
+    """List the readers of one topic or of all."""
 
     topic: str | None = None
 
@@ -98,7 +98,7 @@ class SetRoute:
 
 @dataclass(frozen=True, slots=True)
 class RemoveRoute:
-    """Take a binding away."""
+    """Remove a binding."""
 
     kind: Literal["exact", "prefix"]
     key: str
@@ -114,39 +114,39 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget what a job staged."""
+    """Delete what a job staged."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListDeliveries:
-    """Of one query or of all."""
+    """List the deliveries of one query or of all."""
 
     query: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUpDelivery:
-    """Discard what is missing of a query's delivery."""
+    """Discard the missing parts of a query's delivery."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPart:
-    """A staged file of whole batches for one partition."""
+    """A staged file of complete batches for one partition."""
 
     topic: str
     partition: int
     file: str
-    sha256: str  # of the file; what is appended has it
-    topic_id: str = ""  # of the topic it was staged for, where that was there
+    sha256: str  # of the file; the appended bytes must match it
+    topic_id: str = ""  # of the topic it was staged for, if that topic existed
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryCursor:
-    """Where a reader stands after a delivery, and where it must have stood before."""
+    """A reader's cursor after a delivery, and where it must be before it."""
 
     reader: str
     topic: str
@@ -158,19 +158,19 @@ class DeliveryCursor:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Append a query's staged batch and move cursors with it."""
+    """Append a query's staged batch and move cursors along with it."""
 
     query: str
     batch: int
     job: str
     parts: tuple[DeliveryPart, ...]
     cursors: tuple[DeliveryCursor, ...] = ()
-    once: bool = False  # the query has this one batch
+    once: bool = False  # the query consists of this one batch
 
 
 @dataclass(frozen=True, slots=True)
 class ListCompaction:
-    """Of one topic or of all; ``brief`` for the schedule alone."""
+    """List compacted partitions of one topic or of all; ``brief`` returns the schedule only."""
 
     topic: str | None = None
     brief: str | None = None
@@ -178,7 +178,7 @@ class ListCompaction:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """What a compaction job asks or reports; which fields it needs depends on the action."""
+    """A request or report of a compaction job; the action decides which fields are required."""
 
     action: Literal["begin", "renew", "finish", "fail", "release"]
     topic: str | None = None
@@ -194,14 +194,14 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class ListBundles:
-    """The archive of a topic."""
+    """List the bundles of a topic."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle as the segment index remembers it."""
+    """A bundle as recorded in the segment index."""
 
     start_offset: int
     end_offset: int
@@ -213,7 +213,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class RecordBundles:
-    """Bundles a job has written and read back."""
+    """Bundles that a job has written and read back."""
 
     topic: str
     partition: int
@@ -222,7 +222,7 @@ class RecordBundles:
 
 @dataclass(frozen=True, slots=True)
 class RecordReplay:
-    """What a replay has done so far; the record is the job's own business."""
+    """The progress of a replay; the broker stores the record without interpreting it."""
 
     id: str
     record: dict[str, Any]

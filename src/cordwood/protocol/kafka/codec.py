@@ -1,8 +1,8 @@
-"""Messages to bytes and back, by functions compiled for each message and version on first use.
+"""Decodes and encodes messages with functions compiled on first use per message and version.
 
-``decode`` never returns half a message and raises only ``ProtocolError`` for what a peer may send;
-unknown tagged fields and bytes after the message are passed over, as Kafka does. ``encode`` expects
-values that fit: the wrong ones are our own mistake. ``explain`` shows the source that runs.
+``decode`` never returns part of a message and raises only ``ProtocolError`` for bytes from a peer.
+Like Kafka, it skips unknown tagged fields and bytes after the message. ``encode`` expects valid
+values: a wrong one is a bug of ours. ``explain`` returns the generated source.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ENCODERS: Final[dict[tuple[type[Any], int], Encoder]] = {}
 def decode(
     message_type: type[Message], version: int, data: Buffer, elements_max: int = ANY_ELEMENTS
 ) -> Message:
-    """Read a whole message; its record bytes are views of ``data``, not copies.
+    """Decode a complete message; its record bytes are views of ``data``, not copies.
 
-    ``elements_max`` bounds its arrays' elements in all: what is past it raises ``TooManyElements``
-    before it is read.
+    ``elements_max`` limits the elements of all its arrays together. A larger message raises
+    ``TooManyElements`` before the elements beyond the limit are read.
     """
     decoder = _DECODERS.get((message_type, version)) or _compile_decoder(message_type, version)
     view = data if type(data) is memoryview else memoryview(data)
@@ -49,7 +49,7 @@ def decode(
 
 
 def encode(message: tuple[Any, ...], version: int) -> list[Buffer]:
-    """Write a message as buffers to be sent one after another; large records are not copied."""
+    """Encode a message as a list of buffers to send in order; large records are not copied."""
     key = (type(message), version)
     encoder = _ENCODERS.get(key) or _compile_encoder(*key)
     chunks: list[Buffer] = []
@@ -61,7 +61,7 @@ def encode(message: tuple[Any, ...], version: int) -> list[Buffer]:
 
 
 def explain(api_key: int, version: int) -> str:
-    """The source of the four functions that carry this API in this version."""
+    """Return the source of the four functions that decode and encode this API and version."""
     api = API_BY_KEY[api_key]
     flexible = api.is_flexible(version)
     texts = []
@@ -91,7 +91,7 @@ def _compile_encoder(message_type: MessageType, version: int) -> Encoder:
 def _run(
     text: str, names: dict[str, Any], function: str, message_type: MessageType, version: int
 ) -> Any:
-    """Define the function; the text is ours alone, made from the tables and no input."""
+    """Define the function; its text comes from our tables only, never from input."""
     label = f"<{function} {message_type.__name__} v{version}>"
-    exec(compile(text, label, "exec"), names)  # noqa: S102 - our own generated source
+    exec(compile(text, label, "exec"), names)  # noqa: S102 - source that we generated
     return names[function]

@@ -1,16 +1,17 @@
-"""Cuts a Kafka byte stream into frames, however the network cut it. No I/O, no messages.
+"""Splits a Kafka byte stream into frames, however it was split into packets. It does no I/O.
 
-Small frames are copied out of one inbox that is used again and again. A frame that does not fit
-in it gets a buffer of its own, and ``get_buffer`` hands out the rest of *that* buffer, so the bytes
-of a large Produce land where the views of its records will point. The usual batch gets its room at
-once; for more, room is given as bytes arrive, four times what is there: a peer that announces
-100 MB and sends nothing costs little, and of what an honest one sends little is copied again.
+Small frames are copied out of one inbox, which is reused. A frame that does not fit in it gets its
+own buffer, and ``get_buffer`` returns the rest of *that* buffer, so a large Produce is received
+where the views of its records will point. A batch of usual size gets its whole buffer at once. A
+larger buffer grows as bytes arrive, to four times what has arrived: a peer that announces 100 MB
+and sends nothing costs little memory, and an honest one causes little copying.
 
-Room is asked for (``reserve``) before it is made. When it is refused the connection ``is_waiting``:
-nothing more should be read until ``resume`` is called; what still comes is kept beside.
+Memory is requested (``reserve``) before it is allocated. If it is refused, the connection
+``is_waiting``: the caller should read nothing more until it calls ``resume``. Bytes that arrive
+anyway are kept aside.
 
-``get_buffer`` and ``buffer_updated`` are what ``asyncio.BufferedProtocol`` asks for; ``receive``
-does the same for bytes already in hand. A request's body belongs to that request alone.
+``get_buffer`` and ``buffer_updated`` are the interface of ``asyncio.BufferedProtocol``; ``receive``
+does the same for bytes that were read elsewhere. The body of a request is not shared with others.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from cordwood.protocol.kafka.schema import API_BY_KEY, PRODUCE
 
 INBOX_BYTES: Final = 16 * 1024
 LARGE_BYTES_FIRST: Final = 256 * 1024
-WHOLE_BYTES_MAX: Final = 2 * LARGE_BYTES_FIRST  # growing would copy half of it
+WHOLE_BYTES_MAX: Final = 2 * LARGE_BYTES_FIRST  # growing one of this size would copy half of it
 LARGE_GROWTH: Final = 4
 _PREFIX: Final = Struct(">i")
 _KEY: Final = Struct(">h")
 PREFIX_BYTES: Final = _PREFIX.size
-# A larger frame had its room ``reserve``d; one as small passed through the inbox.
+# A larger frame had its memory reserved with ``reserve``; a smaller one fits in the inbox.
 UNRESERVED_BYTES_MAX: Final = INBOX_BYTES - PREFIX_BYTES
 
 
 class NeedData(Enum):
-    """The answer when no whole request has arrived yet."""
+    """The result when no complete request has arrived yet."""
 
     NEED_DATA = "need data"
 
@@ -54,28 +55,28 @@ NEED_DATA: Final = NeedData.NEED_DATA
 
 
 class KafkaConnection:
-    """One connection's receiving side: bytes in, requests out."""
+    """The receiving side of one connection: bytes in, requests out."""
 
     def __init__(
         self, frame_bytes_max: int, reserve: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """``reserve`` is asked for so many bytes more; False: not yet."""
+        """``reserve(n)`` asks for n more bytes of memory; False means not yet."""
         self._frame_bytes_max = frame_bytes_max
         self._reserve = reserve
-        self.is_waiting = False  # for room that was refused
-        self._stray = b""  # what came all the same
-        self.frame_bytes = 0  # of the request that was taken last
+        self.is_waiting = False  # for memory that was refused
+        self._stray = b""  # bytes that arrived while waiting
+        self.frame_bytes = 0  # size of the request returned last
         self._inbox = memoryview(bytearray(INBOX_BYTES))
         self._start = 0  # unread bytes of the inbox
         self._end = 0
-        self._large: memoryview | None = None  # room for a frame too big for the inbox
-        self._large_bytes = 0  # what the frame will have in all
+        self._large: memoryview | None = None  # buffer of a frame too large for the inbox
+        self._large_bytes = 0  # the size of that frame
         self._filled = 0
         self._frames: deque[memoryview] = deque()
         self._fault: BadFrame | BadMessage | None = None
 
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
-        """Where the next bytes are to be written; never empty."""
+        """Return the buffer for the next bytes; it is never empty."""
         if self.is_waiting:
             return self._stray_room
         if self._large is not None:
@@ -85,13 +86,13 @@ class KafkaConnection:
 
     @property
     def is_within_large(self) -> bool:
-        """Whether what comes next belongs to a frame with room of its own."""
+        """Whether the next bytes belong to a frame with its own buffer."""
         return self._large is not None
 
     def buffer_updated(self, count: int) -> None:
-        """Take note that so many bytes were written where ``get_buffer`` said."""
+        """Process ``count`` bytes that were written to the buffer of ``get_buffer``."""
         if self._fault is not None:
-            return  # nothing after a broken length can be understood
+            return  # nothing after an invalid length can be parsed
         if self.is_waiting:
             self._stray += self._stray_room[:count]
         elif self._large is not None:
@@ -107,7 +108,7 @@ class KafkaConnection:
         return memoryview(bytearray(INBOX_BYTES))
 
     def resume(self) -> None:
-        """The room that was refused is there: go on."""
+        """Continue: the memory that was refused is now reserved."""
         assert self.is_waiting
         self.is_waiting = False
         if self._large is not None:
@@ -119,7 +120,7 @@ class KafkaConnection:
         self.receive(stray)
 
     def receive(self, data: Buffer) -> None:
-        """Take bytes that were read elsewhere."""
+        """Accept bytes that were read elsewhere."""
         rest = memoryview(data)
         while rest:
             room = self.get_buffer(len(rest))
@@ -129,7 +130,7 @@ class KafkaConnection:
             rest = rest[count:]
 
     def next_request(self) -> Request | Unsupported | NeedData:
-        """The next whole request; raises ``ProtocolError`` when the stream cannot be read on."""
+        """Return the next complete request; raise ``ProtocolError`` if the stream is invalid."""
         if self._frames:
             frame = self._frames.popleft()
             self.frame_bytes = len(frame)
@@ -139,7 +140,7 @@ class KafkaConnection:
         return NEED_DATA
 
     def _split(self) -> None:
-        """Take every whole frame out of the inbox, and start a large one when it begins here."""
+        """Take every complete frame out of the inbox; start a large frame if one begins here."""
         while self._end - self._start >= PREFIX_BYTES and self._large is None:
             first = self._start + PREFIX_BYTES
             (length,) = _PREFIX.unpack_from(self._inbox, self._start)
@@ -161,7 +162,7 @@ class KafkaConnection:
         self._make_room()
 
     def _is_produce(self, first: int) -> bool:
-        """Whether a frame may be so large; if its first bytes are there and say no, it is over."""
+        """Whether the frame is a Produce, which may be large; any other API is a fault."""
         if self._end - first < _KEY.size:
             return False
         (key,) = _KEY.unpack_from(self._inbox, first)
@@ -172,7 +173,7 @@ class KafkaConnection:
         return bool(key == PRODUCE)
 
     def _announced(self) -> tuple[int, int]:
-        """Where the frame at the head of the inbox begins, and its length."""
+        """Return where the frame at the head of the inbox begins, and its length."""
         (length,) = _PREFIX.unpack_from(self._inbox, self._start)
         return self._start + PREFIX_BYTES, length
 
@@ -184,7 +185,7 @@ class KafkaConnection:
         self._start = self._end
 
     def _grow_large(self, large: memoryview) -> None:
-        """Once its room is full the frame is whole, or gets more room."""
+        """When the buffer is full, the frame is complete or gets a larger buffer."""
         if self._filled < len(large):
             return
         if self._filled == self._large_bytes:
@@ -204,7 +205,7 @@ class KafkaConnection:
         self._large[: self._filled] = large
 
     def _make_room(self) -> None:
-        """Move what is left to the front once it is cheap or needed, so that there is room."""
+        """Move the unread bytes to the front of the inbox when that is free or necessary."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start and self._end == INBOX_BYTES:
@@ -221,5 +222,5 @@ class KafkaConnection:
 
 
 def _first_room(length: int) -> int:
-    """What a frame too big for the inbox gets at once."""
+    """Return the first buffer size of a frame that is too large for the inbox."""
     return length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST

@@ -1,10 +1,10 @@
-"""Writes the source of a decoder: one straight run of ``struct`` reads per message and version.
+"""Generates the source of a decoder: a sequence of ``struct`` reads per message and version.
 
-Neighbouring fixed-width fields, and the length that follows them, are read in one call. A slice
-past the end of a buffer comes out short instead of failing, so lengths of strings are not checked
-one by one: positions only grow, and the caller's one check at the end (``position <= end``) finds
-every overrun. Array lengths *are* checked against the bytes left, because they size loops, and
-counted against the elements a message may have in all, before the first of them is read.
+Adjacent fixed-width fields, and the length that follows them, are read in one call. A slice past
+the end of a buffer comes out short instead of failing, so string lengths are not checked one by
+one: positions only grow, and the caller's single check at the end (``position <= end``) detects
+every overrun. Array lengths *are* checked against the remaining bytes, because they size loops.
+They also count against the message's limit of elements, before the first element is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.protocol.kafka.primitives import (
 
 
 def min_bytes(element: WireType | MessageType, version: int, *, flexible: bool) -> int:
-    """The fewest bytes a value can take; what a lying array length is measured by."""
+    """Return the fewest bytes a value can take, to detect impossible array lengths."""
     if isinstance(element, WireType):
         if element.is_fixed:
             return calcsize(">" + element.value)
@@ -47,7 +47,7 @@ def min_bytes(element: WireType | MessageType, version: int, *, flexible: bool) 
 
 
 class DecoderSource:
-    """Gathers the lines of one decoder and the objects they name."""
+    """Collects the source lines of one decoder and the objects they refer to."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.names: dict[str, Any] = {
@@ -64,11 +64,11 @@ class DecoderSource:
         self._lines: list[str] = []
         self._depth = 1
         self._pending: list[tuple[str, str]] = []  # struct code, variable
-        self._after: list[str] = []  # lines that turn what was read into its Python value
+        self._after: list[str] = []  # lines that convert the values read to Python objects
         self._count = 0
 
     def write(self, message_type: MessageType) -> str:
-        """The source of ``decode(data, position, end, elements left)``."""
+        """Return the source of ``decode(data, position, end, elements left)``."""
         result = self._struct(message_type)
         self._line(f"return {result}, pos")
         return "def decode(buf, pos, end, left):\n" + "\n".join(self._lines) + "\n"
@@ -97,7 +97,7 @@ class DecoderSource:
         self.names[name] = value
         return name
 
-    # --- fixed-width reads, gathered
+    # --- fixed-width reads, combined
 
     def _take(self, code: str, variable: str) -> str:
         self._pending.append((code, variable))
@@ -123,7 +123,7 @@ class DecoderSource:
     # --- fields
 
     def _struct(self, message_type: MessageType) -> str:
-        """Read every field; gives the expression that builds the struct."""
+        """Read every field; return the expression that builds the struct."""
         values: list[str] = []
         tagged: dict[str, Field] = {}
         for field in fields_of(message_type):
@@ -160,7 +160,7 @@ class DecoderSource:
             self._line(f"{variable} = {self._struct(element)}")
 
     def _sized(self, field: Field, variable: str) -> None:
-        """A value with its length before it: -1, or 0 in flexible versions, is null."""
+        """Read a value with a length prefix: -1, or 0 in flexible versions, is null."""
         size = self._name("n")
         is_short = field.element is WireType.STRING and not field.is_array
         self._take("B" if self._flexible else "h" if is_short else "i", size)
@@ -216,7 +216,7 @@ class DecoderSource:
         self._line(f"{variable} = tuple({items})")
 
     def _tags(self, tagged: dict[str, Field]) -> None:
-        """The tag section: known fields where we know some, the rest passed over."""
+        """Read the tag section: decode the fields we know, skip the rest."""
         count = self._take("B", self._name("tags"))
         self._flush()
         if not tagged:
@@ -245,5 +245,5 @@ class DecoderSource:
 
 
 def _item_field(kind: WireType) -> Field:
-    """An array's string or bytes item, as a field of its own."""
+    """Describe the string or bytes item of an array as a field."""
     return Field("item", kind, False, False, 0, 0, 0, None, None)

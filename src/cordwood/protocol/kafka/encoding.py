@@ -1,12 +1,12 @@
-"""Writes the source of an encoder: packed runs of bytes for one message and version.
+"""Generates the source of an encoder: packed runs of bytes for one message and version.
 
-The encoder appends small pieces to ``parts``. Record bytes are never copied once they are worth a
-place of their own: the parts gathered so far are joined into ``chunks`` and the records follow as
-they are, so a Fetch response leaves as a list of buffers for ``writelines`` or ``sendmsg``.
+The encoder appends small pieces to ``parts``. Records above ``COPY_BYTES_MAX`` are never copied:
+the parts collected so far are joined into ``chunks``, and the records follow as a chunk of their
+own, so a Fetch response is a list of buffers for ``writelines`` or ``sendmsg``.
 
-A null is written as empty in versions whose field cannot be null, as Kafka's own broker does by
-hand for the few fields that became nullable later. Any other value of the wrong type or size is
-our mistake and raises what ``struct`` raises.
+In versions where a field cannot be null, a null is written as empty, as Kafka's own broker does by
+hand for the few fields that became nullable later. Any other value of the wrong type or size is a
+bug of ours and raises what ``struct`` raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPY_BYTES_MAX: Final = 2048
 
 
 class EncoderSource:
-    """Gathers the lines of one encoder and the objects they name."""
+    """Collects the source lines of one encoder and the objects they refer to."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.names: dict[str, Any] = {
@@ -42,7 +42,7 @@ class EncoderSource:
         self._count = 0
 
     def write(self, message_type: MessageType) -> str:
-        """The source of ``encode(message, chunks, parts)``."""
+        """Return the source of ``encode(message, chunks, parts)``."""
         self._line("add = parts.append")
         self._struct(message_type, "message")
         self._flush()
@@ -72,13 +72,13 @@ class EncoderSource:
         self.names[name] = value
         return name
 
-    # --- fixed-width writes, gathered
+    # --- fixed-width writes, combined
 
     def _put(self, code: str, expression: str = "") -> None:
         self._pending.append((code, expression))
 
     def _packed(self, *more: tuple[str, str]) -> str:
-        """The expression that packs what is pending, and these after it."""
+        """Return the expression that packs the pending values and ``more``."""
         items = [*self._pending, *more]
         codes = "".join(code for code, _ in items)
         values = ", ".join(expression for _, expression in items if expression)
@@ -94,7 +94,7 @@ class EncoderSource:
             self._pending.clear()
 
     def _put_length(self, size: str, code: str) -> None:
-        """Write a length after what is pending; a flexible one is a varint, usually one byte."""
+        """Write a length after the pending values; in flexible versions it is a varint."""
         if not self._flexible:
             self._put(code, size)
             self._flush()
@@ -146,7 +146,7 @@ class EncoderSource:
             self._struct(element, variable)
 
     def _measure(self, field: Field, variable: str, empty: str) -> str:
-        """Name the length as it is written; null becomes empty, under a length that says null."""
+        """Emit the length to write and return its name; null becomes empty with the null length."""
         size = self._name("n")
         written = f"len({variable})" + (" + 1" if self._flexible else "")
         null = "0" if self._flexible else "-1"
@@ -205,7 +205,7 @@ class EncoderSource:
     # --- tag sections
 
     def _tags(self, tagged: list[tuple[Field, str]]) -> None:
-        """A zero byte when every tagged field is at its default, as nearly always."""
+        """Write the tag section; it is one zero byte if all tagged fields have their defaults."""
         if not tagged:
             self._put("x")
             return

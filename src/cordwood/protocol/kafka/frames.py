@@ -1,9 +1,9 @@
 """One frame: a request header and its body in, a response header and its buffers out.
 
-The request header begins alike in every version (key, version, correlation id, client id), so a
-frame of an API or version we do not serve can still be told apart from garbage. Flexible versions
-add a tag section to both headers, except that the ApiVersions response header never has one: its
-reader does not know yet which versions we speak.
+The request header begins the same in every version (key, version, correlation id, client id), so a
+frame of an API or version we do not serve can be told from garbage. Flexible versions add a tag
+section to both headers, except for the ApiVersions response header: its reader does not know yet
+which versions we speak.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REQUEST_BYTES_MIN: Final = _REQUEST.size
 
 
 class Request(NamedTuple):
-    """A request of an API and version we serve; the body is still to be decoded."""
+    """A request of an API and version we serve; its body is not decoded yet."""
 
     api_key: int
     api_version: int
@@ -55,7 +55,7 @@ class Unsupported(NamedTuple):
 
 
 def parse_request(frame: Buffer) -> Request | Unsupported:
-    """Read the header of one frame (its length prefix already taken off)."""
+    """Parse the header of one frame, without its length prefix."""
     view = memoryview(frame)
     try:
         key, version, correlation_id, size = _REQUEST.unpack_from(view)
@@ -78,13 +78,13 @@ def parse_request(frame: Buffer) -> Request | Unsupported:
 
 
 def decode_request(request: Request, elements_max: int = ANY_ELEMENTS) -> Any:
-    """The typed message of a request; ``decode(FetchRequest, …)`` where the type is known."""
+    """Decode the message of a request; use ``decode(FetchRequest, …)`` if the type is known."""
     message_type = API_BY_KEY[request.api_key].request
     return decode(message_type, request.api_version, request.body, elements_max)
 
 
 def encode_response(request: Request, message: tuple[Any, ...]) -> list[Buffer]:
-    """A reply as buffers to be sent one after another, the length prefix first."""
+    """Encode a reply as a list of buffers to send in order, starting with the length prefix."""
     api = API_BY_KEY[request.api_key]
     assert type(message) is api.response, (type(message), api.name)
     return _reply(api, request.api_version, request.correlation_id, message)
@@ -100,9 +100,9 @@ def _reply(api: KafkaApi, version: int, correlation_id: int, message: Any) -> li
 
 
 def unsupported_version_response(request: Unsupported) -> list[Buffer] | None:
-    """What a peer can still be told: our ApiVersions, in version 0. None: close the connection.
+    """Return our ApiVersions in version 0, or None if the connection must be closed.
 
-    No other API has an answer that a peer expecting a version we do not know could read.
+    No other API has a reply that a client of an unknown version could read.
     """
     if request.api_key != API_VERSIONS:
         return None
@@ -110,13 +110,13 @@ def unsupported_version_response(request: Unsupported) -> list[Buffer] | None:
     return _reply(API_BY_KEY[API_VERSIONS], 0, request.correlation_id, message)
 
 
-# --- the client's side ----------------------------------------------------------------------
+# --- the client side ------------------------------------------------------------------------
 
 
 def encode_request(
     message: tuple[Any, ...], version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A request as buffers to be sent one after another, the length prefix first."""
+    """Encode a request as a list of buffers to send in order, starting with the length prefix."""
     api = api_of(type(message))
     name = b"" if client_id is None else client_id.encode()
     name_length = -1 if client_id is None else len(name)
@@ -129,7 +129,7 @@ def encode_request(
 
 
 def parse_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """The correlation id and the message of a response frame (length prefix taken off)."""
+    """Return correlation id and message of a response frame, without its length prefix."""
     api = API_BY_KEY[api_key]
     view = memoryview(frame)
     position = 4

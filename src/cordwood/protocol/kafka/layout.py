@@ -1,6 +1,6 @@
-"""What the annotations of a message class say, read once into plain fields.
+"""Reads the annotations of a message class into plain fields, once per class.
 
-The codec and the documents work from these; nothing here touches bytes.
+The codec and the generated documentation use these fields; nothing here touches bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MessageType = type[tuple[Any, ...]]
 
 
 class Field(NamedTuple):
-    """One field of a message: what it holds and which versions carry it."""
+    """One field of a message: its type and the versions that carry it."""
 
     name: str
-    element: WireType | MessageType  # of each item, for an array
+    element: WireType | MessageType  # for an array, the type of its items
     is_array: bool
-    is_optional: bool  # None is a value of its Python type
+    is_optional: bool  # its Python type includes None
     first_version: int
     last_version: int
     null_version: int  # the first version in which null may be written
@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
 @cache
 def fields_of(message_type: MessageType) -> tuple[Field, ...]:
-    """The fields of a message class, in wire order."""
+    """Return the fields of a message class, in wire order."""
     hints = get_type_hints(message_type, include_extras=True)
     defaults: dict[str, Any] = message_type._field_defaults  # type: ignore[attr-defined]
     fields = tuple(
@@ -77,7 +77,7 @@ def _parse_field(name: str, hint: Any, default: Any) -> Field:
 
 
 def _unwrap(hint: Any, marks: dict[type, Any]) -> Any:
-    """Peel ``Annotated`` and ``| None`` off a hint, noting what they said."""
+    """Strip ``Annotated`` and ``| None`` from a hint and collect what they declare in ``marks``."""
     while True:
         if get_origin(hint) is Annotated:
             marks |= {type(mark): mark for mark in hint.__metadata__}

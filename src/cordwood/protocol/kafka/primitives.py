@@ -1,9 +1,9 @@
-"""The words a Kafka message is written in: wire types, version marks and varints.
+"""The elements of a Kafka message: wire types, version markers and varints.
 
-A message is a ``NamedTuple`` whose annotations are the wire facts: the Python type for whoever
-uses the message, and beside it (``Annotated``) the wire type and the versions that carry it. This
-module gives those words and the few byte operations that do not fit in a ``struct`` format. It
-knows no message and no API.
+A message is a ``NamedTuple`` whose annotations are the wire format: the Python type, and with it
+(``Annotated``) the wire type and the versions that carry the field. This module defines these
+markers and the few byte operations that do not fit in a ``struct`` format. It knows no message and
+no API.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Records = Annotated[Buffer, WireType.RECORDS]
 
 
 class Since(NamedTuple):
-    """The first version that carries the field; earlier ones leave it at its default."""
+    """The first version that carries the field; before it the field has its default."""
 
     version: int
 
@@ -66,13 +66,13 @@ class Until(NamedTuple):
 
 
 class NullSince(NamedTuple):
-    """The first version in which the field may be null; without it an optional always may."""
+    """The first version in which an optional field may be null; without it, every version."""
 
     version: int
 
 
 class Tag(NamedTuple):
-    """The field is optional on the wire, written under this number when not at its default."""
+    """The field is in the tag section under this number, unless it has its default."""
 
     number: int
 
@@ -88,7 +88,7 @@ SMALL_VARINTS: Final = tuple(bytes((n,)) for n in range(128))
 
 
 def parse_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint and the position after it."""
+    """Read an unsigned varint; return it and the position after it."""
     value = data[position]
     position += 1
     if value < 128:
@@ -104,7 +104,7 @@ def parse_uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """An unsigned varint; lengths are written so, one above themselves, in flexible versions."""
+    """Encode an unsigned varint; flexible versions write lengths this way, plus one."""
     assert value >= 0, value
     if value < 128:
         return SMALL_VARINTS[value]
@@ -117,7 +117,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def skip_tags(data: memoryview, position: int) -> int:
-    """The position after a tag section none of whose fields we know."""
+    """Return the position after a tag section of which we know no field."""
     count, position = parse_uvarint(data, position)
     if count > TAGS_MAX:
         refuse_length(count, position)
@@ -135,7 +135,7 @@ _ARRAYS_KEPT_MAX: Final = 256
 
 
 def number_array(code: str, count: int) -> Struct:
-    """The ``struct`` of that many numbers; the short ones, which recur, are kept."""
+    """Return the ``struct`` of that many numbers; up to ``_ARRAYS_KEPT_MAX`` are cached."""
     found = _ARRAYS.get((code, count))
     if found is None:
         found = Struct(f">{count}{code}")
@@ -145,12 +145,12 @@ def number_array(code: str, count: int) -> Struct:
 
 
 def refuse_length(length: int, position: int) -> None:
-    """Raise for a length that is negative where null is not allowed, or more than is there."""
+    """Raise for a length that is negative without being a legal null, or larger than the rest."""
     raise ValueError(f"a length of {length} before byte {position} does not fit the message")
 
 
 def refuse_crowd(length: int, position: int) -> None:
-    """Raise for an array that brings a message past the elements it may have."""
+    """Raise for an array that takes a message over its limit of elements."""
     raise TooManyElements(
         f"an array of {length} before byte {position} goes past request.elements.max; "
         "ask for less at once, or raise the setting"

@@ -1,9 +1,9 @@
-"""The APIs we serve and their versions: the one table behind dispatch, ApiVersions and the docs.
+"""The APIs and versions we serve: one table for dispatch, ApiVersions and the docs.
 
-Which versions, and why these, is in ``docs/protocols.md``. An API is advertised only when every
-version in its range is answered, with one exception that Kafka makes too: Produce is advertised
-from version 0 although 3 is the first served, because old librdkafka sends its batches uncompressed
-to a broker that does not list the versions in which it learnt about codecs.
+``docs/protocols.md`` says why these versions. An API is advertised only if every version in its
+range is served, with one exception that Kafka makes too: Produce is advertised from version 0
+although 3 is the first served. Old librdkafka sends its batches uncompressed to a broker that does
+not list the versions in which each codec was introduced.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ UNSUPPORTED_VERSION: Final = 35
 
 
 class KafkaApi(NamedTuple):
-    """One API: its versions, and the messages that go to and fro."""
+    """One API: its versions, its request and its response."""
 
     key: int
     name: str
     first_version: int
     last_version: int
-    flexible_version: int  # the first with compact lengths, tags and the longer headers
+    flexible_version: int  # the first with compact lengths, tags and tagged headers
     request: MessageType
     response: MessageType
 
@@ -54,11 +54,11 @@ class KafkaApi(NamedTuple):
 
     @property
     def advertised_version(self) -> int:
-        """The first version ApiVersions tells of."""
+        """The first version that ApiVersions advertises."""
         return 0 if self.key == PRODUCE else self.first_version
 
 
-# key, name, first and last version served, first flexible version, family of messages
+# key, name, first and last version served, first flexible version, module of its messages
 _ROWS: Final = (
     (0, "Produce", 3, 11, 9, produce),
     (1, "Fetch", 4, 12, 12, fetch),
@@ -97,14 +97,14 @@ _ROWS: Final = (
     (60, "DescribeCluster", 0, 1, 0, metadata),
     (61, "DescribeProducers", 0, 0, 0, transactions),
     (65, "DescribeTransactions", 0, 0, 0, transactions),
-    # Version 2 filters by a pattern; ``re``, unlike Kafka's matcher, can be made to run for ever.
+    # Version 2 filters by a regular expression; ``re``, unlike Kafka's matcher, can take forever.
     (66, "ListTransactions", 0, 1, 0, transactions),
     (75, "DescribeTopicPartitions", 0, 0, 0, metadata),
 )
 
 
 def _api(row: tuple[int, str, int, int, int, ModuleType]) -> KafkaApi:
-    """A row with its messages, which are found by Kafka's names for them."""
+    """Build the API of a row; its message classes are found by Kafka's names."""
     key, name, first, last, flexible, family = row
     request, response = getattr(family, f"{name}Request"), getattr(family, f"{name}Response")
     return KafkaApi(key, name, first, last, flexible, request, response)
@@ -118,16 +118,16 @@ _API_BY_MESSAGE: Final[dict[type[Any], KafkaApi]] = {
 
 
 def api_of(message_type: type[Any]) -> KafkaApi:
-    """The API a request or response class belongs to."""
+    """Return the API of a request or response class."""
     return _API_BY_MESSAGE[message_type]
 
 
 def api_table() -> list[tuple[str, int, int, int]]:
-    """What is advertised: (name, key, first version, last version), by key."""
+    """Return what is advertised: (name, key, first version, last version), by key."""
     return [(api.name, api.key, api.advertised_version, api.last_version) for api in APIS]
 
 
 def api_versions(error_code: int = 0) -> metadata.ApiVersionsResponse:
-    """The answer to ApiVersions: the table, and no features."""
+    """Return the answer to ApiVersions: the table, and no features."""
     ranges = [metadata.ApiVersionRange(key, first, last) for _, key, first, last in api_table()]
     return metadata.ApiVersionsResponse(error_code, ranges)

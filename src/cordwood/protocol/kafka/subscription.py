@@ -1,8 +1,8 @@
-"""The one question we ask of a consumer's own bytes: the topics it subscribes to.
+"""Parses the topics that a consumer subscribes to, from the metadata of its JoinGroup.
 
-Members of a group of protocol type ``consumer`` agree among themselves on these bytes; to the
-coordinator they are opaque, and the parts of later versions are not read here. The topics matter
-when offsets are deleted: a cursor on a topic somebody is subscribed to stays.
+The members of a group of protocol type ``consumer`` define these bytes among themselves. To the
+coordinator they are opaque, and fields of later versions are not read here. The topics matter when
+offsets are deleted: a cursor on a topic that a member subscribes to is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LENGTH = Struct(">h")
 
 
 def parse_subscription(data: Buffer) -> tuple[str, ...]:
-    """The topics of a ConsumerProtocolSubscription, which begins alike in every version."""
+    """Parse the topics of a ConsumerProtocolSubscription; all versions begin the same."""
     view = memoryview(data)
     topics: list[str] = []
     try:

@@ -1,9 +1,9 @@
-"""The line protocol, both listeners and both sides, without I/O.
+"""The line protocol, for both listeners and for client and server, without I/O.
 
-- ``framing``: newline text or 4-byte-length frames, told apart by a connection's first bytes.
-- ``ingress``: ``IngressConnection``, blocks of ``routing_key|timestamp|n|payload`` in, events out.
-- ``commands``: the table of commands; ``control``: ``ControlConnection``, which reads them.
-- ``replies`` and ``records``: what goes back, encoded for the broker and parsed for the client.
+- ``framing``: newline text or 4-byte-length frames, detected from a connection's first bytes.
+- ``ingress``: ``IngressConnection``, from blocks of ``routing_key|timestamp|n|payload`` to events.
+- ``commands``: the table of commands; ``control``: ``ControlConnection``, which parses them.
+- ``replies`` and ``records``: replies, encoded by the broker and parsed by the client.
 - ``serial``: how a producer's ``n`` counts and wraps.
 
 The grammar with examples is in ``docs/protocols-line.md``.

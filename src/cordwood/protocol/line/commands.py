@@ -1,8 +1,8 @@
 """The commands of the control listener: one table from name to parser, usage and meaning.
 
-The table feeds the parser, ``HELP`` and ``docs/protocols-line.md``. A request is a frozen value;
-what does not parse raises a ``RequestError`` that shows the usage. Nothing here knows what a topic
-holds: whether it exists is the broker's to say.
+The table serves the parser, ``HELP`` and ``docs/protocols-line.md``. A request is a frozen value.
+Input that does not parse raises a ``RequestError`` that shows the usage. Nothing here knows whether
+a topic exists; the broker checks that.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ READER_BYTES_MAX: Final = 249
 
 
 class StartPosition(Enum):
-    """A place in a log that needs no number."""
+    """A position in a log that needs no number."""
 
-    START = "START"  # the oldest record still there
-    END = "END"  # after the newest
-    CURSOR = "CURSOR"  # where the named reader stands; without a name, the end
+    START = "START"  # the oldest record that still exists
+    END = "END"  # after the newest record
+    CURSOR = "CURSOR"  # the cursor of the named reader; without a name, the end
 
 
 @dataclass(frozen=True, slots=True)
 class GetAck:
-    """The last durable seq of a topic; None is the ingress topic."""
+    """Ask for the last durable seq of a topic; None is the ingress topic."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetStatus:
-    """What became of a record; None is the ingress topic."""
+    """Ask for the state of a record; None is the ingress topic."""
 
     seq: int
     topic: str | None = None
@@ -45,7 +45,7 @@ class GetStatus:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Stream a topic's records; a number is the first seq wanted."""
+    """Stream a topic's records; a number is the first seq to send."""
 
     topic: str
     start: int | StartPosition = StartPosition.CURSOR
@@ -54,7 +54,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The reader has processed everything up to and with this seq."""
+    """The reader has processed everything up to and including this seq."""
 
     topic: str
     reader: str
@@ -71,7 +71,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Append one record; the payload is kept byte for byte."""
+    """Append one record; the payload is stored byte for byte."""
 
     topic: str
     payload: bytes
@@ -94,19 +94,19 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The broker's counters."""
+    """Ask for the broker's counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The registered readers and where they stand; None is every topic."""
+    """List the registered readers and their cursors; None is every topic."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Move a reader's cursor either way; a number is the next seq it will read."""
+    """Move a reader's cursor forward or back; a number is the next seq it will read."""
 
     topic: str
     reader: str
@@ -115,7 +115,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Forget a reader; it no longer holds records back."""
+    """Remove a reader; RECLAIM no longer waits for it."""
 
     topic: str
     reader: str
@@ -123,7 +123,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Change settings of a topic, all or none; values as Kafka's tools write them."""
+    """Change settings of a topic, all or none; values are written as in Kafka's tools."""
 
     topic: str
     settings: tuple[tuple[str, str], ...]
@@ -138,7 +138,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Drop the sealed segments that may go now; None is every topic."""
+    """Delete the sealed segments that RECLAIM allows now; None is every topic."""
 
     topic: str | None = None
 
@@ -150,7 +150,7 @@ class Help:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Say OK and close."""
+    """Reply OK and close."""
 
 
 Request = (
@@ -175,7 +175,7 @@ Request = (
 
 
 class Command(NamedTuple):
-    """A row of the table."""
+    """A row of the command table."""
 
     usage: str
     reply: str
@@ -184,11 +184,11 @@ class Command(NamedTuple):
 
 
 class _Misuse(Exception):
-    """Wrong words after a command; ``parse_command`` adds the usage."""
+    """The arguments of a command are wrong; ``parse_command`` adds the usage."""
 
 
 def parse_command(body: bytes) -> Request:
-    """One command, without its newline or length; raises a ``RequestError``."""
+    """Parse one command without its newline or length; raise ``RequestError`` if it is invalid."""
     name, rest = [*body.split(None, 1), b"", b""][:2]
     word = _shown(name.upper())
     if word not in COMMANDS:
@@ -200,7 +200,7 @@ def parse_command(body: bytes) -> Request:
 
 
 def encode_command(request: Request) -> bytes:
-    """A request as a client sends it; raises a ``RequestError`` for words no broker accepts."""
+    """Encode a request for the client; raise ``RequestError`` for names that no broker accepts."""
     body = _encode_words(request)
     if isinstance(request, Put):
         body += b" " + request.payload
@@ -210,7 +210,7 @@ def encode_command(request: Request) -> bytes:
 
 
 def encode_help() -> bytes:
-    """The table for a person; it ends with an empty line, as it is the one reply of many lines."""
+    """Format the table; it ends with an empty line, because it is the only multi-line reply."""
     width = max(len(command.usage) for command in COMMANDS.values())
     rows = [
         f"{command.usage:<{width}}  {command.summary} -> {command.reply}"
@@ -264,13 +264,13 @@ def _unknown(word: str) -> str:
 
 
 def _shown(word: bytes | str) -> str:
-    """A peer's word as it may stand in a reply: short, and ASCII whatever it was."""
+    """Quote a word from a peer in a reply: shortened, and always ASCII."""
     raw = word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
     return "".join(chr(b) if 0x20 < b < 0x7F else f"\\x{b:02x}" for b in raw[:64])
 
 
 def _parse_put(rest: bytes) -> Put:
-    """Unlike the others not cut into words: one space, then the payload to the very end."""
+    """Not split into words like the others: one space, then the payload up to the end."""
     topic, space, payload = rest.partition(b" ")
     if not space:
         raise _Misuse("a topic, one space and a payload must follow")
@@ -278,7 +278,7 @@ def _parse_put(rest: bytes) -> Put:
 
 
 def _by_words(parse: Callable[[Sequence[str]], Request]) -> Callable[[bytes], Request]:
-    """Cut what follows the command at white space; bytes that are not UTF-8 stay recognisable."""
+    """Split the arguments at white space; bytes that are not UTF-8 are escaped, not lost."""
     return lambda rest: parse(rest.decode("utf-8", "surrogateescape").split())
 
 

@@ -1,8 +1,8 @@
-"""The control listener without I/O: bytes in, requests out, in the order they came.
+"""The control protocol without I/O: bytes in, requests out, in order.
 
-Several commands may arrive in one packet, or one in many. A command that makes no sense is a
-``Refused`` value, to be answered like any other in its turn: the connection goes on. Only a stream
-that cannot be followed any further raises, and is closed.
+Several commands may arrive in one packet, or one command in several. An invalid command becomes a
+``Refused`` value, answered in order like any other, and the connection continues. Only a stream
+that cannot be parsed any further raises an error and is closed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from cordwood.protocol.line.http_detection import http_error, is_http
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What is no request: reply ``encode_error(error)`` and go on."""
+    """An invalid command: reply ``encode_error(error)`` and continue."""
 
     error: CordwoodError
 
 
 class ControlConnection:
-    """One control connection: feed it bytes, take its requests until None."""
+    """One control connection: pass it bytes, then take requests until None."""
 
     def __init__(self, line_bytes_max: int) -> None:
         """Commands above ``line_bytes_max`` are skipped and refused."""
         self._bytes_max = line_bytes_max
-        self._head = b""  # what came before the framing was known
+        self._head = b""  # bytes received before the framing was known
         self._splitter: Splitter | None = None
         self._is_ended = False
-        self.framing: Framing | None = None  # None until the first bytes have told
+        self.framing: Framing | None = None  # None until the first bytes decide it
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what arrived; raises ``ProtocolError`` when the peer cannot be understood at all."""
+        """Add received bytes; raise ``ProtocolError`` if they are not this protocol at all."""
         if self._splitter is None:
             self._head += data
             self._open(at_end=False)
@@ -42,15 +42,15 @@ class ControlConnection:
             self._splitter.receive(data)
 
     def receive_eof(self) -> None:
-        """The peer has closed its side; a command it left unfinished is refused, never run."""
+        """The peer closed its side; an incomplete command is refused, never run."""
         self._is_ended = True
         if self._splitter is None:
             self._open(at_end=True)
 
     def next_request(self) -> Request | Refused | None:
-        """The next request in order, or None until more arrives.
+        """Return the next request in order, or None until more bytes arrive.
 
-        Raises ``BadFrame``, or ``UnexpectedHttp`` before anything of such a request is run.
+        Raises ``BadFrame``, or ``UnexpectedHttp`` before any part of an HTTP request is run.
         """
         while self._splitter is not None:
             message = self._splitter.next_message()
@@ -59,12 +59,12 @@ class ControlConnection:
             if isinstance(message, TooLong):
                 self._check_http(message.kept)
                 return self._refuse_long(message)
-            if message.strip() or self.framing is Framing.FRAMES:  # an empty line asks nothing
+            if message.strip() or self.framing is Framing.FRAMES:  # an empty line is no command
                 return self._request(message)
         return None
 
     def encode(self, reply: bytes) -> bytes:
-        """A reply in the framing the peer uses."""
+        """Encode a reply in the framing that the peer uses."""
         return (self.framing or Framing.TEXT).encode(reply)
 
     def _open(self, *, at_end: bool) -> None:
@@ -78,7 +78,7 @@ class ControlConnection:
         try:
             return parse_command(body)
         except RequestError as error:
-            self._check_http(body)  # only what is no command can be that
+            self._check_http(body)  # valid commands are never HTTP
             return Refused(error)
 
     def _check_http(self, line: bytes) -> None:

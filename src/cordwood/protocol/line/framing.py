@@ -1,11 +1,11 @@
-"""How a byte stream is cut into messages: text lines, or frames with a length before each.
+"""Splits a byte stream into messages: text lines, or frames with a length prefix.
 
 A frame is a 4-byte little-endian length and that many bytes, as Walrus clients send. Both framings
-share the ports; ``plan_framing`` tells them apart by a connection's first bytes, once.
+share the ports; ``plan_framing`` detects which one a connection uses, once, from its first bytes.
 
-Too long a message is skipped to its end and reported as a value, so the stream never loses its
-place and memory stays bounded. Only a length no frame can have is an error: nothing tells where the
-next message would start.
+A message that is too long is skipped to its end and reported as a value, so the stream stays in
+sync and memory stays bounded. Only a length that no frame can have is an error, because the start
+of the next message is then unknown.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Final
 from cordwood.errors import BadFrame, UnexpectedTls
 
 PREFIX_BYTES: Final = 4
-FRAME_BYTES_MAX: Final = 2**31 - 1  # what a length prefix may say; more is not a frame
-KEPT_BYTES: Final = 4096  # how much of a too long message is kept for the dead letter
+FRAME_BYTES_MAX: Final = 2**31 - 1  # the largest valid length prefix
+KEPT_BYTES: Final = 4096  # how much of a too long message the dead letter keeps
 
 _TLS_HEAD_BYTES: Final = 6
 
 
 class Framing(Enum):
-    """How messages are delimited on one connection, both ways."""
+    """How messages are delimited on one connection, in both directions."""
 
     TEXT = "text"
     FRAMES = "frames"
 
     def encode(self, body: bytes) -> bytes:
-        """One message as it goes on the wire."""
+        """Encode one message for the wire."""
         if self is Framing.TEXT:
             return body + b"\n"
         return len(body).to_bytes(PREFIX_BYTES, "little") + body
@@ -38,19 +38,19 @@ class Framing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A line or frame above the limit, skipped whole: how it began and how long it was."""
+    """A line or frame above the limit, skipped: its first bytes and its length."""
 
     kept: bytes
     total_bytes: int
 
 
 def plan_framing(head: bytes, bytes_max: int, *, at_end: bool = False) -> Framing | None:
-    """Which framing a connection's first bytes announce; None when more bytes must tell.
+    """Detect the framing from a connection's first bytes; None if more bytes are needed.
 
-    A frame below 16 MiB has NUL as its fourth byte, and text never does: a line that holds NUL
-    there is no record. Should one come first all the same, it is still taken for text when its
-    first three bytes are printable and, read as a length, above the limit: such bytes spell at
-    least 2 MiB. The answer depends on the bytes alone, never on how they were cut into packets.
+    A frame below 16 MiB has NUL as its fourth byte. Text does not: a line with NUL there is not a
+    record. If such a line comes first anyway, it still counts as text when its first three bytes
+    are printable and, read as a length, above the limit: such bytes encode at least 2 MiB. The
+    result depends on the bytes alone, never on how they were split into packets.
     """
     if len(head) < PREFIX_BYTES:
         return Framing.TEXT if at_end else None
@@ -69,33 +69,33 @@ def plan_framing(head: bytes, bytes_max: int, *, at_end: bool = False) -> Framin
 
 
 def _is_tls_like(head: bytes) -> bool:
-    """Whether a TLS handshake record may begin so: type 22, then version 3.0 to 3.4."""
+    """Whether this may start a TLS handshake record: type 22, then version 3.0 to 3.4."""
     return head[0] == 0x16 and head[1] == 3 and head[2] <= 4
 
 
 class Splitter:
-    """Cuts one direction of a connection into messages; linear however slowly bytes drip in."""
+    """Splits one direction of a connection into messages, in linear time for any packet size."""
 
     def __init__(self, framing: Framing, bytes_max: int) -> None:
         """Accept messages of up to ``bytes_max`` bytes, delimiters not counted."""
         self._bytes_max = bytes_max
         self._buffer = bytearray()
         self._searched = 0  # text: no newline before this position
-        self._skipped = 0  # bytes of a too long message already let go
-        self._skip_left = 0  # frames: bytes of it still to come
+        self._skipped = 0  # bytes of a too long message already discarded
+        self._skip_left = 0  # frames: bytes of it not received yet
         self._kept = b""
         self._next = self._next_line if framing is Framing.TEXT else self._next_frame
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what arrived; ``next_message`` then says what it completed."""
+        """Add received bytes; ``next_message`` then returns the completed messages."""
         self._buffer += data
 
     def next_message(self) -> bytes | TooLong | None:
-        """The next whole message, or None until more arrives; raises ``BadFrame``."""
+        """Return the next complete message, or None until more arrives; raise ``BadFrame``."""
         return self._next()
 
     def take_half(self) -> bytes | TooLong:
-        """What is left when the stream ends; empty bytes when it ended between two messages."""
+        """Return the rest at the end of the stream; it is empty if no message was incomplete."""
         if self._skipped or self._skip_left:
             self._let_go(len(self._buffer))
             return self._end_skip()
@@ -149,7 +149,7 @@ class Splitter:
         return None if self._skip_left else self._end_skip()
 
     def _let_go(self, count: int) -> None:
-        """Drop the buffer's first bytes, which belong to a too long message."""
+        """Discard the buffer's first bytes, which belong to a too long message."""
         wanted = KEPT_BYTES - len(self._kept)
         if wanted > 0:
             self._kept += bytes(self._buffer[: min(wanted, count)])

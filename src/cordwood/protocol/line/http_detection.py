@@ -1,8 +1,8 @@
-"""Tells HTTP from lines: a browser sends what a web page says to any port, also to these.
+"""Detects HTTP on a line listener: a web page can make a browser send requests to any port.
 
 A page cannot open a socket, but it can send a request whose body is a list of our commands. It
-cannot choose how that begins: with a request line, and soon a ``Host`` header. Whoever begins so is
-no client of ours, and nothing of what follows may be run (Redis learned it the same way).
+cannot choose how the request begins: with a request line, and soon a ``Host`` header. A peer that
+begins this way is not our client, and nothing that follows may be run (Redis has the same rule).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ HTTP_REPLY: Final = (
 
 
 def is_request_line(line: bytes) -> bool:
-    """Whether a line is how an HTTP request begins; no command and no topic looks so."""
+    """Whether a line begins an HTTP request; no command and no topic looks like this."""
     return _REQUEST_LINE.match(line) is not None
 
 
 def is_http(line: bytes) -> bool:
-    """Whether a line that is no command betrays HTTP: a request line, ``POST`` or ``Host:``."""
+    """Whether a line that is no command indicates HTTP: a request line, ``POST`` or ``Host:``."""
     return is_request_line(line) or _LATER_LINE.match(line) is not None
 
 
 def http_error() -> UnexpectedHttp:
-    """What the peer did, for the log and for whoever reads lines."""
+    """Create the error for the log and for a peer that reads lines."""
     return UnexpectedHttp(
         "an HTTP request came to a line listener, and nothing of it was run; "
         "HTTP has a port of its own (the setting http)"
@@ -41,5 +41,5 @@ def http_error() -> UnexpectedHttp:
 
 
 def encode_refusal(error: CordwoodError) -> bytes | None:
-    """The last words to a peer that does not speak lines, in its own protocol if we have some."""
+    """Return the reply to a peer of another protocol, in that protocol, or None if we have none."""
     return HTTP_REPLY if isinstance(error, UnexpectedHttp) else None

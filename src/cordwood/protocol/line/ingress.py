@@ -1,11 +1,11 @@
-"""The ingress listener without I/O: bytes in; whole blocks of lines, or frames, out.
+"""The ingress protocol without I/O: bytes in; blocks of complete lines, or frames, out.
 
-One message is ``routing_key|timestamp|n|payload``. Lines leave here in blocks, uncounted and
-unparsed, for ``batch.lines`` to turn into record batches in one call: nothing in this room works
-line by line. Only a connection's very first line is looked at, since it may be a ``HELLO``.
+One message is ``routing_key|timestamp|n|payload``. Lines are returned in blocks, neither counted
+nor parsed; ``batch.lines`` turns a block into record batches in one call. Nothing in this module
+works line by line. Only the first line of a connection is examined, because it may be a ``HELLO``.
 
-The events do not depend on how the bytes were cut into packets, except that neighbouring blocks
-may come as one or several; joined, they are the same.
+The events do not depend on how the bytes were split into packets, except that adjacent blocks may
+come as one or several; joined, they are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HELLO = re.compile(rb"hello([ \t\r].*)?", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The producer names itself: acknowledgements are wanted, and duplicates are to be dropped."""
+    """The producer names itself: it wants acknowledgements, and duplicates shall be dropped."""
 
     producer: str
     epoch: int | None = None
@@ -36,21 +36,21 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines, each with its newline; the block may share memory with what was received."""
+    """Complete lines with their newlines; the block may share memory with the received data."""
 
     block: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Whole messages of a framed connection; their payloads may hold any byte."""
+    """Complete messages of a framed connection; their payloads may contain any byte."""
 
     bodies: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HalfLine:
-    """What the peer left unfinished when it closed; never a record, always a dead letter."""
+    """An incomplete line at the end of the stream; never a record, always a dead letter."""
 
     data: bytes
 
@@ -59,18 +59,18 @@ IngressEvent = Hello | Lines | Frames | TooLong | HalfLine
 
 
 def is_producer_name(name: str) -> bool:
-    """Whether a producer may be called this."""
+    """Whether this is a valid producer name."""
     return bool(_PRODUCER_NAME.fullmatch(name))
 
 
 def encode_hello(producer: str, epoch: int | None) -> bytes:
-    """A HELLO message, without framing."""
+    """Encode a HELLO message, without framing."""
     assert is_producer_name(producer), "the caller checks the name"
     return f"HELLO {producer}{'' if epoch is None else f' {epoch}'}".encode()
 
 
 def parse_hello(line: bytes) -> Hello | None:
-    """The HELLO a first line is, or None if it is a record; raises ``BadHello``."""
+    """Parse a first line as HELLO; None if it is a record; raises ``BadHello``."""
     if not _HELLO.fullmatch(line):
         return None
     words = line.decode("utf-8", "backslashreplace").split()[1:]
@@ -90,23 +90,23 @@ def parse_hello(line: bytes) -> Hello | None:
 
 
 class IngressConnection:
-    """One ingress connection: feed it bytes, take its events until None."""
+    """One ingress connection: pass it bytes, then take events until None."""
 
     def __init__(self, line_bytes_max: int) -> None:
-        """Messages above ``line_bytes_max`` become ``TooLong`` and are not kept whole."""
+        """Messages above ``line_bytes_max`` become ``TooLong``; only their first bytes are kept."""
         self._bytes_max = line_bytes_max
-        self._head = b""  # what came before the framing was known
+        self._head = b""  # bytes received before the framing was known
         self._events: deque[IngressEvent] = deque()
         self._splitter = Splitter(Framing.FRAMES, line_bytes_max)
-        self._tail = bytearray()  # text: the line not yet ended
-        self._skipped = 0  # text: bytes of a too long line let go so far; its start is in the tail
+        self._tail = bytearray()  # text: the incomplete last line
+        self._skipped = 0  # text: length so far of a too long line; its start is in the tail
         self._is_first = True
-        self.framing: Framing | None = None  # None until the first bytes have told
+        self.framing: Framing | None = None  # None until the first bytes decide it
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what arrived; raises ``ProtocolError`` when the peer cannot be understood at all.
+        """Add received bytes; raise ``ProtocolError`` if they are not this protocol at all.
 
-        ``bytes`` are not copied into the blocks handed out; a view of a reused buffer is.
+        ``bytes`` are not copied into the returned blocks; a view of a reused buffer is.
         """
         if self.framing is None:
             data = self._head + bytes(data)
@@ -120,9 +120,9 @@ class IngressConnection:
             self._receive_frames(data)
 
     def is_block(self, data: bytes | bytearray) -> bool:
-        """Whether ``receive`` would hand this out as it is: whole lines, between two others.
+        """Whether ``receive`` would return this unchanged: complete lines, and nothing pending.
 
-        As most packets are that hold few lines. Who asks may then do without ``receive``.
+        Most packets with few lines are like this. The caller may then skip ``receive``.
         """
         return (
             not (self._tail or self._skipped or self._is_first or self._events)
@@ -132,7 +132,7 @@ class IngressConnection:
         )
 
     def receive_eof(self) -> None:
-        """The peer has closed its side; what it left unfinished becomes a last event."""
+        """The peer closed its side; an incomplete message becomes the last event."""
         if self.framing is None:
             self.framing = plan_framing(self._head, self._bytes_max, at_end=True)
             head, self._head = self._head, b""
@@ -151,15 +151,15 @@ class IngressConnection:
             self._events.append(HalfLine(half))
 
     def next_event(self) -> IngressEvent | None:
-        """The next event in order, or None until more arrives."""
+        """Return the next event in order, or None until more bytes arrive."""
         return self._events.popleft() if self._events else None
 
     def encode(self, reply: bytes) -> bytes:
-        """A reply in the framing the peer uses."""
+        """Encode a reply in the framing that the peer uses."""
         return (self.framing or Framing.TEXT).encode(reply)
 
     def _receive_frames(self, data: bytes | bytearray | memoryview) -> None:
-        """Gather neighbouring frames into one event; a too long one stands between two."""
+        """Collect adjacent frames into one event; a too long frame separates two events."""
         self._splitter.receive(data)
         bodies: list[bytes] = []
         try:
@@ -172,16 +172,17 @@ class IngressConnection:
                 elif not self._is_first_hello(message):
                     bodies.append(message)
         finally:
-            self._add_frames(bodies)  # those before a BadFrame arrived whole
+            self._add_frames(bodies)  # frames before a BadFrame are complete
 
     def _add_frames(self, bodies: list[bytes]) -> None:
         if bodies:
             self._events.append(Frames(tuple(bodies)))
 
     def _copy(self, view: memoryview) -> bytes:
-        """What a view shows, behind the line that had begun: one copy does for both.
+        """Copy a view together with the incomplete line before it, in one step.
 
-        Unless that line is the longer part of it: a drip would copy it again and again.
+        If that line is longer than the view, copy only the view: with many small packets the
+        line would be copied again each time.
         """
         if self._skipped or len(self._tail) > len(view):
             return bytes(view)
@@ -190,7 +191,7 @@ class IngressConnection:
         return whole
 
     def _receive_text(self, data: bytes | bytearray) -> None:
-        """Hand out everything up to the last newline in one block; keep the rest."""
+        """Return everything up to the last newline as one block; keep the rest."""
         if self.is_block(data):
             self._events.append(Lines(bytes(data)))
             return
@@ -210,7 +211,7 @@ class IngressConnection:
             del self._tail[KEPT_BYTES:]
 
     def _skip_line(self, data: bytes | bytearray) -> int:
-        """Let go of a too long line as far as it goes; where the next one starts."""
+        """Discard the part of a too long line in ``data``; return where the next line starts."""
         cut = data.find(b"\n")
         here = cut if cut >= 0 else len(data)
         self._tail += memoryview(data)[: min(here, KEPT_BYTES - len(self._tail))]
@@ -226,7 +227,7 @@ class IngressConnection:
         return cut + 1
 
     def _add_lines(self, block: bytes | memoryview) -> None:
-        """A block of whole lines, less a HELLO at its head and too long lines within."""
+        """Add a block of complete lines, without a HELLO at its head and without too long lines."""
         start = 0
         if self._is_first:
             line = bytes(block).partition(b"\n")[0]
@@ -238,7 +239,7 @@ class IngressConnection:
             self._events.append(Lines(block[start:]))
 
     def _add_bounded(self, block: bytes) -> None:
-        """Find too long lines by leaps: all lines that end within one limit are short enough."""
+        """Find too long lines without visiting each line: those that end within the limit fit."""
         view = memoryview(block)
         run = start = 0
         while start < len(block):
@@ -255,14 +256,14 @@ class IngressConnection:
             self._events.append(Lines(view[run:start]))
 
     def _check_http(self, line: bytes) -> None:
-        """Only the first line is looked at: a bad one later is a dead letter like any other."""
+        """Check the first line only; a bad line later is a dead letter like any other."""
         if self.framing is Framing.TEXT and is_request_line(line):
             self._tail.clear()
             self._skipped = 0
             raise http_error()
 
     def _is_first_hello(self, message: bytes) -> bool:
-        """Whether this is the connection's first message and a HELLO, which becomes its event."""
+        """Whether this is the connection's first message and a HELLO; if so, add its event."""
         if not self._is_first:
             return False
         self._is_first = False

@@ -1,14 +1,14 @@
 r"""Records as lines: ``seq|broker_ts|routing_key|producer_ts|n|payload``.
 
-A line is for ``awk``: six fields, and a payload that stands there byte for byte. Three rules keep
-it one line, and reversible:
+A line is made for ``awk``: six fields, with the payload byte for byte. Three rules keep it on one
+line, and reversible:
 
-- A payload that holds a newline or begins with a backslash is written ``\e`` and then escaped:
-  ``\\`` for a backslash, ``\n`` for a newline. Any other payload is untouched.
-- Key and producer timestamp are always escaped so, and ``|`` in them is ``\p``.
+- A payload that contains a newline or begins with a backslash is written as ``\e`` and then
+  escaped: ``\\`` for a backslash, ``\n`` for a newline. Any other payload is unchanged.
+- Key and producer timestamp are always escaped this way, and ``|`` in them becomes ``\p``.
 - A null payload or key is ``\N``; an empty one is empty.
 
-A frame needs no newline, so there the payload is raw, and a null payload is five fields.
+A frame may contain newlines, so its payload is raw. A frame with a null payload has five fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cordwood.errors import ProtocolError
 from cordwood.model import Header, Record
 from cordwood.protocol.line.framing import Framing
 
-TIMESTAMP_HEADER: Final = "ts"  # the headers ``batch.lines`` gives an ingress record
+TIMESTAMP_HEADER: Final = "ts"  # the headers that ``batch.lines`` gives an ingress record
 NUMBER_HEADER: Final = "n"
 
 _NULL: Final = rb"\N"
@@ -31,7 +31,7 @@ _ESCAPE: Final = re.compile(rb"\\(.?)", re.DOTALL)
 
 
 class Line(NamedTuple):
-    """One record as a subscriber sees it. ``n`` is None when its producer gave no number."""
+    """One record as a subscriber sees it. ``n`` is None if its producer sent no number."""
 
     seq: int
     broker_ts: int
@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 def encode_records(records: Iterable[Record], framing: Framing) -> bytes:
-    """Whole lines or frames, ready to be written to a subscriber."""
+    """Encode records as complete lines or frames, ready to send to a subscriber."""
     if framing is Framing.TEXT:
         return b"".join(
             b"%b|%b\n" % (_encode_fields(record), encode_payload(record.value, framing))
@@ -52,7 +52,7 @@ def encode_records(records: Iterable[Record], framing: Framing) -> bytes:
 
 
 def parse_record(body: bytes, framing: Framing) -> Line:
-    """One line or frame, without its delimiter; raises ``ProtocolError``."""
+    """Parse one line or frame without its delimiter; raise ``ProtocolError`` if it is invalid."""
     fields = body.split(b"|", 5)
     if len(fields) < 5 or (len(fields) == 5 and framing is Framing.TEXT):
         raise ProtocolError(f"a record has six fields and this has {len(fields)}: {body[:80]!r}")
@@ -71,7 +71,7 @@ def parse_record(body: bytes, framing: Framing) -> Line:
 
 
 def encode_payload(payload: bytes | None, framing: Framing) -> bytes:
-    """A payload as it stands in a line; in a frame it is raw, and cannot be null."""
+    """Encode a payload for a line; in a frame it is raw and cannot be null."""
     if framing is Framing.FRAMES:
         assert payload is not None, "a frame leaves a null payload out"
         return payload
@@ -99,14 +99,14 @@ def _encode_body(record: Record) -> bytes:
 
 
 def _encode_fields(record: Record) -> bytes:
-    """Everything before the payload's separator."""
+    """Encode everything before the separator of the payload."""
     key = _NULL if record.key is None else _escape_field(record.key)
     timestamp, number = _stamps(record.headers)
     return b"%d|%d|%b|%b|%b" % (record.offset + 1, record.timestamp_ms, key, timestamp, number)
 
 
 def _stamps(headers: tuple[Header, ...]) -> tuple[bytes, bytes]:
-    """Producer timestamp and n as fields; empty when the record did not come in as a line."""
+    """Return producer timestamp and n as fields; empty if the record did not arrive as a line."""
     timestamp = number = b""
     for key, value in headers:
         if key == TIMESTAMP_HEADER and value:
@@ -135,5 +135,5 @@ def _unescape_one(match: re.Match[bytes]) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Bytes that are not UTF-8 survive as surrogates, so encoding them again gives them back."""
+    """Decode UTF-8; invalid bytes become surrogates, so that encoding restores them."""
     return raw.decode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""Replies: one message each, encoded for the server and parsed for the client.
+"""Replies: one message each, encoded by the server and parsed by the client.
 
-What these return has no delimiter; a connection's ``encode`` adds the framing its peer uses.
+The results have no delimiter; a connection's ``encode`` adds the framing that its peer uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ERROR_CHARACTERS_MAX: Final = 1000
 
 
 class Welcome(NamedTuple):
-    """The answer to HELLO: who the producer is, and the last n of it that is durable."""
+    """The answer to HELLO: the producer's name and epoch, and its last durable n."""
 
     producer: str
     epoch: int
@@ -32,7 +32,7 @@ class Welcome(NamedTuple):
 
 
 def encode_ack(number: int) -> bytes:
-    """``ACK <seq>`` to a query, ``ACK <n>`` to a producer: everything up to it is durable."""
+    """``ACK <seq>`` answers a query, ``ACK <n>`` a producer: everything up to it is durable."""
     return b"ACK %d" % number
 
 
@@ -52,49 +52,49 @@ def encode_count(count: int) -> bytes:
 
 
 def encode_got(payload: bytes | None, framing: Framing) -> bytes:
-    """``OK <payload>``, escaped in text as records are; a null payload in a frame is bare OK."""
+    """``OK <payload>``, escaped like records in text; a null payload in a frame is a bare OK."""
     if payload is None and framing is Framing.FRAMES:
         return OK
     return b"OK " + encode_payload(payload, framing)
 
 
 def encode_json(value: Mapping[str, object]) -> bytes:
-    """A bare JSON object on one line."""
+    """Encode a JSON object on one line."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def encode_error(error: CordwoodError) -> bytes:
-    """``ERR <CODE> <what, and what to do>``, always one line."""
+    """``ERR <CODE> <what happened, and what to do>``, always on one line."""
     text = " ".join(str(error).split())[:_ERROR_CHARACTERS_MAX]
     return f"ERR {error.name} {text}".rstrip().encode("utf-8", "backslashreplace")
 
 
 def check_reply(body: bytes) -> bytes:
-    """The reply, unless it is an ``ERR``, which is raised as the error it was."""
+    """Return the reply; an ``ERR`` is raised as the error class it names."""
     if body == b"ERR" or body.startswith(b"ERR "):
         raise parse_error(body)
     return body
 
 
 def parse_error(body: bytes) -> CordwoodError:
-    """The error an ``ERR`` line tells of; an unknown code is quoted in a ``CordwoodError``."""
+    """Return the error of an ``ERR`` line; an unknown code is quoted in a ``CordwoodError``."""
     _, name, text = [*body.decode("utf-8", "replace").split(" ", 2), "", ""][:3]
     kind = _errors_by_name().get(name)
     return kind(text) if kind else CordwoodError(f"{name} {text}".strip())
 
 
 def parse_ack(body: bytes) -> int:
-    """The number in ``ACK <number>``; raises what ``ERR`` told or ``ProtocolError``."""
+    """Return the number in ``ACK <number>``; raise the error in an ``ERR`` or ``ProtocolError``."""
     return _number(check_reply(body), b"ACK")
 
 
 def parse_count(body: bytes) -> int:
-    """The number in ``OK <count>``."""
+    """Return the number in ``OK <count>``."""
     return _number(check_reply(body), b"OK")
 
 
 def parse_welcome(body: bytes) -> Welcome:
-    """The answer to HELLO; raises what ``ERR`` told or ``ProtocolError``."""
+    """Parse the answer to HELLO; raise the error in an ``ERR`` or ``ProtocolError``."""
     words = check_reply(body).split(b" ")
     if len(words) != 4 or words[0] != OK or not (words[2].isdigit() and words[3].isdigit()):
         raise ProtocolError(f"the answer to HELLO is OK <producer> <epoch> <n>, not {body[:80]!r}")
@@ -102,7 +102,7 @@ def parse_welcome(body: bytes) -> Welcome:
 
 
 def parse_got(body: bytes, framing: Framing) -> bytes | None:
-    """The payload in ``OK <payload>``; raises what ``ERR`` told or ``ProtocolError``."""
+    """The payload in ``OK <payload>``; raise the error in an ``ERR`` or ``ProtocolError``."""
     if check_reply(body) == OK and framing is Framing.FRAMES:
         return None
     if not body.startswith(b"OK "):
@@ -111,7 +111,7 @@ def parse_got(body: bytes, framing: Framing) -> bytes | None:
 
 
 def parse_json(body: bytes) -> dict[str, object]:
-    """A JSON object; raises what ``ERR`` told or ``ProtocolError``."""
+    """Parse a JSON object; raise the error in an ``ERR`` or ``ProtocolError``."""
     try:
         value = json.loads(check_reply(body))
     except ValueError:
@@ -122,7 +122,7 @@ def parse_json(body: bytes) -> dict[str, object]:
 
 
 def parse_ok(body: bytes) -> None:
-    """Nothing, if the reply is ``OK``; raises what ``ERR`` told or ``ProtocolError``."""
+    """Check that the reply is ``OK``; raise the error in an ``ERR`` or ``ProtocolError``."""
     if check_reply(body) != OK:
         raise ProtocolError(f"OK was expected, not {body[:80]!r}")
 
@@ -136,9 +136,9 @@ def _number(body: bytes, word: bytes) -> int:
 
 @cache
 def _errors_by_name() -> dict[str, type[CordwoodError]]:
-    """Code word → class; no two classes of the table share a word.
+    """Map code words to classes; no two classes in ``errors`` share a word.
 
-    What another module derives from one of them, to carry more, crosses the wire as that one.
+    A subclass that another module derives, to carry more data, crosses the wire as its parent.
     """
     table = CordwoodError.__module__
     return {kind.name: kind for kind in _walk(CordwoodError) if kind.__module__ == table}

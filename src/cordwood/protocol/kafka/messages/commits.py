@@ -1,4 +1,4 @@
-"""Cursors of consumer groups: committing, fetching and forgetting offsets."""
+"""Cursors of consumer groups: commit, fetch and delete offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cordwood.protocol.kafka.primitives import (
 
 
 class OffsetCommitPartition(NamedTuple):
-    """The next offset to read, with a note of the member's own."""
+    """The next offset to read, with the member's own metadata."""
 
     partition: Int32
     offset: Int64
@@ -36,7 +36,7 @@ class OffsetCommitTopic(NamedTuple):
 
 
 class OffsetCommitRequest(NamedTuple):
-    """Move the group's cursors; generation -1 with no member commits from outside the group."""
+    """Move a group's cursors; generation -1 without a member commits from outside the group."""
 
     group_id: Str
     generation_id: Int32 = -1
@@ -47,7 +47,7 @@ class OffsetCommitRequest(NamedTuple):
 
 
 class CommittedPartition(NamedTuple):
-    """Whether one cursor moved; OffsetCommit and TxnOffsetCommit answer alike."""
+    """Whether one cursor moved; OffsetCommit and TxnOffsetCommit share this response."""
 
     partition: Int32
     error_code: Int16
@@ -61,7 +61,7 @@ class CommittedTopic(NamedTuple):
 
 
 class OffsetCommitResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: Sequence[CommittedTopic] = ()
@@ -71,21 +71,21 @@ class OffsetCommitResponse(NamedTuple):
 
 
 class OffsetFetchTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class OffsetFetchGroup(NamedTuple):
-    """One group's question; null topics means all it has committed."""
+    """The request for one group; null topics means everything it has committed."""
 
     group_id: Str
     topics: Sequence[OffsetFetchTopic] | None
 
 
 class OffsetFetchRequest(NamedTuple):
-    """The cursors of one group, or since version 8 of several."""
+    """Fetch the cursors of one group, or since version 8 of several."""
 
     group_id: Annotated[Str, Until(7)] = ""
     topics: Annotated[Sequence[OffsetFetchTopic] | None, Until(7), NullSince(2)] = ()
@@ -94,7 +94,7 @@ class OffsetFetchRequest(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """A cursor; offset -1 when nothing was committed."""
+    """A cursor; offset -1 if nothing was committed."""
 
     partition: Int32
     offset: Int64
@@ -131,7 +131,7 @@ class OffsetFetchResponse(NamedTuple):
 
 
 class OffsetDeletePartition(NamedTuple):
-    """A cursor to forget."""
+    """A cursor to delete."""
 
     partition: Int32
 
@@ -144,14 +144,14 @@ class OffsetDeleteTopic(NamedTuple):
 
 
 class OffsetDeleteRequest(NamedTuple):
-    """Forget a group's cursors on topics it is not subscribed to."""
+    """Delete a group's cursors on topics that it is not subscribed to."""
 
     group_id: Str
     topics: Sequence[OffsetDeleteTopic]
 
 
 class OffsetDeletedPartition(NamedTuple):
-    """Whether one cursor was forgotten."""
+    """Whether one cursor was deleted."""
 
     partition: Int32
     error_code: Int16
@@ -165,7 +165,7 @@ class OffsetDeletedTopic(NamedTuple):
 
 
 class OffsetDeleteResponse(NamedTuple):
-    """Every partition of the request, unless the group itself was at fault."""
+    """The result for every partition of the request, unless the whole group was refused."""
 
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
@@ -205,7 +205,7 @@ class TxnOffsetCommitRequest(NamedTuple):
 
 
 class TxnOffsetCommitResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[CommittedTopic] = ()

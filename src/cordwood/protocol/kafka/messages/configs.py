@@ -1,6 +1,6 @@
 """Settings of topics and brokers: describe, replace, change.
 
-A resource is named by its type (2 a topic, 4 a broker) and its name.
+A resource is identified by its type (2 is a topic, 4 is a broker) and its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cordwood.protocol.kafka.primitives import Bool, Int8, Int16, Int32, Since, 
 
 
 class DescribeConfigsResource(NamedTuple):
-    """A resource asked about; null keys means all its settings."""
+    """A resource to describe; null keys means all its settings."""
 
     resource_type: Int8
     resource_name: Str
@@ -22,7 +22,7 @@ class DescribeConfigsResource(NamedTuple):
 
 
 class DescribeConfigsRequest(NamedTuple):
-    """The settings in force, if wanted with where each comes from and what it means."""
+    """Describe the settings in effect, optionally with their sources and documentation."""
 
     resources: Sequence[DescribeConfigsResource]
     include_synonyms: Bool = False
@@ -30,7 +30,7 @@ class DescribeConfigsRequest(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """Another place that sets the same thing, in order of precedence."""
+    """Another source of the same setting, in order of precedence."""
 
     name: Str
     value: Str | None
@@ -38,7 +38,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class DescribedConfig(NamedTuple):
-    """One setting, its value and where that comes from."""
+    """One setting, its value and the source of the value."""
 
     name: Str
     value: Str | None
@@ -61,7 +61,7 @@ class DescribedResource(NamedTuple):
 
 
 class DescribeConfigsResponse(NamedTuple):
-    """Every resource of the request."""
+    """The result for every resource of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[DescribedResource] = ()
@@ -71,14 +71,14 @@ class DescribeConfigsResponse(NamedTuple):
 
 
 class AlterConfig(NamedTuple):
-    """A setting and its new value; null takes the default."""
+    """A setting and its new value; null restores the default."""
 
     name: Str
     value: Str | None
 
 
 class AlterConfigsResource(NamedTuple):
-    """All the settings a resource is to have; what is not named goes back to its default."""
+    """All settings of a resource; those not listed return to their defaults."""
 
     resource_type: Int8
     resource_name: Str
@@ -86,14 +86,14 @@ class AlterConfigsResource(NamedTuple):
 
 
 class AlterConfigsRequest(NamedTuple):
-    """Replace the settings of these resources, or only say whether they hold."""
+    """Replace the settings of these resources, or only validate the request."""
 
     resources: Sequence[AlterConfigsResource]
     validate_only: Bool
 
 
 class AlteredResource(NamedTuple):
-    """What became of one resource; both Alter APIs answer alike."""
+    """The result for one resource; both Alter APIs share this response."""
 
     error_code: Int16
     error_message: Str | None
@@ -102,7 +102,7 @@ class AlteredResource(NamedTuple):
 
 
 class AlterConfigsResponse(NamedTuple):
-    """Every resource of the request."""
+    """The result for every resource of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[AlteredResource] = ()
@@ -112,7 +112,7 @@ class AlterConfigsResponse(NamedTuple):
 
 
 class ConfigChange(NamedTuple):
-    """A change of one setting: 0 set, 1 back to default, 2 append to a list, 3 take from it."""
+    """A change of one setting: 0 set, 1 restore default, 2 append to a list, 3 remove from it."""
 
     name: Str
     operation: Int8
@@ -128,14 +128,14 @@ class ConfigChanges(NamedTuple):
 
 
 class IncrementalAlterConfigsRequest(NamedTuple):
-    """Change these settings and no others, or only say whether they hold."""
+    """Change these settings and no others, or only validate the request."""
 
     resources: Sequence[ConfigChanges]
     validate_only: Bool
 
 
 class IncrementalAlterConfigsResponse(NamedTuple):
-    """Every resource of the request."""
+    """The result for every resource of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[AlteredResource] = ()

@@ -1,4 +1,4 @@
-"""Fetch: whole batches out, from an offset on."""
+"""Fetch: returns complete batches, starting at an offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Int64, Record
 
 
 class FetchPartition(NamedTuple):
-    """Where to read on in one partition, and how much at most."""
+    """The offset to read from in one partition, and the maximum size."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(9)] = -1  # -1: the client does not know it
@@ -20,21 +20,21 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions wanted of one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[FetchPartition]
 
 
 class FetchForgottenTopic(NamedTuple):
-    """Partitions an incremental fetch session no longer wants."""
+    """Partitions that an incremental fetch session no longer wants."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class FetchRequest(NamedTuple):
-    """Answer once ``min_bytes`` are there or ``max_wait_ms`` have passed."""
+    """Fetch records; the reply waits for ``min_bytes``, at most ``max_wait_ms``."""
 
     replica_id: Int32  # -1: a consumer
     max_wait_ms: Int32
@@ -50,35 +50,35 @@ class FetchRequest(NamedTuple):
 
 
 class FetchEpochEnd(NamedTuple):
-    """Where the reader's history and ours part."""
+    """The point where the reader's history diverges from ours."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
 class FetchLeader(NamedTuple):
-    """Who leads the partition now, told with a NOT_LEADER error."""
+    """The current leader of the partition, sent with a NOT_LEADER error."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
 class FetchSnapshot(NamedTuple):
-    """A metadata log's snapshot; no topic of ours has one."""
+    """A snapshot of the metadata log; our topics have none."""
 
     end_offset: Int64 = -1
     epoch: Int32 = -1
 
 
 class AbortedTransaction(NamedTuple):
-    """A read_committed reader skips this producer's records from here to its abort marker."""
+    """A read_committed reader skips this producer's records from here to the abort marker."""
 
     producer_id: Int64
     first_offset: Int64
 
 
 class FetchedPartition(NamedTuple):
-    """Whole batches; the first may begin before the offset asked for."""
+    """Complete batches; the first may begin before the requested offset."""
 
     partition: Int32
     error_code: Int16
@@ -94,7 +94,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """What was found in one topic."""
+    """The results for one topic."""
 
     name: Str
     partitions: Sequence[FetchedPartition]

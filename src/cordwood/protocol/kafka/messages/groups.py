@@ -1,7 +1,7 @@
-"""Consumer groups: finding the coordinator, membership, and describing who is in.
+"""Consumer groups: finding the coordinator, membership, and describing groups.
 
-Subscriptions and assignments inside these messages are the members' own bytes; see
-``subscription`` for the one question we ask of them.
+Subscriptions and assignments in these messages are bytes that the members define; we read only the
+topics in them (see ``subscription``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cordwood.protocol.kafka.primitives import (
 
 
 class FindCoordinatorRequest(NamedTuple):
-    """Who coordinates this group (key type 0) or transactional id (1)."""
+    """Find the coordinator of this group (key type 0) or transactional id (1)."""
 
     key: Annotated[Str, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -60,14 +60,14 @@ class FindCoordinatorResponse(NamedTuple):
 
 
 class JoinGroupProtocol(NamedTuple):
-    """An assignor the member offers, and its subscription under it."""
+    """An assignor that the member offers, and its subscription for it."""
 
     name: Str
     metadata: Bytes
 
 
 class JoinGroupRequest(NamedTuple):
-    """Let this member into the group; an empty member id asks for one."""
+    """Join the group; an empty member id requests a new one."""
 
     group_id: Str
     session_timeout_ms: Int32
@@ -80,7 +80,7 @@ class JoinGroupRequest(NamedTuple):
 
 
 class JoinGroupMember(NamedTuple):
-    """A member, as the leader is told of it."""
+    """A member, as described to the group leader."""
 
     member_id: Str
     group_instance_id: Annotated[Str | None, Since(5)] = None
@@ -88,7 +88,7 @@ class JoinGroupMember(NamedTuple):
 
 
 class JoinGroupResponse(NamedTuple):
-    """The generation, its leader, and for the leader all its members."""
+    """The generation and its leader; the leader also receives all members."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     error_code: Int16 = 0
@@ -105,14 +105,14 @@ class JoinGroupResponse(NamedTuple):
 
 
 class SyncGroupAssignment(NamedTuple):
-    """What the leader gives one member."""
+    """The assignment that the leader gives to one member."""
 
     member_id: Str
     assignment: Bytes
 
 
 class SyncGroupRequest(NamedTuple):
-    """The leader hands in the assignments; the others ask for theirs."""
+    """The leader sends the assignments; the other members fetch theirs."""
 
     group_id: Str
     generation_id: Int32
@@ -146,14 +146,14 @@ class HeartbeatRequest(NamedTuple):
 
 
 class HeartbeatResponse(NamedTuple):
-    """All is well, or join again."""
+    """Success, or an error that tells the member to rejoin."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16 = 0
 
 
 class LeavingMember(NamedTuple):
-    """A member that goes; a static one may be named by its instance alone."""
+    """A member that leaves; a static one may be identified by its instance id alone."""
 
     member_id: Str
     group_instance_id: Str | None = None
@@ -161,7 +161,7 @@ class LeavingMember(NamedTuple):
 
 
 class LeaveGroupRequest(NamedTuple):
-    """One member leaves in the old versions, any number since version 3."""
+    """One member leaves in old versions; several may leave since version 3."""
 
     group_id: Str
     member_id: Annotated[Str, Until(2)] = ""
@@ -169,7 +169,7 @@ class LeaveGroupRequest(NamedTuple):
 
 
 class LeftMember(NamedTuple):
-    """What became of one member's leaving."""
+    """The result for one leaving member."""
 
     member_id: Str
     group_instance_id: Str | None = None
@@ -177,7 +177,7 @@ class LeftMember(NamedTuple):
 
 
 class LeaveGroupResponse(NamedTuple):
-    """Who has left."""
+    """The members that have left."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16 = 0
@@ -195,7 +195,7 @@ class DescribeGroupsRequest(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member, where it is, what it wants and what it has."""
+    """A member: its address, its subscription and its assignment."""
 
     member_id: Str
     group_instance_id: Annotated[Str | None, Since(4)] = None
@@ -218,20 +218,20 @@ class DescribedGroup(NamedTuple):
 
 
 class DescribeGroupsResponse(NamedTuple):
-    """Every group of the request."""
+    """The result for every group of the request."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     groups: Sequence[DescribedGroup] = ()
 
 
 class ListGroupsRequest(NamedTuple):
-    """All groups, or those in these states."""
+    """List all groups, or those in these states."""
 
     states_filter: Annotated[Sequence[Str], Since(4)] = ()
 
 
 class ListedGroup(NamedTuple):
-    """A group's name, kind and state."""
+    """A group's name, protocol type and state."""
 
     group_id: Str
     protocol_type: Str
@@ -247,20 +247,20 @@ class ListGroupsResponse(NamedTuple):
 
 
 class DeleteGroupsRequest(NamedTuple):
-    """Forget these groups and their cursors."""
+    """Delete these groups and their cursors."""
 
     group_ids: Sequence[Str]
 
 
 class DeletedGroup(NamedTuple):
-    """What became of one group."""
+    """The result for one group."""
 
     group_id: Str
     error_code: Int16
 
 
 class DeleteGroupsResponse(NamedTuple):
-    """Every group of the request."""
+    """The result for every group of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[DeletedGroup] = ()

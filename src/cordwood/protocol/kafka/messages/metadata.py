@@ -1,4 +1,4 @@
-"""Who is there: the cluster, its topics, and what each API can do."""
+"""The cluster, its topics, and the supported API versions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OPERATIONS_UNASKED: Final = -(2**31)
 
 
 class MetadataRequestTopic(NamedTuple):
-    """A topic asked for by name or, when the name is null, by id."""
+    """A topic requested by name, or by id if the name is null."""
 
     topic_id: Annotated[Uuid, Since(10)] = NO_ID
     name: Annotated[Str | None, NullSince(10)] = None
 
 
 class MetadataRequest(NamedTuple):
-    """Which topics; null means all of them, and so does an empty list in version 0."""
+    """Request topics; null means all of them, and so does an empty list in version 0."""
 
     topics: Annotated[Sequence[MetadataRequestTopic] | None, NullSince(1)]
     allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -43,7 +43,7 @@ class MetadataRequest(NamedTuple):
 
 
 class MetadataBroker(NamedTuple):
-    """One broker and where it listens."""
+    """One broker and its address."""
 
     node_id: Int32
     host: Str
@@ -52,7 +52,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """Who leads one partition and who follows."""
+    """The leader and the replicas of one partition."""
 
     error_code: Int16
     partition: Int32
@@ -75,7 +75,7 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
-    """The brokers, the controller and the topics asked for."""
+    """The brokers, the controller and the requested topics."""
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     brokers: Sequence[MetadataBroker] = ()
@@ -89,14 +89,14 @@ class MetadataResponse(NamedTuple):
 
 
 class ApiVersionsRequest(NamedTuple):
-    """What can you do? And who is asking."""
+    """Ask for the supported versions, and identify the client software."""
 
     client_software_name: Annotated[Str, Since(3)] = ""
     client_software_version: Annotated[Str, Since(3)] = ""
 
 
 class ApiVersionRange(NamedTuple):
-    """The versions of one API we answer."""
+    """The versions of one API that we serve."""
 
     api_key: Int16
     min_version: Int16
@@ -104,7 +104,7 @@ class ApiVersionRange(NamedTuple):
 
 
 class SupportedFeature(NamedTuple):
-    """A cluster feature and the levels this broker knows."""
+    """A cluster feature and the levels this broker supports."""
 
     name: Str
     min_version: Int16
@@ -112,7 +112,7 @@ class SupportedFeature(NamedTuple):
 
 
 class FinalizedFeature(NamedTuple):
-    """A cluster feature and the levels in force; we finalize none."""
+    """A cluster feature and the levels in effect; we finalize none."""
 
     name: Str
     max_version_level: Int16
@@ -120,7 +120,7 @@ class FinalizedFeature(NamedTuple):
 
 
 class ApiVersionsResponse(NamedTuple):
-    """Every API served; with error 35 also the answer to a version of itself too new."""
+    """Every API served; with error 35, also the reply to an unsupported ApiVersions version."""
 
     error_code: Int16
     api_keys: Sequence[ApiVersionRange]
@@ -142,7 +142,7 @@ class DescribeClusterRequest(NamedTuple):
 
 
 class ClusterBroker(NamedTuple):
-    """One broker and where it listens."""
+    """One broker and its address."""
 
     broker_id: Int32
     host: Str
@@ -167,7 +167,7 @@ class DescribeClusterResponse(NamedTuple):
 
 
 class DescribeTopicPartitionsTopic(NamedTuple):
-    """A topic asked for by name."""
+    """A topic requested by name."""
 
     name: Str
 
@@ -180,7 +180,7 @@ class PartitionCursor(NamedTuple):
 
 
 class DescribeTopicPartitionsRequest(NamedTuple):
-    """A page of partitions of the topics named; no topics means all."""
+    """Request a page of partitions of these topics; no topics means all."""
 
     topics: Sequence[DescribeTopicPartitionsTopic]
     response_partition_limit: Int32 = 2000
@@ -188,7 +188,7 @@ class DescribeTopicPartitionsRequest(NamedTuple):
 
 
 class DescribedPartition(NamedTuple):
-    """Who leads one partition and who may."""
+    """The leader of one partition and the replicas eligible to lead it."""
 
     error_code: Int16
     partition: Int32
@@ -202,7 +202,7 @@ class DescribedPartition(NamedTuple):
 
 
 class DescribedTopic(NamedTuple):
-    """One topic and the partitions of it on this page."""
+    """One topic and its partitions on this page."""
 
     error_code: Int16
     name: Str | None
@@ -213,7 +213,7 @@ class DescribedTopic(NamedTuple):
 
 
 class DescribeTopicPartitionsResponse(NamedTuple):
-    """One page; the cursor is null on the last."""
+    """One page; the cursor is null on the last page."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[DescribedTopic] = ()

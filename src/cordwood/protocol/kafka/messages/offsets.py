@@ -1,4 +1,4 @@
-"""Asking a partition for its offsets: by time, and by leader epoch."""
+"""Looks up offsets of a partition, by time and by leader epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Int64, Since,
 
 
 class ListOffsetsPartition(NamedTuple):
-    """The time asked about: -1 the end, -2 the start, -3 the record with the largest timestamp."""
+    """The requested time: -1 the end, -2 the start, -3 the record with the largest timestamp."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
@@ -17,14 +17,14 @@ class ListOffsetsPartition(NamedTuple):
 
 
 class ListOffsetsTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[ListOffsetsPartition]
 
 
 class ListOffsetsRequest(NamedTuple):
-    """The first offset at or after a time, per partition."""
+    """Find the first offset at or after a time, per partition."""
 
     replica_id: Int32
     isolation_level: Annotated[Int8, Since(2)] = 0
@@ -32,7 +32,7 @@ class ListOffsetsRequest(NamedTuple):
 
 
 class ListedPartitionOffset(NamedTuple):
-    """The offset found and its record's timestamp; both -1 when there is none."""
+    """The offset and the timestamp of its record; both are -1 if there is none."""
 
     partition: Int32
     error_code: Int16
@@ -42,21 +42,21 @@ class ListedPartitionOffset(NamedTuple):
 
 
 class ListedTopicOffsets(NamedTuple):
-    """The answers for one topic."""
+    """The results for one topic."""
 
     name: Str
     partitions: Sequence[ListedPartitionOffset]
 
 
 class ListOffsetsResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: Sequence[ListedTopicOffsets] = ()
 
 
 class EpochPartition(NamedTuple):
-    """The epoch whose end is asked for."""
+    """The epoch whose end is requested."""
 
     partition: Int32
     current_leader_epoch: Int32
@@ -64,21 +64,21 @@ class EpochPartition(NamedTuple):
 
 
 class EpochTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[EpochPartition]
 
 
 class OffsetForLeaderEpochRequest(NamedTuple):
-    """Where a leader epoch ends in our log."""
+    """Ask where a leader epoch ends in our log."""
 
     replica_id: Annotated[Int32, Since(3)] = -2
     topics: Sequence[EpochTopic] = ()
 
 
 class EpochPartitionEnd(NamedTuple):
-    """The largest epoch not above the asked one, and the offset at which it ends."""
+    """The largest epoch not above the requested one, and the offset where it ends."""
 
     error_code: Int16
     partition: Int32
@@ -87,14 +87,14 @@ class EpochPartitionEnd(NamedTuple):
 
 
 class EpochTopicEnd(NamedTuple):
-    """The answers for one topic."""
+    """The results for one topic."""
 
     name: Str
     partitions: Sequence[EpochPartitionEnd]
 
 
 class OffsetForLeaderEpochResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[EpochTopicEnd] = ()

@@ -1,4 +1,4 @@
-"""Which broker and disk a partition is on, as an administrator would change it."""
+"""Administrative changes of the broker and the disk that hold a partition."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Since, Str
 
 
 class ElectTopic(NamedTuple):
-    """The partitions of one topic that are to elect."""
+    """The partitions of one topic that hold an election."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class ElectLeadersRequest(NamedTuple):
-    """Let these partitions elect a leader (0: the preferred one, 1: any); null means all."""
+    """Elect leaders for these partitions (0: the preferred one, 1: any); null means all."""
 
     election_type: Annotated[Int8, Since(1)] = 0
     topics: Sequence[ElectTopic] | None = None
@@ -26,7 +26,7 @@ class ElectLeadersRequest(NamedTuple):
 
 
 class ElectedPartition(NamedTuple):
-    """How one election went."""
+    """The result of one election."""
 
     partition: Int32
     error_code: Int16
@@ -41,7 +41,7 @@ class ElectedTopic(NamedTuple):
 
 
 class ElectLeadersResponse(NamedTuple):
-    """Every partition named; of all, only those that had something to elect."""
+    """Every named partition; for a null request, only those that needed an election."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
@@ -52,7 +52,7 @@ class ElectLeadersResponse(NamedTuple):
 
 
 class ReassignPartition(NamedTuple):
-    """The brokers that are to hold a partition; null ends a reassignment under way."""
+    """The brokers that shall hold a partition; null cancels a running reassignment."""
 
     partition: Int32
     replicas: Sequence[Int32] | None = None
@@ -73,7 +73,7 @@ class AlterPartitionReassignmentsRequest(NamedTuple):
 
 
 class ReassignedPartition(NamedTuple):
-    """What became of the wish."""
+    """The result for one partition."""
 
     partition: Int32
     error_code: Int16
@@ -88,7 +88,7 @@ class ReassignedTopic(NamedTuple):
 
 
 class AlterPartitionReassignmentsResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -100,21 +100,21 @@ class AlterPartitionReassignmentsResponse(NamedTuple):
 
 
 class ReassigningTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class ListPartitionReassignmentsRequest(NamedTuple):
-    """Which partitions are on their way; null topics means all."""
+    """List the partitions being reassigned; null topics means all."""
 
     timeout_ms: Int32 = 60_000
     topics: Sequence[ReassigningTopic] | None = None
 
 
 class PartitionOnItsWay(NamedTuple):
-    """Who holds a partition now, who will, and who will no more."""
+    """The current replicas of a partition, those being added and those being removed."""
 
     partition: Int32
     replicas: Sequence[Int32]
@@ -130,7 +130,7 @@ class TopicOnItsWay(NamedTuple):
 
 
 class ListPartitionReassignmentsResponse(NamedTuple):
-    """Those that are on their way."""
+    """The partitions being reassigned."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -142,14 +142,14 @@ class ListPartitionReassignmentsResponse(NamedTuple):
 
 
 class MoveTopic(NamedTuple):
-    """The partitions of one topic that are to move."""
+    """The partitions of one topic to move."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class MoveTo(NamedTuple):
-    """What is to lie in one directory."""
+    """The partitions to move to one directory."""
 
     path: Str
     topics: Sequence[MoveTopic]
@@ -162,7 +162,7 @@ class AlterReplicaLogDirsRequest(NamedTuple):
 
 
 class MovedPartition(NamedTuple):
-    """What became of the wish."""
+    """The result for one partition."""
 
     partition: Int32
     error_code: Int16
@@ -176,7 +176,7 @@ class MovedTopic(NamedTuple):
 
 
 class AlterReplicaLogDirsResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[MovedTopic] = ()

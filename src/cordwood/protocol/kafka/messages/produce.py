@@ -1,4 +1,4 @@
-"""Produce: batches in, assigned offsets out."""
+"""Produce: sends batches, returns the assigned offsets."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cordwood.protocol.kafka.primitives import Int16, Int32, Int64, Records, Sin
 
 
 class ProducePartition(NamedTuple):
-    """The batches for one partition, whole and as the producer framed them."""
+    """The batches for one partition, complete and as the producer framed them."""
 
     partition: Int32
     records: Records | None
 
 
 class ProduceTopic(NamedTuple):
-    """What one topic is given."""
+    """The batches for one topic."""
 
     name: Str
     partitions: Sequence[ProducePartition]
 
 
 class ProduceRequest(NamedTuple):
-    """Store these; ``acks`` is 0 (no reply at all), 1 or -1."""
+    """Append these batches; ``acks`` is 0 (no reply at all), 1 or -1."""
 
     transactional_id: Str | None
     acks: Int16
@@ -32,21 +32,21 @@ class ProduceRequest(NamedTuple):
 
 
 class ProduceRecordError(NamedTuple):
-    """Which record of the batch made the whole batch be refused, and why."""
+    """The record that caused the whole batch to be refused, and why."""
 
     batch_index: Int32
     message: Str | None = None
 
 
 class ProduceLeader(NamedTuple):
-    """Who leads the partition now, told with a NOT_LEADER error."""
+    """The current leader of the partition, sent with a NOT_LEADER error."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
 class ProducedPartition(NamedTuple):
-    """The offset of the first stored record, or why nothing was stored."""
+    """The offset of the first stored record, or the reason why nothing was stored."""
 
     partition: Int32
     error_code: Int16
@@ -59,14 +59,14 @@ class ProducedPartition(NamedTuple):
 
 
 class ProducedTopic(NamedTuple):
-    """What became of one topic's batches."""
+    """The results for one topic."""
 
     name: Str
     partitions: Sequence[ProducedPartition]
 
 
 class ProduceNode(NamedTuple):
-    """Where a leader named in this response listens."""
+    """The address of a leader named in this response."""
 
     node_id: Int32
     host: Str
@@ -75,7 +75,7 @@ class ProduceNode(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """Every partition of the request, in its order."""
+    """The result for every partition of the request, in the same order."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: Int32 = 0

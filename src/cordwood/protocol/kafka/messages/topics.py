@@ -1,4 +1,4 @@
-"""Topics as an administrator sees them: create, delete, grow, trim, and where they lie."""
+"""Topic administration: create, delete, add partitions, delete records, describe directories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cordwood.protocol.kafka.primitives import (
 
 
 class ReplicaAssignment(NamedTuple):
-    """The brokers that are to hold one partition."""
+    """The brokers that shall hold one partition."""
 
     partition: Int32
     broker_ids: Sequence[Int32]
@@ -48,7 +48,7 @@ class CreateTopic(NamedTuple):
 
 
 class CreateTopicsRequest(NamedTuple):
-    """Create these topics, or only say whether they could be."""
+    """Create these topics, or only validate the request."""
 
     topics: Sequence[CreateTopic]
     timeout_ms: Int32 = 60_000
@@ -56,7 +56,7 @@ class CreateTopicsRequest(NamedTuple):
 
 
 class CreatedTopicConfig(NamedTuple):
-    """A setting in force in the new topic."""
+    """A setting in effect in the new topic."""
 
     name: Str
     value: Str | None
@@ -66,7 +66,7 @@ class CreatedTopicConfig(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: Str
     topic_id: Annotated[Uuid, Since(7)] = NO_ID
@@ -79,7 +79,7 @@ class CreatedTopic(NamedTuple):
 
 
 class CreateTopicsResponse(NamedTuple):
-    """Every topic of the request."""
+    """The result for every topic of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[CreatedTopic] = ()
@@ -89,14 +89,14 @@ class CreateTopicsResponse(NamedTuple):
 
 
 class DeleteTopic(NamedTuple):
-    """A topic to delete, by name or, when the name is null, by id."""
+    """A topic to delete, by name, or by id if the name is null."""
 
     name: Str | None = None
     topic_id: Uuid = NO_ID
 
 
 class DeleteTopicsRequest(NamedTuple):
-    """Delete these topics; names alone up to version 5."""
+    """Delete these topics; up to version 5 by name only."""
 
     topics: Annotated[Sequence[DeleteTopic], Since(6)] = ()
     topic_names: Annotated[Sequence[Str], Until(5)] = ()
@@ -104,7 +104,7 @@ class DeleteTopicsRequest(NamedTuple):
 
 
 class DeletedTopic(NamedTuple):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: Annotated[Str | None, NullSince(6)]
     topic_id: Annotated[Uuid, Since(6)] = NO_ID
@@ -113,7 +113,7 @@ class DeletedTopic(NamedTuple):
 
 
 class DeleteTopicsResponse(NamedTuple):
-    """Every topic of the request."""
+    """The result for every topic of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[DeletedTopic] = ()
@@ -123,13 +123,13 @@ class DeleteTopicsResponse(NamedTuple):
 
 
 class NewPartitionAssignment(NamedTuple):
-    """The brokers that are to hold one new partition."""
+    """The brokers that shall hold one new partition."""
 
     broker_ids: Sequence[Int32]
 
 
 class GrowTopic(NamedTuple):
-    """The number of partitions a topic is to have in all."""
+    """The total number of partitions a topic shall have."""
 
     name: Str
     partition_count: Int32
@@ -137,7 +137,7 @@ class GrowTopic(NamedTuple):
 
 
 class CreatePartitionsRequest(NamedTuple):
-    """Give these topics more partitions, or only say whether they could have them."""
+    """Add partitions to these topics, or only validate the request."""
 
     topics: Sequence[GrowTopic]
     timeout_ms: Int32
@@ -145,7 +145,7 @@ class CreatePartitionsRequest(NamedTuple):
 
 
 class GrownTopic(NamedTuple):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: Str
     error_code: Int16
@@ -153,7 +153,7 @@ class GrownTopic(NamedTuple):
 
 
 class CreatePartitionsResponse(NamedTuple):
-    """Every topic of the request."""
+    """The result for every topic of the request."""
 
     throttle_time_ms: Int32 = 0
     results: Sequence[GrownTopic] = ()
@@ -163,28 +163,28 @@ class CreatePartitionsResponse(NamedTuple):
 
 
 class DeleteRecordsPartition(NamedTuple):
-    """Records below the offset go; -1 means all up to the high watermark."""
+    """Delete the records below the offset; -1 means up to the high watermark."""
 
     partition: Int32
     offset: Int64
 
 
 class DeleteRecordsTopic(NamedTuple):
-    """The partitions to trim in one topic."""
+    """The partitions of one topic to trim."""
 
     name: Str
     partitions: Sequence[DeleteRecordsPartition]
 
 
 class DeleteRecordsRequest(NamedTuple):
-    """Move the starts of these logs forward."""
+    """Move the log start of these partitions forward."""
 
     topics: Sequence[DeleteRecordsTopic]
     timeout_ms: Int32
 
 
 class DeletedRecordsPartition(NamedTuple):
-    """The start of the log now."""
+    """The new log start of one partition."""
 
     partition: Int32
     low_watermark: Int64
@@ -199,7 +199,7 @@ class DeletedRecordsTopic(NamedTuple):
 
 
 class DeleteRecordsResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[DeletedRecordsTopic] = ()
@@ -209,14 +209,14 @@ class DeleteRecordsResponse(NamedTuple):
 
 
 class DescribeLogDirsTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class DescribeLogDirsRequest(NamedTuple):
-    """Where partitions lie and how large they are; null topics means all."""
+    """Ask for location and size of partitions; null topics means all."""
 
     topics: Sequence[DescribeLogDirsTopic] | None
 
@@ -238,7 +238,7 @@ class LogDirTopic(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """One data directory, what lies in it and how full its disk is."""
+    """One data directory: its partitions, and size and free space of its disk."""
 
     error_code: Int16
     path: Str

@@ -11,7 +11,7 @@ from cordwood.protocol.kafka.primitives import Bool, Int16, Int32, Int64, Since,
 
 
 class InitProducerIdRequest(NamedTuple):
-    """A producer id; with a transactional id also fence whoever had it before."""
+    """Request a producer id; with a transactional id, also fence its previous owner."""
 
     transactional_id: Str | None
     transaction_timeout_ms: Int32
@@ -39,7 +39,7 @@ class TxnTopic(NamedTuple):
 
 
 class AddPartitionsToTxnRequest(NamedTuple):
-    """This transaction is going to write to these partitions."""
+    """Announce the partitions that this transaction will write to."""
 
     transactional_id: Str
     producer_id: Int64
@@ -62,7 +62,7 @@ class AddedTopic(NamedTuple):
 
 
 class AddPartitionsToTxnResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[AddedTopic] = ()
@@ -72,7 +72,7 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 
 class AddOffsetsToTxnRequest(NamedTuple):
-    """This transaction is going to move this group's cursors."""
+    """Announce that this transaction will move this group's cursors."""
 
     transactional_id: Str
     producer_id: Int64
@@ -88,7 +88,7 @@ class AddOffsetsToTxnResponse(NamedTuple):
 
 
 class EndTxnRequest(NamedTuple):
-    """Commit or abort."""
+    """Commit or abort the transaction."""
 
     transactional_id: Str
     producer_id: Int64
@@ -97,7 +97,7 @@ class EndTxnRequest(NamedTuple):
 
 
 class EndTxnResponse(NamedTuple):
-    """Whether the transaction ended so."""
+    """Whether the transaction ended as requested."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -107,20 +107,20 @@ class EndTxnResponse(NamedTuple):
 
 
 class DescribeProducersTopic(NamedTuple):
-    """The partitions asked about in one topic."""
+    """The requested partitions of one topic."""
 
     name: Str
     partitions: Sequence[Int32]
 
 
 class DescribeProducersRequest(NamedTuple):
-    """Who writes to these partitions."""
+    """List the producers that write to these partitions."""
 
     topics: Sequence[DescribeProducersTopic]
 
 
 class ActiveProducer(NamedTuple):
-    """What a partition remembers of one producer."""
+    """The producer state that a partition keeps of one producer."""
 
     producer_id: Int64
     producer_epoch: Int32
@@ -147,7 +147,7 @@ class ProducersTopic(NamedTuple):
 
 
 class DescribeProducersResponse(NamedTuple):
-    """Every partition of the request."""
+    """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
     topics: Sequence[ProducersTopic] = ()
@@ -157,13 +157,13 @@ class DescribeProducersResponse(NamedTuple):
 
 
 class DescribeTransactionsRequest(NamedTuple):
-    """How these transactions stand."""
+    """Ask for the state of these transactions."""
 
     transactional_ids: Sequence[Str]
 
 
 class DescribedTransaction(NamedTuple):
-    """One transactional id: its state, its producer and the partitions written to."""
+    """One transactional id: its state, its producer and its partitions."""
 
     error_code: Int16
     transactional_id: Str
@@ -176,14 +176,14 @@ class DescribedTransaction(NamedTuple):
 
 
 class DescribeTransactionsResponse(NamedTuple):
-    """Every transactional id of the request."""
+    """The result for every transactional id of the request."""
 
     throttle_time_ms: Int32 = 0
     transactions: Sequence[DescribedTransaction] = ()
 
 
 class ListTransactionsRequest(NamedTuple):
-    """The transactions that pass every filter; an empty filter passes all."""
+    """List the transactions that match every filter; an empty filter matches all."""
 
     state_filters: Sequence[Str]
     producer_id_filters: Sequence[Int64]
