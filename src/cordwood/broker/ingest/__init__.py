@@ -1,1 +1,1 @@
-"""Ingress lines to batches: the service behind the ingress listener."""
+"""The service behind the ingress listener: encodes lines as record batches and appends them."""

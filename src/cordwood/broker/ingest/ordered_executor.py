@@ -1,7 +1,7 @@
-"""Work beside the event loop, one piece at a time and in order: the loop reads on meanwhile.
+"""A one-thread executor beside the event loop that runs tasks one at a time, in order.
 
-For pieces that are long and let go of the interpreter's lock, such as the encoding of a large block
-of lines. What a piece gives comes back to the loop in the order the pieces were given.
+It is for long tasks that release the GIL, such as encoding a large block of lines; the event loop
+keeps reading sockets meanwhile. Results return to the loop in the order of submission.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class OrderedExecutor:
-    """One thread, made when there is work for it, and what it has yet to give back."""
+    """One thread, started on demand, and the tasks it has not finished yet."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._futures: set[asyncio.Future[Any]] = set()
-        self.lines = 0  # in the pieces that have not come back
+        self.lines = 0  # in the unfinished tasks
         self.bytes = 0
 
     def run(
@@ -31,7 +31,7 @@ class OrderedExecutor:
         lines: int = 0,
         size_bytes: int = 0,
     ) -> None:
-        """Do ``work`` on the thread, then call ``then`` on the loop with what became of it."""
+        """Run ``work`` on the thread, then call ``then`` on the event loop with its future."""
         self.lines += lines
         self.bytes += size_bytes
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -46,8 +46,8 @@ class OrderedExecutor:
         future.add_done_callback(done)
 
     async def stop(self) -> None:
-        """Wait for what is under way, and give the thread back."""
+        """Wait for unfinished tasks, and end the thread."""
         while self._futures:
             await asyncio.wait(list(self._futures))
-            await asyncio.sleep(0)  # what comes of it may be more of it
+            await asyncio.sleep(0)  # a finished task may submit another
         self._pool.shutdown()

@@ -1,22 +1,22 @@
-"""The service for ingress lines: blocks of lines in, batches to the writer, ``ACK`` lines back.
+"""Ingress service: takes blocks of lines, submits batches to the writer, sends ``ACK`` lines back.
 
-A session is one connection. Without a name it only sends: nobody is told anything, and bad lines
-go to the dead letters. After ``HELLO <producer>`` each durable line is acknowledged by its ``n``,
-and an ``n`` that was stored before is dropped. One connection at a time holds a name: a second one
-takes it over, after everything the first had under way has ended, so that no line can slip in
-twice between them.
+A session is one connection. Without a producer name it only sends: it gets no replies, and bad
+lines go to the dead letters. After ``HELLO <producer>`` each durable line is acknowledged by its
+``n``, and an ``n`` that was stored before is dropped. One connection at a time holds a name. A
+second connection takes the name over once all pending work of the first has ended, so that no line
+is stored twice between them.
 
-What many sessions send until the writer is free is gathered and encoded together: a call of the
-kernel costs as much as fifty lines do in it. A large block is encoded beside the loop, which reads
-the next one meanwhile; whatever else its session sends before that is done comes after it.
+Lines that many sessions send while the writer is busy are gathered and encoded together, because
+one kernel call costs as much as encoding fifty lines. A large block is encoded on a thread while
+the event loop reads the next one; whatever else its session sends meanwhile is processed after it.
 
-Back-pressure: a session may take lines while fewer than ``ingress.buffer`` records wait for the
-writer, and their bytes are below a bound. At the limit ``block`` stops reading sockets until a
-commit made room; ``drop_oldest`` throws away the oldest waiting lines of nameless sessions and
-counts them. Whoever said HELLO was promised an answer, and is always made to wait instead.
+Backpressure: a session may read lines while fewer than ``ingress.buffer`` records, and a bounded
+number of bytes, wait for the writer. At the limit ``block`` stops reading sockets until a
+commit frees capacity; ``drop_oldest`` drops the oldest waiting lines of nameless sessions and
+counts them. A session that sent HELLO was promised an answer, so it always waits instead.
 
-Bad lines cost more than good ones. They are written in slices, between which the loop serves
-others, and their connection is not read meanwhile.
+Bad lines cost more than good ones. They are written in slices that yield to the event loop, and
+their connection is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ T = TypeVar("T")
 
 logger = logging.getLogger("cordwood.broker")
 
-BUFFER_BYTES_MAX = 16 * MIB  # what may wait for the writer, however few records that is
-GATHER_BYTES_MAX = 64 * KIB  # no block waits for others once so much is there
-ASIDE_BYTES = 64 * KIB  # a block as large is encoded beside the loop: a hop costs less than it does
-ASIDE_BYTES_MAX = 4 * MIB  # of blocks beside the loop: no socket is read beyond
-REJECTS_PER_TURN = 256  # bad lines written before the loop turns to others
+BUFFER_BYTES_MAX = 16 * MIB  # bytes that may wait for the writer, however few records that is
+GATHER_BYTES_MAX = 64 * KIB  # gathered blocks are flushed once they reach this size
+ASIDE_BYTES = 64 * KIB  # from this size on, a thread switch costs less than encoding on the loop
+ASIDE_BYTES_MAX = 4 * MIB  # blocks being encoded on the thread; no socket is read beyond this
+REJECTS_PER_TURN = 256  # bad lines written before yielding to the event loop
 
 
 @dataclass(slots=True)
@@ -71,39 +71,39 @@ class IngressStats:
     duplicates: int = 0
     rejected: int = 0
     dropped: int = 0
-    blocked: int = 0  # how often a socket was left unread for want of room
+    blocked: int = 0  # how often a socket was left unread for lack of capacity
 
 
 @dataclass(slots=True, eq=False)
 class IngressSession:
-    """One connection's way to the log."""
+    """The state of one ingress connection."""
 
     peer: str
     partition: Partition
     tell: Callable[[bytes], None]  # send a reply back
-    close: Callable[[], None]  # end the connection
-    hold: Callable[[], None]  # look whether to read on
-    resume: Callable[[str], None]  # read again: this reason not to is gone
+    close: Callable[[], None]  # close the connection
+    hold: Callable[[], None]  # check whether to keep reading
+    resume: Callable[[str], None]  # read again: this reason to pause has gone
     name: str | None = None
     producer: LineProducer | None = None
     under_way: int = 0
     is_gathered: bool = False  # a block of its lines waits to be encoded
-    ordered_executors: int = 0  # pieces of its work that are done beside the loop
+    ordered_executors: int = 0  # its tasks running on the encoding thread
     failed: bool = False
-    is_gone: bool = False  # its connection is
-    acked_n: int | None = None  # to be told with the next commit
-    rejects: deque[tuple[bytes, str]] = field(default_factory=deque)  # not yet written
+    is_gone: bool = False  # its connection is closed
+    acked_n: int | None = None  # to acknowledge with the next commit
+    rejects: deque[tuple[bytes, str]] = field(default_factory=deque)  # bad lines not yet written
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
     def advance(self, last_n: int | None) -> None:
-        """Lines up to this ``n`` are encoded: what is not newer was stored, or is on its way."""
+        """Record the last encoded ``n``; lines up to it are stored or on their way to the log."""
         if self.producer is not None:
             producer_id, epoch, _ = self.producer
             self.producer = LineProducer(producer_id, epoch, last_n)
 
 
 class IngressService:
-    """All sessions, and who holds which producer name."""
+    """All ingress sessions, and which of them holds which producer name."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class IngressService:
         hold: Callable[[], None],
         resume: Callable[[str], None],
     ) -> IngressSession:
-        """A session on the ingress topic, created on sight; its dead letters have a place too."""
-        load_kernels_soon()  # an idle broker does without; until then lines are encoded in Python
+        """Open a session on the ingress topic; creates it and the dead-letter topic if missing."""
+        load_kernels_soon()  # not needed while idle; until loaded, lines are encoded in Python
         await self._topics.ensure(self._config.dead_letter_topic)
         topic = await self._topics.ensure(self._config.ingress_topic)
         partition = await self._topics.open_partition(topic.name, 0)
@@ -146,25 +146,25 @@ class IngressService:
         return session
 
     def must_wait(self, session: IngressSession) -> bool:
-        """Whether the session's socket is to be left unread until there is room."""
+        """Return whether the session's socket must stay unread until there is capacity."""
         if self._aside.bytes >= ASIDE_BYTES_MAX:
             return True
         may_drop = self._config.ingress_overflow == "drop_oldest" and session.producer is None
         return not may_drop and not self.has_capacity()
 
     def has_capacity(self) -> bool:
-        """Whether another block of lines may be taken from a socket."""
+        """Return whether another block of lines may be read from a socket."""
         lines = self._writer.waiting_records + self._gathered_lines + self._aside.lines
         size_bytes = self._writer.waiting_bytes + self._aside.bytes
         return lines < self._config.ingress_buffer and size_bytes < BUFFER_BYTES_MAX
 
     def wait_for_capacity(self, session: IngressSession) -> None:
-        """``session.resume`` is called once there is room again."""
+        """Have ``session.resume`` called once there is capacity again."""
         self.stats.blocked += 1
         self._waiting.append(session)
 
     def on_commit(self) -> None:
-        """A commit took what waited: tell the producers, let blocked sessions read again."""
+        """Send the pending acknowledgements of a commit, and let blocked sessions read again."""
         to_ack, self._to_ack = self._to_ack, []
         for session in to_ack:
             self._tell_ack(session)
@@ -177,13 +177,13 @@ class IngressService:
             session.resume("room")
 
     async def hello(self, session: IngressSession, name: str, epoch: int | None) -> tuple[int, int]:
-        """Take the producer's name; its epoch and the last ``n`` that is durable (0 = none yet)."""
+        """Take the producer name; returns its epoch and its last durable ``n`` (0 = none yet)."""
         if session.name is not None:
             raise StaleProducer(f"this connection already speaks for {session.name}")
         session.name = name
         while (before := self._named.get(name)) is not None:
             await self._take_over(before, name)
-        self._named[name] = session  # from here on a third one has to deal with us
+        self._named[name] = session  # from here on, another HELLO has to fence this session
         identity = await self._topics.line_producer(name, epoch)
         if session.failed:
             raise StaleProducer(f"another connection said HELLO {name}")
@@ -192,7 +192,7 @@ class IngressService:
         return identity.epoch, last or 0
 
     async def _take_over(self, before: IngressSession, name: str) -> None:
-        """End the session that holds the name, and wait for what it has under way."""
+        """End the session that holds the name, and wait for its pending work."""
         if not before.failed:
             before.failed = True
             before.tell(b"ERR PRODUCER_FENCED another connection said HELLO " + name.encode())
@@ -202,11 +202,11 @@ class IngressService:
             del self._named[name]
 
     def lines(self, session: IngressSession, block: bytes | memoryview) -> None:
-        """A block of complete lines; the hot path."""
+        """Take a block of complete lines; the hot path."""
         if session.failed:
             return
         if session.is_gathered:
-            self.flush()  # what the next n of a producer may be, the last block tells
+            self.flush()  # the earlier block sets the last n, which tells duplicates
         if session.ordered_executors or (len(block) >= ASIDE_BYTES and kernels_ready()):
             self._encode_in_order(session, block)
             return
@@ -223,7 +223,7 @@ class IngressService:
             self._writer.offer(self.flush)
 
     def flush(self) -> None:
-        """Encode and submit what has gathered."""
+        """Encode and submit the gathered blocks."""
         gathered, self._gathered = self._gathered, []
         self._gathered_bytes = self._gathered_lines = 0
         if not gathered:
@@ -245,12 +245,12 @@ class IngressService:
                 session.hold()
 
     def _encode_in_order(self, session: IngressSession, block: bytes | memoryview) -> None:
-        """Encode and submit this block after what the session has beside the loop already."""
+        """Encode and submit this block after the session's earlier tasks on the thread."""
         now_ms = self._clock.now_ms()
 
         def encode() -> LineBatch:
             encoded = encode_lines(block, now_ms, producer=session.producer)
-            session.advance(encoded.last_n)  # nobody else encodes for it as long as this goes on
+            session.advance(encoded.last_n)  # safe: nothing else encodes for the session meanwhile
             return encoded
 
         def store(encoded: LineBatch) -> None:
@@ -275,7 +275,7 @@ class IngressService:
             session.ordered_executors -= 1
             try:
                 result = future.result()
-            except BaseException:  # never meant to be: no line after this one may be taken
+            except BaseException:  # a bug: no line after this one may be accepted
                 session.failed = True
                 self._end(session)
                 session.close()
@@ -288,7 +288,7 @@ class IngressService:
         self._aside.run(work, done, lines=lines, size_bytes=size_bytes)
 
     def frames(self, session: IngressSession, bodies: tuple[bytes, ...]) -> None:
-        """The same for messages that came as frames."""
+        """Take messages that arrived as frames; like ``lines``."""
         if session.failed:
             return
         self._begin(session)
@@ -299,7 +299,7 @@ class IngressService:
     def _store(
         self, session: IngressSession, block: bytes | memoryview, encoded: LineBatch
     ) -> None:
-        """Lines that were begun go to the writer and the dead letters, or end here."""
+        """Submit encoded lines to the writer, and rejected ones to the dead letters."""
         if encoded.rejected:
             self._reject_all(
                 session,
@@ -333,7 +333,7 @@ class IngressService:
         self._hand_over(append)
 
     def _submit_together(self, sessions: list[IngressSession], encoded: LineBatches) -> None:
-        """One append for lines of many: what an append costs the log is shared by all."""
+        """Submit the lines of many sessions as one append, so that they share its cost."""
 
         def done(outcome: Outcome) -> None:
             for session, fate in zip(sessions, encoded.blocks, strict=True):
@@ -349,7 +349,10 @@ class IngressService:
                 self._fail(session, error)
 
     def _hand_over(self, append: Append) -> None:
-        """Lines have no other copy, so they wait for space; and their numbers may have gaps."""
+        """Submit to the writer.
+
+        Lines have no other copy, so the append waits for disk space, and their ``n`` may have gaps.
+        """
         append.hold = True
         append.strict = False
         append.is_key_checked = True  # a line without a routing key is a dead letter
@@ -370,7 +373,7 @@ class IngressService:
 
     def _drop_oldest(self, count: int) -> None:
         if self._config.ingress_overflow != "drop_oldest":
-            return  # lines of a block that was read before the buffer was full
+            return  # these lines were read before the buffer was full
         for append in self._writer.evict(count):
             self.stats.dropped += append.records
             append.done(Overloaded("dropped: the buffer before the writer is full"))
@@ -382,20 +385,20 @@ class IngressService:
                 if session.acked_n is None:
                     self._to_ack.append(session)
                 session.acked_n = last_n
-        elif not isinstance(outcome, Overloaded):  # a drop is counted, and nobody's failure
+        elif not isinstance(outcome, Overloaded):  # a drop is counted and is no failure
             self._fail(session, outcome)
 
     def _tell_ack(self, session: IngressSession) -> None:
-        """One line for all of a commit's blocks: the newest n says everything."""
+        """Acknowledge all blocks of a commit with one line: the newest n covers the others."""
         if session.acked_n is not None:
             session.tell(b"ACK %d" % session.acked_n)
             session.acked_n = None
 
     def _fail(self, session: IngressSession, error: CordwoodError) -> None:
-        """An append failed: nothing after it may be acknowledged, so the session ends."""
+        """End the session after a failed append: nothing after it may be acknowledged."""
         if session.failed:
             return
-        self._tell_ack(session)  # what came before it holds
+        self._tell_ack(session)  # earlier lines are durable
         session.failed = True
         logger.error("ingress.failed peer=%s error=%s", session.peer, error)
         session.tell(f"ERR {error.name} {error}".encode())
@@ -404,9 +407,9 @@ class IngressService:
     # --- bad lines ------------------------------------------------------------------------
 
     def reject(self, session: IngressSession, line: bytes, reason: str) -> None:
-        """Bytes that are no record go to the dead letters, with why and whence."""
+        """Send a bad line to the dead letters, with the reason and the peer's address."""
         if session.is_gathered:
-            self.flush()  # bad lines among what came before them go first
+            self.flush()  # keeps bad lines in their order of arrival
         if not session.ordered_executors:
             self._reject_all(session, [(line, reason)])
             return
@@ -422,7 +425,7 @@ class IngressService:
         self.stats.rejected += len(lines)
         if session.rejects:
             session.rejects.extend(lines)
-            return  # a task is at it
+            return  # a task is writing them already
         self._write_letters(session, lines[:REJECTS_PER_TURN])
         if len(lines) > REJECTS_PER_TURN:
             session.rejects.extend(lines[REJECTS_PER_TURN:])
@@ -453,19 +456,19 @@ class IngressService:
         else:
             future.add_done_callback(_log_lost_letters)
 
-    # --- the end --------------------------------------------------------------------------
+    # --- shutdown -------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Submit what has gathered, and what is being encoded."""
+        """Submit the gathered blocks, and those being encoded."""
         self.flush()
         await self._aside.stop()
 
     def leave(self, session: IngressSession) -> None:
-        """The connection is gone. What it had under way goes on; its name is free after that."""
+        """Note that the connection is closed; its name is free once its pending work has ended."""
         session.is_gone = True
         if session in self._waiting:
             self._waiting.remove(session)
-        # With lines still under way the name stays taken: a successor waits for them in ``hello``.
+        # With lines still pending the name stays taken: a successor waits for them in ``hello``.
         if session.under_way == 0:
             self._free_name(session)
 
@@ -475,7 +478,7 @@ class IngressService:
 
 
 def _are_alike(sessions: list[IngressSession]) -> bool:
-    """Whether their lines may be one append: named, alive, and for the same partition."""
+    """Return whether their lines may share an append: named, not failed, same partition."""
     partition = sessions[0].partition
     return not any(
         session.producer is None or session.failed or session.partition is not partition

@@ -1,8 +1,8 @@
-"""The Kafka service: each API's request to what it means, through the same services the lines use.
+"""Kafka requests: each API's handler, on top of the services that the line protocol uses too.
 
-``service`` is the table from API to handler and the one way in: whoever asks passes through
-``KafkaDesk.answer``, which is where authentication and quotas will stand. ``produce``, ``fetch``,
-``offsets``, ``metadata``, ``admin``, ``groups`` and ``transactions`` are a family of APIs each.
-Handlers take and return the typed messages of ``wire.kafka``; they never see frames, and Produce
-and Fetch never see records.
+``dispatcher`` maps each API to its handler; every request passes through
+``RequestDispatcher.answer``. ``produce``, ``fetch``, ``offsets``, ``metadata``, ``admin``,
+``placement``, ``configs``, ``groups``, ``commits`` and ``transactions`` each handle a family of
+APIs. Handlers take and return the typed messages of ``protocol.kafka``. They never see frames, and
+the handlers of Produce and Fetch never decode records.
 """

@@ -1,4 +1,4 @@
-"""Topics as an administrator changes them: create, delete, grow, trim; and where they lie."""
+"""Topic administration: create and delete topics, add partitions, delete records, list log dirs."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ from cordwood.protocol.kafka.messages.topics import (
 )
 from cordwood.protocol.kafka.primitives import NO_ID
 
-_DEFAULT: Final = -1  # as a partition count or replication factor: the broker's
+_DEFAULT: Final = -1  # as a partition count or replication factor: the broker's default
 _UP_TO_END: Final = -1  # as an offset: the high watermark
 _NO_OFFSET: Final = -1
-_DELETE_BY_ID: Final = 6  # from this DeleteTopics on a topic may be named by its id
+_DELETE_BY_ID: Final = 6  # DeleteTopics may name a topic by its id from this version on
 
 
-CREATED_MAX: Final = 10_000  # topics in one request, as Kafka's controller has it
-TURN_CREATIONS: Final = 10  # each checks its settings, and tells all of them
+CREATED_MAX: Final = 10_000  # topics in one request, as in Kafka's controller
+TURN_CREATIONS: Final = 10  # each validates its settings and returns all of them
 
 
 class KafkaAdmin:
@@ -78,7 +78,7 @@ class KafkaAdmin:
     async def create_topics(
         self, request: CreateTopicsRequest, _version: int, _session: Session
     ) -> CreateTopicsResponse:
-        """Create topics, each whole or not at all, or only say whether they could be."""
+        """Create topics, each completely or not at all, or only validate the request."""
         if len(request.topics) > CREATED_MAX:
             return CreateTopicsResponse(
                 topics=[_too_many(topic.name) async for topic in RequestSlices().of(request.topics)]
@@ -126,7 +126,7 @@ class KafkaAdmin:
         )
 
     def _described(self, config: TopicConfig) -> Sequence[CreatedTopicConfig]:
-        """The settings of a new topic; those of one request mostly have the same."""
+        """Describe a new topic's settings; cached, as most topics of a request share theirs."""
         if self._described_last is None or self._described_last[0] != config:
             described = [
                 CreatedTopicConfig(each.name, each.value, config_source=each.config_source)
@@ -191,7 +191,7 @@ class KafkaAdmin:
     async def create_partitions(
         self, request: CreatePartitionsRequest, _version: int, _session: Session
     ) -> CreatePartitionsResponse:
-        """Give topics more partitions, or only say whether they could have them."""
+        """Add partitions to topics, or only validate the request."""
         counts = await _count_names(request.topics)
         results = []
         async for wanted in RequestSlices().of(request.topics):
@@ -226,7 +226,7 @@ class KafkaAdmin:
     async def delete_records(
         self, request: DeleteRecordsRequest, _version: int, _session: Session
     ) -> DeleteRecordsResponse:
-        """Move the starts of logs forward; durable before the reply."""
+        """Move log start offsets forward; durable before the reply."""
         turns = RequestSlices()
         return DeleteRecordsResponse(
             topics=[
@@ -249,12 +249,12 @@ class KafkaAdmin:
             return DeletedRecordsPartition(wanted.partition, _NO_OFFSET, error.code)
         return DeletedRecordsPartition(wanted.partition, start, Code.NONE)
 
-    # --- where they lie ---------------------------------------------------------------------
+    # --- log directories --------------------------------------------------------------------
 
     async def describe_log_dirs(
         self, request: DescribeLogDirsRequest, _version: int, _session: Session
     ) -> DescribeLogDirsResponse:
-        """The data directory, what lies in it and how full its disk is."""
+        """Describe the data directory, the partition sizes in it and its disk space."""
         turns = RequestSlices()
         asked = {
             topic.name: set(topic.partitions) async for topic in turns.of(request.topics or ())
@@ -285,7 +285,7 @@ def _too_many(name: str) -> CreatedTopic:
 
 
 async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str]:
-    """How often a request names each topic."""
+    """Count how often a request names each topic."""
     counts: Counter[str] = Counter()
     async for topic in RequestSlices().of(topics):
         counts[topic.name] += 1
@@ -293,7 +293,7 @@ async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str
 
 
 def _config_of(wanted: CreateTopic) -> TopicConfig:
-    """The settings a new topic is to have; raises ``InvalidConfig``."""
+    """Return the settings for a new topic; raises ``InvalidConfig``."""
     for each in wanted.configs:
         if each.value is None:
             raise InvalidConfig(f"{each.name} has no value; leave it out to take the default")
@@ -309,7 +309,7 @@ def _check_brokers(assigned: Sequence[Sequence[int]]) -> None:
 
 
 def _trim_offset(partition: Partition, wanted: int) -> int:
-    """Where the log is to start; what lies before the start now changes nothing."""
+    """Return the new log start; an offset below the current start changes nothing."""
     if partition.config.cleanup_policy == {"compact"}:
         raise PolicyViolation(
             f"topic {partition.tp.topic} is compacted only, so the newest record of a key stays; "

@@ -37,9 +37,9 @@ from cordwood.protocol.kafka.messages.commits import (
     TxnOffsetTopic,
 )
 
-_BATCHED_FETCH: Final = 8  # from this OffsetFetch on there are several groups
+_BATCHED_FETCH: Final = 8  # OffsetFetch takes several groups from this version on
 _NO_OFFSET: Final = -1
-STEP_OFFSETS: Final = 500  # of one event: a coordinator takes it in one go
+STEP_OFFSETS: Final = 500  # per event, because a coordinator handles an event in one go
 T = TypeVar("T")
 
 Unstable = Callable[[str, Iterable[TopicPartition]], Collection[TopicPartition]]
@@ -55,7 +55,7 @@ class KafkaCommits:
         topics: TopicService,
         unstable: Unstable,
     ) -> None:
-        """``unstable`` tells which of a group's offsets hang on an open transaction."""
+        """``unstable`` returns which of a group's offsets depend on an open transaction."""
         self._coordinator = coordinator
         self._catalog = catalog
         self._topics = topics
@@ -64,7 +64,7 @@ class KafkaCommits:
     async def offset_commit(
         self, request: OffsetCommitRequest, version: int, _session: Session
     ) -> OffsetCommitResponse:
-        """Move the group's cursors on partitions that exist; durable before the reply."""
+        """Move the group's cursors on existing partitions; durable before the reply."""
         turns = RequestSlices()
         named = await offsets_of(request.topics, turns)
         offsets = [
@@ -84,7 +84,7 @@ class KafkaCommits:
     async def offset_fetch(
         self, request: OffsetFetchRequest, version: int, _session: Session
     ) -> OffsetFetchResponse:
-        """Where groups are; -1 where nothing was committed."""
+        """Return the committed offsets of groups; -1 where nothing was committed."""
         turns = RequestSlices()
         stable = request.require_stable
         if version < _BATCHED_FETCH:
@@ -126,7 +126,7 @@ class KafkaCommits:
     async def _asked(
         self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: RequestSlices
     ) -> Sequence[OffsetFetchTopic]:
-        """The partitions asked for: for all, those where the group has cursors."""
+        """Return the requested partitions; for None, all where the group has cursors."""
         if topics is not None:
             return topics
         own: dict[str, list[int]] = {}
@@ -151,7 +151,7 @@ class KafkaCommits:
     async def offset_delete(
         self, request: OffsetDeleteRequest, _version: int, _session: Session
     ) -> OffsetDeleteResponse:
-        """Forget cursors on topics nobody of the group is subscribed to."""
+        """Delete cursors on topics that no member of the group subscribes to."""
         turns = RequestSlices()
         known = [
             tp
@@ -204,13 +204,13 @@ def _delete(partitions: Sequence[TopicPartition], token: Token) -> DeleteOffsets
 
 
 def in_steps(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """What one event of a coordinator takes at a time; one empty step for none."""
+    """Yield the items in chunks of one event each; one empty chunk if there are none."""
     for start in range(0, len(items) or 1, STEP_OFFSETS):
         yield items[start : start + STEP_OFFSETS]
 
 
 def has_partition(topics: TopicService, partition: TopicPartition) -> bool:
-    """Whether there is such a partition, online or not."""
+    """Return whether the partition exists, online or not."""
     topic = topics.all().get(partition.topic)
     return topic is not None and 0 <= partition.partition < topic.partition_count
 
@@ -218,7 +218,7 @@ def has_partition(topics: TopicService, partition: TopicPartition) -> bool:
 async def offsets_of(
     topics: Sequence[OffsetCommitTopic | TxnOffsetTopic], turns: RequestSlices
 ) -> list[PartitionOffset]:
-    """The offsets a commit names, transactional or not."""
+    """Return the offsets that a commit names, transactional or not."""
     return [
         PartitionOffset(
             TopicPartition(topic.name, each.partition),
@@ -236,7 +236,7 @@ async def committed(
     codes: Mapping[TopicPartition, Code],
     turns: RequestSlices,
 ) -> list[CommittedTopic]:
-    """The reply to a commit; a partition without a code does not exist."""
+    """Return the reply to a commit; a partition without a code does not exist."""
     unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
     return [
         CommittedTopic(

@@ -1,8 +1,8 @@
-"""Settings as Kafka's tools see them: the same table as everywhere, with where each value is from.
+"""DescribeConfigs and AlterConfigs: the settings tables as Kafka's tools see them, with sources.
 
-A topic's settings can be changed, all of a request's or none. A broker's are read at its start;
-asked for them, it also tells where its listeners really listen, so that a client of this listener
-can find the others.
+A topic's settings can be changed, all of a request's or none. A broker's settings are read at its
+start. Its description includes the addresses its listeners are actually bound to, so that a client
+of one listener can find the others.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from cordwood.protocol.kafka.messages.configs import (
 )
 
 TURN_RESOURCES: Final = 10  # each has dozens of settings
-TOPIC, BROKER = 2, 4  # kinds of resources
+TOPIC, BROKER = 2, 4  # resource types
 _TOPIC_SOURCE, _STATIC_SOURCE, _DEFAULT_SOURCE = 1, 4, 5
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _INT_MAX: Final = 2**31 - 1
 _TYPES: Final = {"bool": 1, "str": 2, "int": 5, "float": 6, "frozenset[str]": 7}
-_TYPE_INT: Final = 3  # of a whole number that fits 32 bits
+_TYPE_INT: Final = 3  # for an integer that fits into 32 bits
 
 Addresses = Callable[[], Mapping[str, Sequence[str]]]
-Changes = dict[str, str | None]  # dotted name → text; None: back to the default
+Changes = dict[str, str | None]  # dotted name → text; None resets it to the default
 
 
 class KafkaConfigs:
@@ -62,7 +62,7 @@ class KafkaConfigs:
     def __init__(
         self, config: BrokerConfig, topics: TopicService, addresses: Addresses, identity: str = ""
     ) -> None:
-        """``addresses`` tells where each listener listens, by the name of its setting.
+        """``addresses`` returns where each listener is bound, by the name of its setting.
 
         ``identity`` tells the data directory from others at its path (``log.format.identity``).
         """
@@ -70,14 +70,14 @@ class KafkaConfigs:
         self._config = config
         self._topics = topics
         self._addresses = addresses
-        self._altering = asyncio.Lock()  # what a change appends to is what it was looked up in
+        self._altering = asyncio.Lock()  # no change between reading a list and appending to it
 
     # --- describe ---------------------------------------------------------------------------
 
     async def describe_configs(
         self, request: DescribeConfigsRequest, _version: int, _session: Session
     ) -> DescribeConfigsResponse:
-        """Every setting, or those asked for."""
+        """Describe every setting of the resources, or the requested ones."""
         resources = {  # once each
             resource[:2]: resource async for resource in RequestSlices().of(request.resources)
         }
@@ -102,7 +102,7 @@ class KafkaConfigs:
                 found = shared.of(self._topics.get(name).config)
             else:
                 _check_broker(kind, name)
-                # The empty name asks for what is set for all brokers while they run: nothing is.
+                # The empty name asks for dynamic settings of all brokers; there are none.
                 told = self._described_broker() if name else iter(())
                 found = [_trimmed(each, request) for each in told]
         except CordwoodError as error:
@@ -123,7 +123,7 @@ class KafkaConfigs:
     async def alter_configs(
         self, request: AlterConfigsRequest, _version: int, _session: Session
     ) -> AlterConfigsResponse:
-        """Replace a topic's settings: what is not named goes back to its default."""
+        """Replace a topic's settings: those not named go back to their defaults."""
         results = []
         repeated = _repeated(request.resources)
         async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
@@ -141,7 +141,7 @@ class KafkaConfigs:
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, _version: int, _session: Session
     ) -> IncrementalAlterConfigsResponse:
-        """Change the settings named and no others."""
+        """Change only the named settings."""
         results = []
         repeated = _repeated(request.resources)
         async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
@@ -164,7 +164,7 @@ class KafkaConfigs:
         is_repeated: bool,
         validate_only: bool,
     ) -> tuple[int, str | None]:
-        """Apply what ``plan`` makes of a topic's settings, or only check it; code and message."""
+        """Apply ``plan`` to a topic's settings, or only validate it; returns code and message."""
         kind, name = where
         try:
             if is_repeated:
@@ -187,12 +187,12 @@ class KafkaConfigs:
 
 
 def plan_replacement(named: Changes, config: TopicConfig) -> Changes:
-    """What it takes to have these settings and no others."""
+    """Return the changes that leave exactly these settings overridden."""
     return dict.fromkeys(overrides(config)) | named
 
 
 def plan_changes(asked: Sequence[ConfigChange], config: TopicConfig) -> Changes:
-    """What incremental changes come to; raises ``InvalidConfig`` or ``RequestError``."""
+    """Resolve incremental changes; raises ``InvalidConfig`` or ``RequestError``."""
     return {each.name: _plan_change(config, each) for each in asked}
 
 
@@ -215,7 +215,7 @@ def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
 
 
 def _check_changes(config: TopicConfig, changes: Changes) -> None:
-    """Raise what applying them would; None is a default, which always holds."""
+    """Raise what applying the changes would raise; None means the default, always valid."""
     table = rows(TopicConfig)
     said = {
         name: format_value(table[name][2], table[name][2].default)
@@ -244,21 +244,21 @@ def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, st
 
 
 class _SharedSettings:
-    """What one reply tells of topics: neighbours with the same settings share one list."""
+    """Topic settings for one reply: neighbours with the same settings share one list."""
 
     def __init__(self, request: DescribeConfigsRequest) -> None:
         self._request = request
         self._last: tuple[TopicConfig, list[DescribedConfig]] | None = None
 
     def of(self, config: TopicConfig) -> list[DescribedConfig]:
-        """Every setting, as much of it as the request wants."""
+        """Return every setting, with as much detail as the request asks for."""
         if self._last is None or self._last[0] != config:
             self._last = config, [_trimmed(each, self._request) for each in described_topic(config)]
         return self._last[1]
 
 
 def described_topic(config: TopicConfig) -> Iterator[DescribedConfig]:
-    """A topic's settings as Kafka shows them."""
+    """Return a topic's settings as Kafka shows them."""
     return _described(config, _TOPIC_SOURCE, read_only=False)
 
 
@@ -284,7 +284,7 @@ def _described(
 def _kafka_names(
     config: BrokerConfig, bound: Mapping[str, Sequence[str]], identity: str
 ) -> Iterator[DescribedConfig]:
-    """What Kafka's tools look up under names of its own: facts here, which nobody sets."""
+    """Yield facts that Kafka's tools look up under Kafka's own names; they cannot be set."""
     listeners = [f"PLAINTEXT://{address}" for address in bound.get("kafka", ())]
     listeners += [f"SSL://{address}" for address in bound.get("kafka.tls", ())]
     scheme = "SSL" if config.kafka == "off" else "PLAINTEXT"

@@ -1,4 +1,4 @@
-"""The table from API to handler, and the one way in."""
+"""Maps each Kafka API to its handler; the single entry point for Kafka requests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cordwood.log.write.writer import Writer
 from cordwood.protocol.kafka.frames import Request, decode_request
 from cordwood.protocol.kafka.schema import API_BY_KEY
 
-# A coroutine function, or for what happens all day a function that returns a future: one that is
-# done already, if it can.
+# A coroutine function or, for frequent requests, a plain function that returns a future, which is
+# already done if possible.
 Handler = Callable[[Any, int, Session], Awaitable[Any]]
 
-WAITING_BYTES_MAX: Final = 64 * MIB  # batches waiting for the writer before Produce is held up
+WAITING_BYTES_MAX: Final = 64 * MIB  # Produce is paused while more bytes wait for the writer
 
 
-LOOP_ELEMENTS: Final = 2_000  # decoded on the loop in a millisecond or two; more elsewhere
-LARGE_REQUESTS_MAX: Final = 8  # of those with more, under way at a time: each takes megabytes
-_PARKED: Final = {11, 13}  # JoinGroup waits for others, LeaveGroup is one step: never so large
+LOOP_ELEMENTS: Final = 2_000  # decoded on the loop in a millisecond or two; larger ones on a thread
+LARGE_REQUESTS_MAX: Final = 8  # concurrent requests with more elements: each takes megabytes
+_PARKED: Final = {11, 13}  # JoinGroup (waits for members), LeaveGroup (one step): never this large
 
 
 class RequestDispatcher:
-    """Answers decoded requests; every request of every connection comes through ``answer``."""
+    """Decodes and answers requests; every request of every connection comes through ``answer``."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class RequestDispatcher:
         handlers: dict[str, Handler],
         elements_max: int = 50_000,
     ) -> None:
-        """``handlers`` by Kafka's name of the API, one for each that ``schema`` serves."""
+        """``handlers`` maps Kafka's API names to handlers, one for each API in ``schema``."""
         missing = {api.name for api in API_BY_KEY.values()} ^ set(handlers)
         assert not missing, f"served but not handled, or the reverse: {sorted(missing)}"
         self._writer = writer
@@ -49,25 +49,25 @@ class RequestDispatcher:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether the writer takes another Produce."""
+        """Whether the writer accepts another Produce."""
         waiting_bytes = self._writer.waiting_bytes + self._produce.checking_bytes
         return waiting_bytes <= WAITING_BYTES_MAX
 
     async def room(self) -> None:
-        """Until it does."""
+        """Wait until ``has_capacity``."""
         while not self.has_capacity:
             self._room.clear()
             await self._room.wait()
 
     def on_commit(self) -> None:
-        """A commit took what waited, or a check refused it."""
+        """Wake waiting requests: a commit or a failed check may have freed capacity."""
         self._room.set()
 
     def answer(self, request: Request, session: Session) -> Awaitable[Any]:
-        """The typed reply, or None where the protocol wants none; raises ``ProtocolError``.
+        """Return the typed reply, or None if the protocol has none; raises ``ProtocolError``.
 
-        Produce's batches are with the writer, or behind it in order, when this returns a future;
-        a coroutine or task is still handing them over.
+        If this returns a future, Produce's batches are already with the writer or queued in order;
+        a coroutine or task is still submitting them.
         """
         try:
             message = decode_request(request, LOOP_ELEMENTS)
@@ -76,7 +76,7 @@ class RequestDispatcher:
         return self._handlers[request.api_key](message, request.api_version, session)
 
     async def _answer_large(self, request: Request, session: Session) -> Any:
-        """Decode beside the loop; few such requests are in memory at a time."""
+        """Decode on a thread; only a few such requests are in memory at a time."""
         elements_max = LOOP_ELEMENTS if request.api_key in _PARKED else self._elements_max
         async with self._large:
             loop = asyncio.get_running_loop()

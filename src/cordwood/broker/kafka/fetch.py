@@ -1,8 +1,8 @@
-"""Fetch: whole batches from an offset on, held back until there is enough or time is up.
+"""Fetch: returns whole batches from an offset on, after waiting for enough bytes or a timeout.
 
-Incremental sessions are declined (session id 0): a full request costs one dictionary look-up per
-partition here. What is in the page cache is read on the loop, a little at a time; anything else on
-another thread, so that neither a cold disk nor a greedy client holds up anybody else.
+Incremental fetch sessions are declined (session id 0): a full request costs one dictionary lookup
+per partition. Batches in the page cache are read on the event loop, a limited amount at a time.
+Everything else is read on a thread, so that neither disk reads nor a greedy client delay others.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from cordwood.protocol.kafka.messages.fetch import (
 )
 
 READ_COMMITTED: Final = 1
-LOOP_BYTES: Final = MIB  # of one reply read on the loop; the client asks again for the rest
-LOOK_ITEMS: Final = 16  # after so many it is asked whether the turn is over: a clock costs too
+LOOP_BYTES: Final = MIB  # of one reply, read on the event loop; the client fetches the rest next
+LOOK_ITEMS: Final = 16  # check the clock only after this many items, because it costs time too
 WAIT_S_MAX: Final = 60.0
-WATCHED_MAX: Final = 2_000  # partitions one waiting request is woken by
+WATCHED_MAX: Final = 2_000  # a waiting request with more partitions is not woken by appends
 UNWATCHED_WAIT_S: Final = 0.5
 
 
 class _Result:
-    """What one look at the partitions of a request gave."""
+    """The result of one pass over the partitions of a request."""
 
     def __init__(self, request: FetchRequest, share_bytes: int) -> None:
         self.left_bytes = min(request.max_bytes, share_bytes)
@@ -52,7 +52,7 @@ class _Result:
         self.topics: list[FetchedTopic] = []
 
     def add(self, parts: list[FetchedPartition], fetched: FetchedPartition) -> None:
-        """Count one partition in."""
+        """Add one partition's result."""
         size = len(fetched.records or b"")
         self.left_bytes = max(0, self.left_bytes - size)
         self.size_bytes += size
@@ -61,7 +61,7 @@ class _Result:
 
 
 class _Plan(NamedTuple):
-    """One partition's part of a request, looked up: there is something to read."""
+    """A planned read of one partition: there is something to read."""
 
     partition: Partition
     number: int
@@ -73,12 +73,12 @@ class _Plan(NamedTuple):
 
 
 class _Yield:
-    """Given out in between: others are to be served before it goes on."""
+    """Yielded between reads to let the event loop serve others."""
 
 
 _TURN: Final = _Yield()
 Pause = _Plan | _Yield
-Reads = Generator[Pause, FetchedPartition | None, None]  # what is read elsewhere is sent back
+Reads = Generator[Pause, FetchedPartition | None, None]  # threads' results are sent in
 
 
 class KafkaFetch:
@@ -100,7 +100,7 @@ class KafkaFetch:
     def fetch(
         self, request: FetchRequest, _version: int, _session: Session
     ) -> Awaitable[FetchResponse]:
-        """Read; if it is too little, wait for more and read again, until ``max_wait_ms``."""
+        """Read; if there is too little, wait for more and read again, until ``max_wait_ms``."""
         found = _Result(request, self._outgoing.share_bytes)
         reads = self._reads(request, found)
         pause = next(reads, None)
@@ -121,14 +121,14 @@ class KafkaFetch:
     async def _finish(
         self, request: FetchRequest, found: _Result, reads: Reads, pause: Pause | None
     ) -> FetchResponse:
-        """Go on where ``fetch`` would have had to wait."""
+        """Continue a fetch that has to wait."""
         wait_s = min(request.max_wait_ms / 1000, WAIT_S_MAX)
         deadline = self._clock.monotonic() + wait_s
         await _read_in_turns(reads, pause)
         if self._is_enough(found, request):
             return FetchResponse(topics=found.topics)
         if sum(len(topic.partitions) for topic in request.topics) > WATCHED_MAX:
-            # Too many to be woken by each of them: look again once, after a while.
+            # Too many partitions to be woken by each of them: read again once, after a pause.
             await asyncio.sleep(min(wait_s, UNWATCHED_WAIT_S))
             return FetchResponse(topics=await self._read_all(request))
         wanted = [
@@ -158,9 +158,9 @@ class KafkaFetch:
     # --- reading ----------------------------------------------------------------------------
 
     def _reads(self, request: FetchRequest, found: _Result) -> Reads:
-        """Read on the loop what is in the page cache; give out what is not, in between."""
+        """Read what is in the page cache on the event loop; yield other reads to the caller."""
         left: int = TURN_ITEMS
-        turn: TimeSlice | None = None  # most requests end before a clock is worth its price
+        turn: TimeSlice | None = None  # most requests end before checking a clock pays off
         for topic in request.topics:
             parts: list[FetchedPartition] = []
             found.topics.append(FetchedTopic(topic.name, parts))
@@ -186,7 +186,7 @@ class KafkaFetch:
     def _plan(
         self, topic: str, part: FetchPartition, request: FetchRequest, left_bytes: int
     ) -> _Plan | FetchedPartition:
-        """What is to be read, or the answer where nothing is."""
+        """Plan the read, or return the reply if there is nothing to read."""
         try:
             partition = self._topics.get(topic).partition(part.partition)
         except CordwoodError as error:
@@ -206,19 +206,19 @@ class KafkaFetch:
 
 
 def _as_resident(plan: _Plan, found: _Result) -> _Plan | None:
-    """What of it may be read on the loop, if that waits for no disk."""
+    """Limit the plan to what the event loop may read; None if that would wait for the disk."""
     bytes_max = min(plan.bytes_max, LOOP_BYTES - found.size_bytes)
     if bytes_max <= 0:
         return None
     try:
         is_resident = plan.partition.is_resident(plan.offset, bytes_max)
-    except CordwoodError:  # the read will say it
+    except CordwoodError:  # the read itself will report it
         return None
     return plan._replace(bytes_max=bytes_max) if is_resident else None
 
 
 async def _read_in_turns(reads: Reads, pause: Pause | None) -> None:
-    """Do the reads that are given out, on another thread, until there are no more."""
+    """Carry out the reads that ``reads`` yields, on a thread, until there are no more."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(StopIteration):
         while pause is not None:
@@ -230,7 +230,7 @@ async def _read_in_turns(reads: Reads, pause: Pause | None) -> None:
 
 
 def _read_cold(plan: _Plan) -> FetchedPartition:
-    """Carry out what was given out: open the partition first if nobody has."""
+    """Carry out a yielded read; opens the partition first if needed."""
     if plan.replan is None:
         return _read_plan(plan)
     try:
@@ -242,7 +242,7 @@ def _read_cold(plan: _Plan) -> FetchedPartition:
 
 
 def _read_plan(plan: _Plan) -> FetchedPartition:
-    """Carry it out; any thread."""
+    """Carry out a read; safe on any thread."""
     partition = plan.partition
     try:
         read = partition.read(plan.offset, plan.bytes_max, end_offset=plan.end)

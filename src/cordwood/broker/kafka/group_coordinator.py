@@ -1,10 +1,10 @@
-"""The coordinator of consumer groups: carries out what ``decide.groups`` says, durably.
+"""Group coordinator: carries out the instructions of ``decide.groups``, durably.
 
-Committed offsets are the catalog's cursors, the same that line readers move; a group that commits
-on a topic whose policy says ``consume`` is registered there, so RECLAIM waits for it. After a
-restart the groups that were remembered or have cursors are there again, Empty.
+Committed offsets are the catalog's cursors, the same that line readers move. A group that commits
+on a topic whose cleanup policy has ``consume`` is registered there, so that RECLAIM waits for it.
+After a restart every stored group, or group with cursors, exists again in state Empty.
 
-Time here is monotonic: setting the machine's clock expels nobody.
+Times are monotonic, so that setting the system clock expels no member.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from cordwood.metadata.keys import Cursor, ReaderPartition
 logger = logging.getLogger("cordwood.broker")
 
 EXPIRY_CHECK_S: Final = 600.0
-AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE  # every client tries again after this one
+AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE  # every client retries after this code
 
-Token = asyncio.Future[Any]  # resolved with the event's own kind of ``Answer``
+Token = asyncio.Future[Any]  # resolves with the ``Answer`` type of its event
 
 
 class GroupCoordinator:
-    """Every group of this broker. Lives on the event loop."""
+    """Every group of this broker. Used only on the event loop."""
 
     def __init__(
         self,
@@ -82,19 +82,19 @@ class GroupCoordinator:
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Bring back the groups of an earlier life and begin to look after idle ones."""
+        """Restore the groups from before the restart, and start expiring idle ones."""
         self.adopt_all()
         self._sweeper = asyncio.create_task(self._sweep())
 
     def drain(self) -> None:
-        """Send every waiting member away to come back later; none is taken from now on."""
+        """Refuse waiting and new requests with a retriable error, from now on."""
         self._stopping = True
         self.timers.cancel_all()
         for token in list(self._asked):
             self._refuse(token)
 
     async def stop(self) -> None:
-        """Finish what has been begun."""
+        """Finish instructions in progress."""
         self.drain()
         if self._sweeper:
             self._sweeper.cancel()
@@ -103,13 +103,13 @@ class GroupCoordinator:
         await self.idle()
 
     async def idle(self) -> None:
-        """Until nothing is being carried out."""
+        """Wait until no instruction is in progress."""
         await self._keyed_queue.idle()
 
     # --- events -----------------------------------------------------------------------------
 
     async def ask(self, group_id: str, event: Callable[[Token], Event]) -> Any:
-        """Hand in the event made with a token; its answer, once what it tells of is durable."""
+        """Handle the event made with a token; returns its answer once the outcome is durable."""
         token: Token = asyncio.get_running_loop().create_future()
         asked = event(token)
         self._asked[token] = asked
@@ -129,10 +129,10 @@ class GroupCoordinator:
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
-    # --- groups that are known by their cursors ---------------------------------------------
+    # --- groups known by their cursors ------------------------------------------------------
 
     def adopt(self, group_id: str) -> None:
-        """Know a group that has cursors: of an earlier life, or moved by the line protocol."""
+        """Restore a stored group or one with cursors, perhaps moved by the line protocol."""
         if group_id in self.groups or group_id in self._keyed_queue:
             return
         has_offsets = self._catalog.has_cursors(group_id)
@@ -140,12 +140,12 @@ class GroupCoordinator:
             self._restore(group_id, has_offsets=has_offsets)
 
     def adopt_all(self) -> None:
-        """Know every such group."""
+        """Restore every such group."""
         for group_id in self.stored():
             self.adopt(group_id)
 
     def stored(self) -> list[str]:
-        """The groups that ``adopt`` would find in the catalog."""
+        """Return the groups that ``adopt`` would find in the catalog."""
         return [*self._catalog.readers_with_cursors(), *list(self._catalog.groups)]
 
     def _restore(self, group_id: str, *, has_offsets: bool) -> None:
@@ -160,7 +160,7 @@ class GroupCoordinator:
     # --- instructions -----------------------------------------------------------------------
 
     async def _carry_out(self, group_id: str, instructions: Sequence[Instruction]) -> None:
-        """In order; after a failure timers still run, and replies become refusals."""
+        """Carry out in order; after a failure timers are still set, and replies become refusals."""
         asked_for = any(
             isinstance(each, Reply) and isinstance(each.answer, DeleteReply)
             for each in instructions
@@ -195,8 +195,8 @@ class GroupCoordinator:
                 partitions = instruction.partitions
                 await self._in_meta(self._catalog.release_cursors, group_id, partitions)
             case EraseGroup():
-                # A group that is only forgotten had committed nothing. If there are cursors of
-                # its name all the same, they are a line reader's, and stay.
+                # A group forgotten without a DeleteGroup request has committed nothing. Any
+                # cursors of its name belong to a line reader and stay.
                 erase = self._catalog.erase_group if erase_cursors else self._catalog.forget_group
                 await self._in_meta(erase, group_id)
 
@@ -213,12 +213,12 @@ class GroupCoordinator:
             self._end(token, refusal(asked, AWAY))
 
     def _end(self, token: Token, answer: Answer) -> None:
-        """Answer a token; one refused by ``drain`` may have been answered before."""
+        """Answer a token once; ``drain`` may have answered it before."""
         if self._asked.pop(token, None) is not None and not token.done():
             token.set_result(answer)
 
     async def register(self, group_id: str, offsets: Sequence[PartitionOffset]) -> None:
-        """Let RECLAIM wait for the group on the topics among these whose policy says so."""
+        """Register the group on those topics whose policy makes RECLAIM wait for it."""
         async for topic in RequestSlices().of({each.partition.topic for each in offsets}):
             with contextlib.suppress(UnknownTopic):  # deleted meanwhile: nothing to wait for
                 if "consume" in self._topics.get(topic).config.cleanup_policy:
@@ -228,7 +228,7 @@ class GroupCoordinator:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._meta_thread, change, *arguments)
 
-    # --- offsets nobody uses any more -------------------------------------------------------
+    # --- expired offsets --------------------------------------------------------------------
 
     async def _sweep(self) -> None:
         while True:
@@ -236,18 +236,18 @@ class GroupCoordinator:
             await self.expire()
 
     async def expire(self) -> None:
-        """Delete the groups whose offsets are no longer kept."""
+        """Delete the groups whose offsets have passed their retention."""
         self.adopt_all()
         for group_id in self.expired():
             try:
                 answer = await self.ask(group_id, DeleteGroup)
-            except CordwoodError as error:  # the others expire all the same
+            except CordwoodError as error:  # the others still expire
                 logger.warning("group.unexpired group=%s error=%s", group_id, error)
                 continue
             logger.info("group.expired group=%s code=%s", group_id, answer.code.name)
 
     def expired(self) -> list[str]:
-        """The groups ``expire`` would delete now. Those RECLAIM waits for are an operator's."""
+        """Return the groups to expire; those RECLAIM waits for are left to an operator."""
         newest_ms = self._newest_commits()
         held = {
             reader for topic in self._topics.all() for reader in self._catalog.registered(topic)
@@ -275,7 +275,7 @@ class GroupCoordinator:
 def cursors_of(
     group_id: str, offsets: Sequence[PartitionOffset], clock: Clock
 ) -> dict[ReaderPartition, Cursor]:
-    """A group's offsets as the catalog keeps them."""
+    """Return a group's offsets as catalog cursors."""
     now_ms = clock.now_ms()
     return {
         ReaderPartition(group_id, *each.partition): Cursor(

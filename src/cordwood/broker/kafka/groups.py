@@ -1,7 +1,7 @@
-"""Consumer groups as requests see them: the coordinator, membership, and who is in.
+"""Consumer group requests: finding the coordinator, membership, and listing groups.
 
-Requests become events of ``decide.groups`` and its answers become replies; the quirks of old
-versions end here. One broker coordinates every group and every transactional id.
+Requests become events of ``decide.groups``, and its answers become replies. Differences between
+protocol versions are handled here. One broker coordinates every group and every transactional id.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from cordwood.protocol.kafka.messages.groups import (
     SyncGroupResponse,
 )
 
-_GROUP, _TRANSACTION = 0, 1  # what a coordinator can be asked for
-_BATCHED_FIND: Final = 4  # from this FindCoordinator on there are several keys
+_GROUP, _TRANSACTION = 0, 1  # key types that a coordinator can be found for
+_BATCHED_FIND: Final = 4  # FindCoordinator takes several keys from this version on
 _BATCHED_LEAVE: Final = 3
 
 
@@ -68,7 +68,7 @@ class KafkaGroups:
     async def find_coordinator(
         self, request: FindCoordinatorRequest, version: int, session: Session
     ) -> FindCoordinatorResponse:
-        """This broker, whatever is to be coordinated."""
+        """Return this broker, which coordinates everything."""
         code, text = Code.NONE, None
         node_id, host, port = NODE_ID, session.host, session.port
         if request.key_type not in (_GROUP, _TRANSACTION):
@@ -88,7 +88,7 @@ class KafkaGroups:
     async def join_group(
         self, request: JoinGroupRequest, version: int, session: Session
     ) -> JoinGroupResponse:
-        """A place in the next generation; answered when the generation begins."""
+        """Join the group; answered when the next generation begins."""
         client_id = session.client_id or ""
         named = request.group_instance_id or client_id or "member"
         rebalance_ms = request.rebalance_timeout_ms if version else request.session_timeout_ms
@@ -122,7 +122,7 @@ class KafkaGroups:
     async def sync_group(
         self, request: SyncGroupRequest, _version: int, _session: Session
     ) -> SyncGroupResponse:
-        """The member's assignment, once the leader has handed it in."""
+        """Return the member's assignment, once the leader has sent it."""
         answer: SyncReply = await self._coordinator.ask(
             request.group_id,
             lambda token: Sync(
@@ -147,7 +147,7 @@ class KafkaGroups:
     async def heartbeat(
         self, request: HeartbeatRequest, _version: int, _session: Session
     ) -> HeartbeatResponse:
-        """Whether the member still is one."""
+        """Return whether the member still belongs to the group."""
         answer: HeartbeatReply = await self._coordinator.ask(
             request.group_id,
             lambda token: Heartbeat(
@@ -162,7 +162,7 @@ class KafkaGroups:
     async def leave_group(
         self, request: LeaveGroupRequest, version: int, _session: Session
     ) -> LeaveGroupResponse:
-        """Members go; before version 3 the one member's code is the reply's."""
+        """Remove members; before version 3 there is one member, and its code is the reply's."""
         is_batched = version >= _BATCHED_LEAVE
         leavers = tuple(Leaver(each.member_id, each.group_instance_id) for each in request.members)
         if not is_batched:
@@ -177,12 +177,12 @@ class KafkaGroups:
         code = answer.code or (answer.members[0].code if answer.members else Code.NONE)
         return LeaveGroupResponse(error_code=code)
 
-    # --- what an operator asks --------------------------------------------------------------
+    # --- administration ---------------------------------------------------------------------
 
     async def describe_groups(
         self, request: DescribeGroupsRequest, _version: int, _session: Session
     ) -> DescribeGroupsResponse:
-        """Groups and their members; one that is not there is Dead, as these versions have it."""
+        """Describe groups and members; a missing group is Dead, as in Kafka for these versions."""
         names = once_each(request.groups)
         return DescribeGroupsResponse(groups=await RequestSlices().map(self._describe, names))
 
@@ -210,7 +210,7 @@ class KafkaGroups:
     async def list_groups(
         self, request: ListGroupsRequest, _version: int, _session: Session
     ) -> ListGroupsResponse:
-        """Every group there is, or those in the states asked for."""
+        """List every group, or those in the requested states."""
         turns = RequestSlices()
         async for group_id in turns.of(self._coordinator.stored()):
             self._coordinator.adopt(group_id)
@@ -225,7 +225,7 @@ class KafkaGroups:
     async def delete_groups(
         self, request: DeleteGroupsRequest, _version: int, _session: Session
     ) -> DeleteGroupsResponse:
-        """Forget groups nobody is in, with their cursors and registrations."""
+        """Delete groups without members, with their cursors and registrations."""
         results = []
         for group_id in once_each(request.group_ids):
             answer: DeleteReply = await self._coordinator.ask(group_id, DeleteGroup)

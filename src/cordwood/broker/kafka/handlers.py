@@ -1,4 +1,4 @@
-"""Every API's handler, built from the services; and the coordinators' start and stop."""
+"""Builds every API's handler from the services, and starts and stops the coordinators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cordwood.log.lifecycle.store import Store
 
 
 class Coordinators:
-    """The groups and the transactions: what has timers and must be started and stopped."""
+    """The group and transaction coordinators, which have timers and must be started and stopped."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class Coordinators:
         )
 
     def start(self) -> None:
-        """On the running loop, once the writer runs: transactions in doubt are finished."""
+        """Start on the running loop, after the writer; finishes transactions already decided."""
         self.groups.start()
         self.transactions.start()
 
     def drain(self) -> None:
-        """Before listeners wait for requests under way: members parked in a rebalance go now."""
+        """End requests parked in a rebalance, before listeners wait for open requests."""
         self.groups.drain()
         self.transactions.drain()
 
     async def stop(self) -> None:
-        """Before the writer and the metadata thread end."""
+        """Stop, before the writer and the metadata thread end."""
         await self.transactions.stop()
         await self.groups.stop()
 
@@ -88,7 +88,7 @@ def kafka_handlers(
     addresses: Addresses,
     outgoing: UnsentReplies | None = None,
 ) -> dict[str, Handler]:
-    """The table for ``KafkaDesk``: one handler for each API that is served."""
+    """Return the table for ``RequestDispatcher``: one handler for each API served."""
     groups, transactions = coordinators.groups, coordinators.transactions
     metadata = KafkaMetadata(topics, store.catalog.cluster_id())
     offsets = KafkaOffsets(topics)

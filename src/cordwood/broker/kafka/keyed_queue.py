@@ -1,8 +1,8 @@
-"""Carrying out a coordinator's instructions: in order for each key, keys side by side, and timers.
+"""Carries out a coordinator's instructions in order per key, keys concurrently; and timers.
 
-The machines of ``decide`` answer an event with a list of instructions and rely on two things: lists
-of one key are carried out one after the other, whatever they wait for, and a tick comes when the
-time asked for has come. Both are here; what an instruction means is the coordinator's business.
+The state machines of ``decide`` answer an event with a list of instructions and rely on two things:
+the lists of one key are carried out one after the other, whatever they wait for, and a tick arrives
+at the requested time. This module provides both; the coordinators know what an instruction means.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, Generic, TypeVar
 
 Instruction = TypeVar("Instruction")
 
-LOOK_S_MAX: Final = 3600.0  # a far time is looked at this often: a wall clock may be set meanwhile
+LOOK_S_MAX: Final = 3600.0  # re-check distant timers this often: the wall clock may be changed
 
 
 class KeyedQueue(Generic[Instruction]):
-    """One lane per key that has something to do. Lives on the event loop."""
+    """One queue and task per key with pending instructions. Used only on the event loop."""
 
     def __init__(self, carry_out: Callable[[str, Sequence[Instruction]], Awaitable[None]]) -> None:
         self._carry_out = carry_out
@@ -26,11 +26,11 @@ class KeyedQueue(Generic[Instruction]):
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def __contains__(self, key: str) -> bool:
-        """Whether something is still being carried out for the key."""
+        """Return whether instructions for the key are still being carried out."""
         return key in self._tasks
 
     def put(self, key: str, instructions: Sequence[Instruction]) -> None:
-        """Carry these out after all that was put before under this key."""
+        """Carry these out after all earlier instructions of this key."""
         if not instructions:
             return
         self._waiting.setdefault(key, deque()).append(instructions)
@@ -38,11 +38,11 @@ class KeyedQueue(Generic[Instruction]):
             self._tasks[key] = asyncio.create_task(self._run(key))
 
     def drop_waiting(self, key: str) -> None:
-        """Forget what was put and is not yet begun."""
+        """Drop the key's instructions that have not started yet."""
         self._waiting[key].clear()
 
     async def idle(self) -> None:
-        """Until every lane is empty."""
+        """Wait until every queue is empty."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
@@ -56,7 +56,7 @@ class KeyedQueue(Generic[Instruction]):
 
 
 class Timers:
-    """One timer per key; ``due`` is called once its time has come, never before."""
+    """One timer per key; ``due`` is called when its time has come, never before."""
 
     def __init__(self, now_ms: Callable[[], int], due: Callable[[str], None]) -> None:
         self._now_ms = now_ms
@@ -64,31 +64,31 @@ class Timers:
         self._set: dict[str, tuple[int, asyncio.TimerHandle]] = {}
 
     def set(self, key: str, at_ms: int) -> None:
-        """Replace the key's timer."""
+        """Set or replace the key's timer."""
         self.cancel(key)
         wait_s = min(max(0, at_ms - self._now_ms()) / 1000, LOOK_S_MAX)
         handle = asyncio.get_running_loop().call_later(wait_s, self._look, key, at_ms)
         self._set[key] = at_ms, handle
 
     def cancel(self, key: str) -> None:
-        """The key needs no timer any more."""
+        """Cancel the key's timer, if any."""
         _, handle = self._set.pop(key, (0, None))
         if handle is not None:
             handle.cancel()
 
     def cancel_all(self) -> None:
-        """Nobody is called from now on."""
+        """Cancel every timer."""
         for key in list(self._set):
             self.cancel(key)
 
     def look(self) -> None:
-        """Call for every key that is due, without waiting for the loop to notice."""
+        """Call ``due`` for every key whose time has come, without waiting for the event loop."""
         for key, (at_ms, _) in list(self._set.items()):
             if at_ms <= self._now_ms():
                 self._look(key, at_ms)
 
     def _look(self, key: str, at_ms: int) -> None:
-        if self._now_ms() < at_ms:  # loops count coarsely and fire a little early
+        if self._now_ms() < at_ms:  # event loop timers are coarse and may fire a little early
             self.set(key, at_ms)
         else:
             self.cancel(key)

@@ -1,6 +1,6 @@
-"""Who is there: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
+"""Cluster metadata: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
 
-One broker answers for everything, under the address the client reached it by, unless the
+One broker answers for everything, under the address by which the client reached it, unless the
 operator set ``advertised.kafka``.
 """
 
@@ -42,8 +42,8 @@ from cordwood.protocol.kafka.primitives import NO_ID
 from cordwood.protocol.kafka.schema import api_versions
 
 UNKNOWN_TOPIC_ID: Final = 100
-CREATED_MAX: Final = 100  # topics one Metadata request creates; it is asked again for the rest
-PAGE_PARTITIONS_MAX: Final = 2_000  # of one DescribeTopicPartitions, as Kafka has it
+CREATED_MAX: Final = 100  # topics that one Metadata request creates; clients retry for the rest
+PAGE_PARTITIONS_MAX: Final = 2_000  # in one DescribeTopicPartitions reply, as in Kafka
 REPLICAS: Final = (NODE_ID,)
 NO_NODE: Final = -1
 
@@ -58,22 +58,22 @@ class KafkaMetadata:
     async def api_versions(
         self, _request: ApiVersionsRequest, _version: int, _session: Session
     ) -> ApiVersionsResponse:
-        """What we serve."""
+        """Return the APIs and versions served."""
         return api_versions()
 
     async def metadata(
         self, request: MetadataRequest, version: int, session: Session
     ) -> MetadataResponse:
-        """The broker and the topics asked for; a missing one is created where that is on."""
+        """Describe the broker and the topics; creates missing ones if auto-creation is on."""
         turns = RequestSlices()
         if request.topics is None or (version == 0 and not request.topics):
             known = self._topics.all()
             names = await turns.sort(list(known))
-            found = [known[name] for name in names if name in known]  # one may go meanwhile
+            found = [known[name] for name in names if name in known]  # some may be deleted now
             topics = [await self._describe(topic, turns) async for topic in turns.of(found)]
         else:
             wanted: dict[str | UUID, MetadataRequestTopic] = {}
-            async for each in turns.of(request.topics):  # once each, as Kafka answers
+            async for each in turns.of(request.topics):  # once each, as Kafka does
                 wanted.setdefault(each.topic_id if each.name is None else each.name, each)
             topics = await self._find_all(
                 list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
@@ -88,9 +88,10 @@ class KafkaMetadata:
     async def _find_all(
         self, wanted: Sequence[MetadataRequestTopic], turns: RequestSlices, *, may_create: bool
     ) -> list[MetadataTopic]:
-        """Each topic asked for; of those to be created, a share per request.
+        """Describe each topic; creates up to ``CREATED_MAX`` missing ones per request.
 
-        The others are told to ask again, as Kafka tells the first to ask for a new topic.
+        For the rest the client gets a retriable error, as Kafka gives the first request for a
+        topic.
         """
         known = self._topics.all()
         missing = [
@@ -127,7 +128,7 @@ class KafkaMetadata:
     def _look_up(
         self, name: str, created: Mapping[str, LiveTopic | CordwoodError], *, is_short: bool
     ) -> tuple[LiveTopic | None, int]:
-        """A topic, or the code that says why there is none."""
+        """Return a topic, or the error code that says why there is none."""
         try:
             outcome = created[name] if name in created else self._topics.get(name)
         except CordwoodError as error:
@@ -146,7 +147,7 @@ class KafkaMetadata:
     async def describe_cluster(
         self, request: DescribeClusterRequest, _version: int, session: Session
     ) -> DescribeClusterResponse:
-        """The one broker, which is its own controller."""
+        """Describe the only broker, which is its own controller."""
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster_id,
@@ -158,7 +159,7 @@ class KafkaMetadata:
     async def describe_topic_partitions(
         self, request: DescribeTopicPartitionsRequest, _version: int, _session: Session
     ) -> DescribeTopicPartitionsResponse:
-        """A page of partitions, in order of topic name and number."""
+        """Return one page of partitions, ordered by topic name and partition number."""
         known = self._topics.all()
         turns = RequestSlices()
         asked = {topic.name async for topic in turns.of(request.topics)}
@@ -225,7 +226,7 @@ def _described(topic: LiveTopic, partitions: Sequence[MetadataPartition]) -> Des
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replica_nodes,
                 isr_nodes=partition.isr_nodes,
-                # Null is allowed by the schema, and Kafka's own tools fall over it.
+                # The schema allows null, but Kafka's own tools fail on it.
                 eligible_leader_replicas=(),
                 last_known_elr=(),
                 offline_replicas=partition.offline_replicas,

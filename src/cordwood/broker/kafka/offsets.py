@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where in a partition a time or a leader's term lies."""
+"""ListOffsets and OffsetForLeaderEpoch: find the offset of a time, or the end of a leader epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KafkaOffsets:
     async def list_offsets(
         self, request: ListOffsetsRequest, _version: int, _session: Session
     ) -> ListOffsetsResponse:
-        """The first offset at or after a time, per partition."""
+        """Return the first offset at or after a time, per partition."""
         topics = []
         turns = RequestSlices()
         async for topic in turns.of(request.topics):
@@ -65,7 +65,7 @@ class KafkaOffsets:
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, _version: int, _session: Session
     ) -> OffsetForLeaderEpochResponse:
-        """Where a leader's term ended; a consumer checks its position with it."""
+        """Return where a leader epoch ended; a consumer checks its position with it."""
         turns = RequestSlices()
         topics = []
         async for topic in turns.of(request.topics):
@@ -81,13 +81,13 @@ class KafkaOffsets:
         except CordwoodError as error:
             return EpochPartitionEnd(error_code=error.code, partition=part.partition)
         end = partition.epoch_end(part.leader_epoch)
-        if end is None:  # a term we know nothing of: undefined, not an error
+        if end is None:  # an unknown epoch: undefined, not an error
             return EpochPartitionEnd(Code.NONE, part.partition)
         return EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.end_offset)
 
 
 async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -> tuple[int, int]:
-    """(timestamp, offset); -1 for what there is none of."""
+    """Return (timestamp, offset); -1 for a value that does not exist."""
     if timestamp_ms == EARLIEST:
         return -1, partition.log_start_offset
     if timestamp_ms == LATEST:

@@ -1,7 +1,7 @@
-"""Which broker and disk a partition is on: this one. Tools may ask; what changes nothing is done.
+"""Placement requests: leader elections, reassignments and log directories, for a single broker.
 
 One broker leads every partition and has one data directory. So an election is never needed, a
-reassignment to this broker is finished before it begins, and any other is refused with its reason.
+reassignment to this broker succeeds without a change, and any other is refused with its reason.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ P = ParamSpec("P")
 
 
 class ElectionNotNeeded(RequestError):
-    """The partition has its leader already."""
+    """The partition already has its leader."""
 
     code, name = Code.ELECTION_NOT_NEEDED, "ELECTION_NOT_NEEDED"
 
 
 class NoReassignment(RequestError):
-    """There is no reassignment to end."""
+    """There is no reassignment to cancel."""
 
     code, name = Code.NO_REASSIGNMENT_IN_PROGRESS, "NO_REASSIGNMENT_IN_PROGRESS"
 
 
 class LogDirNotFound(RequestError):
-    """The broker has no such directory."""
+    """The broker has no such log directory."""
 
     code, name = Code.LOG_DIR_NOT_FOUND, "LOG_DIR_NOT_FOUND"
 
@@ -63,7 +63,7 @@ class KafkaPlacement:
     async def elect_leaders(
         self, request: ElectLeadersRequest, _version: int, _session: Session
     ) -> ElectLeadersResponse:
-        """Nothing to elect. Asked for all, Kafka does not list those that need no election."""
+        """Answer that no election is needed; asked for all partitions, list none, as Kafka does."""
         turns = RequestSlices()
         return ElectLeadersResponse(
             topics=[
@@ -81,7 +81,7 @@ class KafkaPlacement:
     async def alter_partition_reassignments(
         self, request: AlterPartitionReassignmentsRequest, _version: int, _session: Session
     ) -> AlterPartitionReassignmentsResponse:
-        """To this broker: done. To others: there are none."""
+        """Accept reassignments to this broker, which change nothing; refuse all others."""
         turns = RequestSlices()
         return AlterPartitionReassignmentsResponse(
             topics=[
@@ -102,13 +102,13 @@ class KafkaPlacement:
     async def list_partition_reassignments(
         self, _request: ListPartitionReassignmentsRequest, _version: int, _session: Session
     ) -> ListPartitionReassignmentsResponse:
-        """None is ever under way."""
+        """Return an empty list: no reassignment is ever in progress."""
         return ListPartitionReassignmentsResponse()
 
     async def alter_replica_log_dirs(
         self, request: AlterReplicaLogDirsRequest, _version: int, _session: Session
     ) -> AlterReplicaLogDirsResponse:
-        """To the data directory: done. To others: there are none."""
+        """Accept moves to the data directory, which change nothing; refuse all others."""
         turns = RequestSlices()
         return AlterReplicaLogDirsResponse(
             results=[
@@ -133,7 +133,7 @@ class KafkaPlacement:
     def _try(
         self, topic: str, number: int, change: Callable[P, None], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[int, str | None]:
-        """Code and message of a change of one partition."""
+        """Run a change for one partition; returns code and message."""
         try:
             self._topics.get(topic).partition(number)
             change(*args, **kwargs)

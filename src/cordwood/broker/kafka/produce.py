@@ -1,4 +1,4 @@
-"""Produce: batches to the log as they came, offsets back once they are as durable as promised."""
+"""Produce: appends batches as they arrive; replies with offsets once they are durable."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from cordwood.protocol.kafka.messages.produce import (
 
 _NO_OFFSET: Final = -1
 _ZSTD_VERSION: Final = 7
-LOOP_BYTES: Final = 2 * MIB  # of one request checked on the loop; the rest by a thread
-_ACKS: Final = {-1, 0, 1}  # one broker: its own durable copy is all of them
+LOOP_BYTES: Final = 2 * MIB  # of one request, checked on the event loop; a thread checks the rest
+_ACKS: Final = {-1, 0, 1}  # with one broker, its own durable copy satisfies all of them
 
 
 class InvalidAcks(RequestError):
@@ -51,9 +51,11 @@ class KafkaProduce:
     def produce(
         self, request: ProduceRequest, version: int, _session: Session
     ) -> Awaitable[ProduceResponse | None]:
-        """What a future answers is with the writer, or behind it in order, when this returns.
+        """Append the batches of a request.
 
-        A task is still at it: so many partitions that the loop serves others in between.
+        If this returns a future, every batch is already with the writer or queued in order. A task
+        is still submitting them: a request with many partitions yields to the event loop in
+        between.
         """
         answers = _Answers(request)
         if answers.is_large:
@@ -87,7 +89,7 @@ class KafkaProduce:
         answers: _Answers,
         place: _Place,
     ) -> int:
-        """Check and append one partition's batch; its bytes."""
+        """Check and append one partition's batch; returns its size in bytes."""
         number, records = part
         try:
             if request.acks not in _ACKS:
@@ -111,7 +113,7 @@ class KafkaProduce:
 
 
 class _Place(NamedTuple):
-    """Where a partition stands in its request, and how that is to be taken."""
+    """The position of a partition in its request, and how to check its batch."""
 
     topic: int
     partition: int
@@ -120,7 +122,7 @@ class _Place(NamedTuple):
 
 
 def _refuse_zstd(records: Buffer, version: int) -> None:
-    """A version that came before the codec; consumers as old could not read it."""
+    """Refuse zstd in a version older than the codec; consumers that old could not read it."""
     if len(records) >= HEADER_BYTES and records[CRC_START + 1] & CODEC_BITS == Codec.ZSTD.value:
         raise UnsupportedCompression(
             f"Produce {version} knows no zstd; use a client that sends version {_ZSTD_VERSION} or "
@@ -129,29 +131,29 @@ def _refuse_zstd(records: Buffer, version: int) -> None:
 
 
 class _Answers:
-    """Gathers what became of each batch of one request; the last one ends the future.
+    """Collects the outcome of each batch of one request; the last one completes the future.
 
-    Of a large request the future only says that all are there: its reply is made in turns.
+    For a large request the future only signals completion; ``response`` builds the reply in slices.
     """
 
     def __init__(self, request: ProduceRequest) -> None:
         self.future: asyncio.Future[ProduceResponse | None]
         self.future = asyncio.get_running_loop().create_future()
         self._request = request
-        self._found: dict[tuple[int, int], ProducedPartition] = {}  # by place
+        self._found: dict[tuple[int, int], ProducedPartition] = {}  # by position
         count = 0
-        for topic in request.topics:  # a generator would cost more than most requests' one topic
+        for topic in request.topics:  # faster than a generator for the usual single topic
             count += len(topic.partitions)
         self.is_large = len(request.topics) + count > TURN_ITEMS
         self._missing = 1 + count
 
     def put(self, place: _Place, answer: ProducedPartition) -> None:
-        """The answer for the partition at this place of the request."""
+        """Store the answer for the partition at this position of the request."""
         self._found[place.topic, place.partition] = answer
         self.settle()
 
     def settle(self) -> None:
-        """One fewer is missing: a partition, or the request's own last word that all are begun."""
+        """Count down by one: for each partition, and once when all batches are submitted."""
         self._missing -= 1
         if self._missing or self.future.done():
             return
@@ -168,7 +170,7 @@ class _Answers:
         return ProduceResponse(topics)
 
     async def response(self, turns: RequestSlices) -> ProduceResponse:
-        """The reply to a large request, once the future has ended."""
+        """Return the reply to a large request, once the future is done."""
         return ProduceResponse(
             [
                 ProducedTopic(

@@ -1,4 +1,4 @@
-"""Who is asking, as far as an answer depends on it."""
+"""The session of a Kafka request: what an answer depends on besides the request itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Session(NamedTuple):
-    """One connection's other end, and the address by which it reaches us."""
+    """The peer of one connection, and the host and port by which it reaches this broker."""
 
     peer: str
     host: str

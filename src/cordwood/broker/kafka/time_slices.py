@@ -1,8 +1,8 @@
-"""Long requests in turns: after so many items, or so long, the event loop serves everybody else.
+"""Long requests in slices: they yield to the event loop after a number of items or a time limit.
 
 One request may name tens of thousands of partitions. Each costs some microseconds; together they
-would stop every other connection for longer than a client's patience. Items count because a clock
-says nothing of work they leave behind, time because a few may be dear.
+would block every other connection for longer than a client's timeout. Items are counted because a
+clock does not see the deferred work they cause, and time is measured because some are expensive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RequestSlices:
         self._turn = turn or TimeSlice()
 
     async def of(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items, with a turn for others whenever so many have been counted."""
+        """Yield the items, pausing for the event loop after ``turn_items`` or a time slice."""
         for item in items:
             if self._left <= 0 or self._turn.is_over():
                 self._left = self._turn_items
@@ -41,17 +41,17 @@ class RequestSlices:
             yield item
 
     async def map(self, act: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """What ``act`` makes of each item."""
+        """Return ``act`` applied to each item."""
         return [act(item) async for item in self.of(items)]
 
     async def sort(self, items: Sequence[S]) -> list[S]:
-        """The items in order; sorted in parts, as one call would hold the loop for all of them."""
+        """Return the items sorted, in chunks: one call would block the loop for all of them."""
         starts = range(0, len(items), SORTED_AT_ONCE)
         parts = [sorted(items[start : start + SORTED_AT_ONCE]) async for start in self.of(starts)]
         return [item async for item in self.of(merge(*parts))]
 
     async def steps(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """The items in slices of a turn each, for what takes many at a time."""
+        """Yield the items in chunks of one slice each, for work that takes many at a time."""
         for start in range(0, len(items), self._turn_items):
             if start:
                 await self._turn.pass_on()
@@ -59,9 +59,9 @@ class RequestSlices:
 
 
 def is_large(message: tuple[Any, ...]) -> bool:
-    """Whether encoding a reply takes so long that it should not be done on the loop.
+    """Return whether a reply takes too long to encode on the event loop.
 
-    Counts the elements of its arrays, however deep they are nested, up to the limit.
+    Counts the elements of its arrays, however deeply nested, up to the limit.
     """
     left = _NESTED_MAX
     unseen: list[tuple[Any, ...]] = [message]
@@ -77,5 +77,5 @@ def is_large(message: tuple[Any, ...]) -> bool:
 
 
 def once_each(items: Iterable[T]) -> Sequence[T]:
-    """The items in order without repetitions: naming a thing twice is answered once."""
+    """Return the items in order without duplicates: a repeated item is answered once."""
     return list(dict.fromkeys(items))

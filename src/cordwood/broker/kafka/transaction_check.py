@@ -1,8 +1,8 @@
-"""Before an append: a transactional batch is taken only while its transaction is open here.
+"""Checks before an append that a transactional batch belongs to an open transaction.
 
-A batch that was on its way when its transaction ended would otherwise begin another that nobody
-ends, and hold back every ``read_committed`` reader of the partition for good. So the question is
-asked on the loop in the same step that hands the batch to the writer.
+A batch that was in flight when its transaction ended would otherwise begin another transaction that
+nobody ends, and hold back every ``read_committed`` reader of the partition for good. So the check
+runs on the event loop, in the same step that submits the batch to the writer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cordwood.model import TopicPartition
 
 
 class TransactionRefused(RequestError):
-    """The batch is in no open transaction of its producer."""
+    """The batch belongs to no open transaction of its producer."""
 
     code, name = Code.INVALID_TXN_STATE, "TRANSACTION_REFUSED"
 
     def __init__(self, text: str, code: Code = Code.INVALID_TXN_STATE) -> None:
         super().__init__(text)
-        self.code = code  # type: ignore[misc]  # the coordinator says which
+        self.code = code  # type: ignore[misc]  # the coordinator chooses it
 
 
 class TransactionCheck:
-    """Asks the coordinator."""
+    """Checks batches against the transaction coordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
@@ -45,5 +45,5 @@ class TransactionCheck:
         code = self._coordinator.transactions.verify(
             transactional_id, header.producer_id, header.producer_epoch, frozenset({tp})
         )
-        # Producers know that one by its older name.
+        # Producers know that error by its older name.
         return Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED else code

@@ -1,11 +1,11 @@
-"""The coordinator of transactions: carries out what ``decide.transactions`` says, durably.
+"""Transaction coordinator: carries out the instructions of ``decide.transactions``, durably.
 
-A transaction record is durable before anybody hears of it, and with the transaction record that
-ends a committed transaction the cursors it moves: one write. Markers go through the writer like any
-batch, so they lie behind every record of their transaction. A start finishes what an earlier life
-had decided.
+A transaction record is durable before any client hears of it. The record that ends a committed
+transaction and the cursors it moves are one write. Transaction markers go through the writer like
+any batch, so they follow every record of their transaction. A start finishes transactions that were
+decided before the restart.
 
-Time here is the wall clock's, as transaction records outlive the process.
+Times are wall-clock times, because transaction records outlive the process.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.broker")
 
-COORDINATOR_EPOCH: Final = 0  # markers carry the coordinator's term; one broker has one
-MARKED_AT_ONCE: Final = 1_000  # partitions; the next ones once these have their markers
+COORDINATOR_EPOCH: Final = 0  # markers carry the coordinator's epoch; a single broker has only one
+MARKED_AT_ONCE: Final = 1_000  # partitions marked concurrently; the next follow once these are done
 TURN_MARKERS: Final = 50
 AWAY: Final = Code.COORDINATOR_NOT_AVAILABLE
 
 
 class TransactionCoordinator:
-    """Every transactional id of this broker. Lives on the event loop."""
+    """Every transactional id of this broker. Used only on the event loop."""
 
     def __init__(
         self,
@@ -85,28 +85,28 @@ class TransactionCoordinator:
         self._stopping = False
 
     def start(self) -> None:
-        """Bring back every id; transactions whose fate was sealed are carried to their end."""
+        """Restore every id; transactions already decided are carried to their end."""
         for transactional_id, txn_record in list(self._catalog.transactions.items()):
             self._keyed_queue.put(
                 transactional_id, self.transactions.restore(transactional_id, txn_record)
             )
 
     def drain(self) -> None:
-        """Send those who wait away to ask again later; nobody is taken from now on."""
+        """Refuse waiting and new requests with a retriable error, from now on."""
         self._stopping = True
         self.timers.cancel_all()
         for token in list(self._asked):
             self._refuse(token)
 
     async def stop(self) -> None:
-        """Finish what has been begun; markers not yet written are written at the next start."""
+        """Finish instructions in progress; the next start writes the missing markers."""
         self.drain()
         for task in self._marking:
             task.cancel()
         await self.idle()
 
     async def idle(self) -> None:
-        """Until nothing is being carried out and no marker is under way."""
+        """Wait until no instruction and no marker is in progress."""
         await self._keyed_queue.idle()
         while self._marking:
             await asyncio.wait(self._marking)
@@ -115,7 +115,7 @@ class TransactionCoordinator:
     # --- events -----------------------------------------------------------------------------
 
     async def ask(self, transactional_id: str, event: Callable[[Token], Event]) -> Any:
-        """Hand in the event made with a token; its answer, once what it tells of is durable."""
+        """Handle the event made with a token; returns its answer once the outcome is durable."""
         token: Token = asyncio.get_running_loop().create_future()
         asked = event(token)
         self._asked[token] = transactional_id, asked
@@ -126,7 +126,7 @@ class TransactionCoordinator:
         return await token
 
     async def new_producer_id(self) -> int:
-        """An id nobody has had; durable before it is given."""
+        """Return an unused producer id; it is durable before it is returned."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._meta_thread, self._catalog.new_producer_id)
 
@@ -171,14 +171,14 @@ class TransactionCoordinator:
         await self._in_meta(self._put, transactional_id, persist)
 
     def _put(self, transactional_id: str, persist: Persist) -> None:
-        """On the metadata thread: a large transaction takes long to encode."""
+        """Store the record; runs on the metadata thread, as a large one takes long to encode."""
         cursors: dict[ReaderPartition, Cursor] = {}
         for group_id, offsets in persist.cursors:
             cursors |= cursors_of(group_id, offsets, self._clock)
         self._catalog.put_transaction(transactional_id, persist.txn_record, cursors)
 
     def _fall_back(self, transactional_id: str) -> None:
-        """Memory is ahead of the disk: refuse all who wait and restore the last record."""
+        """Refuse all waiting requests and restore the last record: memory is ahead of the disk."""
         self._keyed_queue.drop_waiting(transactional_id)
         self.timers.cancel(transactional_id)
         for token, (asked_id, _) in list(self._asked.items()):
@@ -190,7 +190,7 @@ class TransactionCoordinator:
         else:
             instructions = self.transactions.restore(transactional_id, txn_record)
             if any(isinstance(each, WriteMarkers) for each in instructions):
-                self._handle(transactional_id, MarkersFailed())  # later: the disk needs a rest
+                self._handle(transactional_id, MarkersFailed())  # later: the disk has just failed
             else:
                 self._keyed_queue.put(transactional_id, instructions)
 
@@ -199,7 +199,7 @@ class TransactionCoordinator:
         self._end(token, InitReply(AWAY) if isinstance(asked, InitProducer) else TxnReply(AWAY))
 
     def _end(self, token: Token, answer: InitReply | TxnReply) -> None:
-        """Answer a token; one refused before may be answered by the machine once more."""
+        """Answer a token once; a refused token may get a second answer, which is ignored."""
         if self._asked.pop(token, None) is not None and not token.done():
             token.set_result(answer)
 
@@ -210,7 +210,7 @@ class TransactionCoordinator:
     # --- markers ----------------------------------------------------------------------------
 
     def _begin(self, marking: Coroutine[Any, Any, None]) -> None:
-        """Beside the lane: who asks meanwhile is told that the transaction is being ended."""
+        """Write markers in a task, so that requests meanwhile learn that the transaction ends."""
         task = asyncio.create_task(marking)
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)
@@ -230,12 +230,12 @@ class TransactionCoordinator:
         self._handle(transactional_id, MarkersWritten() if written else MarkersFailed())
 
     async def _append_all(self, partitions: Sequence[TopicPartition], marker: bytes) -> bool:
-        """Whether the marker is durable in all of these."""
+        """Return whether the marker is durable in all of these partitions."""
         appends: list[asyncio.Future[bool]] = []
         try:
             async for tp in RequestSlices(TURN_MARKERS).of(partitions):
                 append = asyncio.ensure_future(self._append(tp, marker))
-                appends.append(append)  # at once: a cancellation takes back what has begun
+                appends.append(append)  # at once: a cancellation must reach every started append
             return all(await asyncio.gather(*appends))
         except asyncio.CancelledError:
             for begun in appends:
@@ -243,7 +243,7 @@ class TransactionCoordinator:
             raise
 
     async def _append(self, tp: TopicPartition, marker: bytes) -> bool:
-        """Whether the marker is durable; a partition that is gone needs none."""
+        """Return whether the marker is durable; a deleted topic needs none."""
         data = bytearray(marker)
         try:
             partition = self._topics.get(tp.topic).partition(tp.partition)
@@ -260,5 +260,5 @@ class TransactionCoordinator:
     def unstable(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Those of a group's partitions whose offset hangs on an open transaction."""
+        """Return the partitions whose committed offset depends on an open transaction."""
         return self.transactions.unstable(group_id, partitions)

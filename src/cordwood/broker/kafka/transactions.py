@@ -1,7 +1,7 @@
-"""Producer ids and transactions as requests see them.
+"""Requests for producer ids and transactions.
 
-Requests become events of ``decide.transactions`` and its answers become replies. What a transaction
-may touch is checked here: partitions that exist, groups that agree.
+Requests become events of ``decide.transactions``, and its answers become replies. This module
+checks what a transaction may touch: partitions must exist, and groups must accept the commit.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class KafkaTransactions:
     async def init_producer_id(
         self, request: InitProducerIdRequest, version: int, _session: Session
     ) -> InitProducerIdResponse:
-        """A producer id; with a transactional id the one that belongs to it, in a new epoch."""
+        """Return a producer id; for a transactional id, its own producer id in a new epoch."""
         try:
             fresh_id = await self._coordinator.new_producer_id()
         except CordwoodError:
@@ -107,12 +107,12 @@ class KafkaTransactions:
             producer_epoch=answer.producer_epoch,
         )
 
-    # --- what a transaction touches ---------------------------------------------------------
+    # --- contents of a transaction ----------------------------------------------------------
 
     async def add_partitions_to_txn(
         self, request: AddPartitionsToTxnRequest, version: int, _session: Session
     ) -> AddPartitionsToTxnResponse:
-        """Partitions join the transaction, all or none."""
+        """Add partitions to the transaction, all or none."""
         turns = RequestSlices()
         asked = [
             TopicPartition(topic.name, number)
@@ -120,7 +120,7 @@ class KafkaTransactions:
             async for number in turns.of(topic.partitions)
         ]
         unknown = {each async for each in turns.of(asked) if not has_partition(self._topics, each)}
-        code = Code.OPERATION_NOT_ATTEMPTED  # for those that exist beside others that do not
+        code = Code.OPERATION_NOT_ATTEMPTED  # for existing partitions beside unknown ones
         if not unknown:
             answer: TxnReply = await self._coordinator.ask(
                 request.transactional_id,
@@ -154,7 +154,7 @@ class KafkaTransactions:
     async def add_offsets_to_txn(
         self, request: AddOffsetsToTxnRequest, version: int, _session: Session
     ) -> AddOffsetsToTxnResponse:
-        """The offsets of a group join the transaction."""
+        """Add the offsets of a group to the transaction."""
         answer: TxnReply = await self._coordinator.ask(
             request.transactional_id,
             lambda token: AddOffsets(
@@ -170,7 +170,7 @@ class KafkaTransactions:
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, version: int, _session: Session
     ) -> TxnOffsetCommitResponse:
-        """Offsets that count if the transaction commits; the group must agree now."""
+        """Stage offsets that count if the transaction commits; the group is checked now."""
         turns = RequestSlices()
         offsets = await offsets_of(request.topics, turns)
         codes = {each.partition: self._check_offset(each) async for each in turns.of(offsets)}
@@ -214,7 +214,7 @@ class KafkaTransactions:
     async def end_txn(
         self, request: EndTxnRequest, version: int, _session: Session
     ) -> EndTxnResponse:
-        """Commit or abort; answered when readers see it so."""
+        """Commit or abort; answered when readers see the outcome."""
         answer: TxnReply = await self._coordinator.ask(
             request.transactional_id,
             lambda token: EndTransaction(
@@ -227,12 +227,12 @@ class KafkaTransactions:
         )
         return EndTxnResponse(error_code=answer.code)
 
-    # --- what an operator asks --------------------------------------------------------------
+    # --- administration ---------------------------------------------------------------------
 
     async def describe_producers(
         self, request: DescribeProducersRequest, _version: int, _session: Session
     ) -> DescribeProducersResponse:
-        """What partitions remember of their producers."""
+        """Describe the producer state of partitions."""
         turns = RequestSlices()
         return DescribeProducersResponse(
             topics=[
@@ -258,7 +258,7 @@ class KafkaTransactions:
     async def describe_transactions(
         self, request: DescribeTransactionsRequest, _version: int, _session: Session
     ) -> DescribeTransactionsResponse:
-        """How transactional ids stand."""
+        """Describe the state of transactional ids."""
         return DescribeTransactionsResponse(
             transactions=[
                 _described(each, self._coordinator.transactions.describe(each))
@@ -269,7 +269,7 @@ class KafkaTransactions:
     async def list_transactions(
         self, request: ListTransactionsRequest, _version: int, _session: Session
     ) -> ListTransactionsResponse:
-        """The transactional ids that pass the filters; a duration only running ones can pass."""
+        """List the transactional ids that match the filters; durations match only running ones."""
         known = {state.value for state in TransactionState}
         unknown = [name for name in request.state_filters if name not in known]
         found = self._coordinator.transactions.listing(
@@ -285,7 +285,7 @@ class KafkaTransactions:
 
 
 def _active_producers(partition: Partition) -> list[ActiveProducer]:
-    """On the writer thread, whose these are."""
+    """Read the producer state; runs on the writer thread, which owns it."""
     return [
         ActiveProducer(
             producer_id=producer_id,

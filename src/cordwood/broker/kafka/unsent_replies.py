@@ -1,4 +1,4 @@
-"""How many bytes of replies the peers have not taken yet, and so how large the next may be."""
+"""Counts the reply bytes that peers have not received yet, to limit the size of the next reply."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 from cordwood.config import KIB, MIB
 
-UNSENT_BYTES_MAX: Final = 256 * MIB  # over all connections, as far as replies can be made smaller
-REPLY_BYTES_MIN: Final = 64 * KIB  # a reader always gets on, by one batch at least
+UNSENT_BYTES_MAX: Final = 256 * MIB  # over all connections, where replies can be made smaller
+REPLY_BYTES_MIN: Final = 64 * KIB  # a reader always makes progress, by one batch at least
 
 
 class UnsentReplies:
-    """Shared by the connections, which count, and by Fetch, which asks. Lives on the event loop."""
+    """The connections count here, and Fetch asks for its share. Used only on the event loop."""
 
     def __init__(self) -> None:
         self.unsent_bytes = 0
 
     @property
     def share_bytes(self) -> int:
-        """What one reply may take now: a quarter of what is left for all."""
+        """The most that one reply may take now: a quarter of what is left for all."""
         return max(REPLY_BYTES_MIN, (UNSENT_BYTES_MAX - self.unsent_bytes) // 4)
