@@ -1,1 +1,1 @@
-"""AUDIT: gaps, duplicates, and whether the router's counts balance."""
+"""Audit: find gaps and duplicates in topics, and check that routing lost no record."""

@@ -1,8 +1,8 @@
-"""``audit``: walk every partition's batches, and balance the router's books, on Spark.
+"""``audit``: a Spark job that checks partitions for gaps and repeats, and the router for losses.
 
-Gaps and repeats come from batch headers alone. The books join the ingress topic's offsets with the
-source offsets that travel in the headers of routed records (``src.*``) and dead letters
-(``dlq.*``). What the verdicts mean is in ``decide.audit``. Reads only.
+Gaps and repeats are found from batch headers alone. The check of the router joins the offsets of
+the ingress topic with the source offsets in the headers of routed records (``src.*``) and dead
+letters (``dlq.*``). ``decide.audit`` defines the verdicts. The job only reads.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from cordwood.pipeline.source.splits import plan_splits
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROUTER: Final = "route"  # the reader whose cursor says what the router has passed
+ROUTER: Final = "route"  # the reader whose cursor shows what the router has processed
 WINDOW: Final = "1 day"
-NUMBERS_HELD: Final = 50_000  # by a task, of its producers' batches
-_NUMBER: Final = ("producer", "epoch", "sequence")  # what a producer gives a batch
+NUMBERS_HELD: Final = 50_000  # sequence numbers that a task buffers before it emits them
+_NUMBER: Final = ("producer", "epoch", "sequence")  # identifies an idempotent producer's batch
 _WALKED: Final = (
     "part bigint, start bigint, producer bigint, epoch bigint, sequence bigint, piece struct<"
     + ", ".join(f"{name}: bigint" for name in RangeAudit._fields)
@@ -41,7 +41,7 @@ _WALKED: Final = (
 
 
 class Books(NamedTuple):
-    """Windows of the ingress topic, and the first few offsets that are wrong."""
+    """The router's counts per time window of the ingress topic, and a few wrong offsets."""
 
     windows: list[AuditWindow]
     samples: list[dict[str, Any]]
@@ -51,7 +51,7 @@ class Books(NamedTuple):
 
 
 class AuditTask(NamedTuple):
-    """A range to walk; ``part`` is its partition's place among those audited."""
+    """A range to read; ``part`` is the index of its partition among those audited."""
 
     part: int
     options: SourceOptions
@@ -59,16 +59,16 @@ class AuditTask(NamedTuple):
 
 
 class AuditTotals(NamedTuple):
-    """What the driver learns of all partitions: as much for one batch as for a million."""
+    """The driver's view of all partitions; its size does not grow with the number of batches."""
 
-    pieces: dict[int, list[RangeAudit]]  # by partition, in order
+    pieces: dict[int, list[RangeAudit]]  # by partition, in offset order
     renumbered: dict[int, int]
 
 
 def audit_topics(
     spark: SparkSession, api: BrokerApi, where: BrokerAddress, topics: Sequence[str]
 ) -> list[PartitionAudit]:
-    """Every partition of the topics."""
+    """Audit every partition of the topics."""
     looks: list[AuditTask] = []
     described: list[tuple[TopicPartition, tuple[int, int], bool]] = []
     for topic in topics:
@@ -110,10 +110,10 @@ def _walk_all(spark: SparkSession, looks: Sequence[AuditTask]) -> AuditTotals:
 
 
 def walk_summary(spark: SparkSession, looks: Sequence[AuditTask]) -> DataFrame:
-    """A row per range with its piece, and one per partition with how often numbers came again.
+    """Return a row per range with its result, and one per partition with its repeated sequences.
 
-    Which numbers a partition's producers have used is known only by all of its batches, so they are
-    brought together by Spark; the driver is given counts.
+    Finding a repeated producer sequence takes all batches of a partition, so Spark groups them and
+    the driver receives only counts.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -126,7 +126,7 @@ def walk_summary(spark: SparkSession, looks: Sequence[AuditTask]) -> DataFrame:
 
 
 def walk_task(look: AuditTask) -> Iterator[Any]:
-    """On an executor: the batches of a range, by their headers. Numbers first, then the piece."""
+    """Runs on an executor: read a range's batch headers; yields sequences, then the result."""
     _, options, whole = look
     first = reached = -1
     records = markers = thinned = repeats = holes = 0
@@ -166,7 +166,7 @@ def _rows(
     start: int | None = None,
     piece: RangeAudit | None = None,
 ) -> Any:
-    """Rows of ``_WALKED``: one for each number, or the one that has the piece."""
+    """Build rows of ``_WALKED``: one for each sequence number, or one with the range's result."""
     import pyarrow as pa
 
     kinds = dict.fromkeys(("part", "start", *_NUMBER), pa.int64())
@@ -178,7 +178,7 @@ def _rows(
     return pa.RecordBatch.from_pylist(rows, pa.schema(kinds.items()))
 
 
-# --- the router's books ---------------------------------------------------------------------
+# --- the router's counts --------------------------------------------------------------------
 
 
 def balance_books(
@@ -189,7 +189,10 @@ def balance_books(
     ignored: Sequence[str] = (),
     window: str = WINDOW,
 ) -> Books | None:
-    """Ingested = routed + dead-lettered, by source offset; None where no router has run."""
+    """Check by source offset that ingested = routed + dead-lettered.
+
+    Returns None if no router has run, or if there is no other topic to compare with.
+    """
     source = str(api.status()["ingress_topic"])
     counts = api.partition_counts()
     passed = api.positions(source, ROUTER) if source in counts else {}
@@ -205,7 +208,7 @@ def balance_books(
 def _entries(
     spark: SparkSession, api: BrokerApi, where: BrokerAddress, source: str, others: Sequence[str]
 ) -> DataFrame:
-    """(kind, partition, offset, timestamp): what the ingress topic holds, and where copies are."""
+    """Return (kind, partition, offset, timestamp) of every ingested record and of every copy."""
     from pyspark.sql import functions as F  # noqa: N812
 
     own = _read(spark, api, where, [source], "partition,offset,timestamp").select(
@@ -217,7 +220,7 @@ def _entries(
 def _copies(
     spark: SparkSession, api: BrokerApi, where: BrokerAddress, source: str, others: Sequence[str]
 ) -> DataFrame:
-    """Routed records and dead letters, by the source offset their headers name."""
+    """Return routed records and dead letters with the source offset from their headers."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = _read(spark, api, where, others, "topic,partition,offset,timestamp,headers")
@@ -242,7 +245,7 @@ def _copies(
 
 
 def _marked(entries: DataFrame, window: str) -> DataFrame:
-    """One row per source offset: how often each kind was found, and its window."""
+    """Return one row per source offset: the number of records of each kind, and its window."""
     from pyspark.sql import functions as F  # noqa: N812
 
     counts = [
@@ -257,7 +260,7 @@ def _marked(entries: DataFrame, window: str) -> DataFrame:
 def _floors(
     spark: SparkSession, api: BrokerApi, where: BrokerAddress, source: str, others: Sequence[str]
 ) -> dict[int, int]:
-    """Per source partition: below this offset, copies may have been reclaimed or compacted away."""
+    """Return, per source partition, the offset below which copies may be reclaimed or compacted."""
     worn = {
         topic: "compact" in found["config"].get("cleanup.policy", "delete")
         for topic in others
@@ -285,7 +288,7 @@ def _floors(
 def _judged(
     marked: DataFrame, passed: dict[int, int], floors: dict[int, int], api: BrokerApi, source: str
 ) -> DataFrame:
-    """Each source offset with a verdict."""
+    """Give each source offset a verdict."""
     from pyspark.sql import functions as F  # noqa: N812
 
     starts = {

@@ -1,11 +1,11 @@
-"""A table's Parquet files: tasks write them to the table's storage, the driver checks every one.
+"""A table's Parquet files: tasks write them to the table's storage, the driver verifies each.
 
-Tasks write to ``_incoming``, under names that say the content, and report what they wrote. A report
-is believed only when the driver has read the file itself: its sum, its rows, and all rows together
-as many as Spark counted before they were written. The way back is the same: a file is read only if
-it is the one that was written.
+Tasks write to ``_incoming``, under names made from the content's hash, and report what they wrote.
+The driver accepts a report only after it has read the file itself: it compares the sha256, the
+number of rows, and the total with the rows Spark counted before they were written. Reading verifies
+the sha256 and rows of each file in the same way.
 
-Nothing here decides which files are the table.
+This module does not decide which files make up the table; ``storage`` does.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 INCOMING: Final = "_incoming"
 COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
-GROUP_BYTES: Final = 32 * MIB  # of a row group, before it is encoded
+GROUP_BYTES: Final = 32 * MIB  # size of a row group in memory, before it is encoded
 _COPY_BYTES: Final = 4 * MIB
 
 
 class TableFile(NamedTuple):
     """One Parquet file of a table."""
 
-    name: str  # below the table's root
+    name: str  # relative to the table's root
     rows: int
     size_bytes: int
-    sha256: str | None  # None where another program wrote it
+    sha256: str | None  # None for files that ``deltalake`` wrote
 
 
 def arrow_schema() -> pa.Schema:
-    """The table's columns in Arrow's types."""
+    """Return the table's Arrow schema."""
     import pyarrow as pa
 
     return pa.schema(
@@ -67,7 +67,7 @@ def arrow_schema() -> pa.Schema:
 
 
 def write_files(rows: DataFrame, storage: Storage, probe: Probe) -> list[TableFile]:
-    """The rows as files in ``_incoming``, each written by a task and read by the driver."""
+    """Write the rows to files in ``_incoming``: tasks write them, the driver verifies each."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import Observation
@@ -98,7 +98,7 @@ def write_files(rows: DataFrame, storage: Storage, probe: Probe) -> list[TableFi
 
 
 def write_part(probe: Probe, batches: Iterable[pa.RecordBatch]) -> TableFile | None:
-    """On an executor: one partition's rows as one file, read back; None without rows."""
+    """Runs on an executor: write one partition to one file and read it back; None without rows."""
     probe.check()
     with tempfile.TemporaryFile() as file:
         rows = write_parquet(file, batches)
@@ -115,12 +115,12 @@ def write_part(probe: Probe, batches: Iterable[pa.RecordBatch]) -> TableFile | N
 
 
 def file_name(sha256: str) -> str:
-    """Equal files have equal names: a task that runs twice changes nothing that was checked."""
+    """Name a file after its content, so that a task that runs twice changes no verified file."""
     return f"part-{sha256[:32]}.parquet"
 
 
 def write_parquet(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
-    """Write batches in row groups of a good size; how many rows they were."""
+    """Write batches in row groups of about ``GROUP_BYTES``; returns the number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -142,7 +142,7 @@ def write_parquet(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def check_files(storage: Storage, files: Sequence[TableFile], option: str) -> None:
-    """Every file lies at the place, as the driver sees it, and is what its task reported."""
+    """Check on the driver that every file is in the storage and matches its task's report."""
     with ThreadPoolExecutor(CHECKERS) as pool:
         for _ in pool.map(lambda file: _check_file(storage, file, option), files):
             pass
@@ -161,7 +161,7 @@ def _check_file(storage: Storage, file: TableFile, option: str) -> None:
 
 
 def check_present(storage: Storage, files: Sequence[TableFile]) -> None:
-    """The table there is has all its files; what they hold is proven when they are read."""
+    """Check that the existing table has all its files; reading them verifies their content."""
     for file in files:
         if storage.size(file.name) != file.size_bytes:
             raise CorruptionError(
@@ -171,7 +171,7 @@ def check_present(storage: Storage, files: Sequence[TableFile]) -> None:
 
 
 def check_total(found: int, wanted: int, where: str) -> None:
-    """As many rows as there must be."""
+    """Raise ``CorruptionError`` if the number of rows is not the expected one."""
     if found != wanted:
         raise CorruptionError(
             f"{where} has {found} rows, and {wanted} were to be written; the table is as it was, "
@@ -180,7 +180,7 @@ def check_total(found: int, wanted: int, where: str) -> None:
 
 
 def _fetched(storage: Storage, file: TableFile) -> IO[bytes]:
-    """A copy of a file that is proven to be it, at its beginning."""
+    """Copy a file to a temporary one and verify its sha256; returns it positioned at the start."""
     copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:
         with closing(storage.open(file.name)) as source:
@@ -200,7 +200,7 @@ def _fetched(storage: Storage, file: TableFile) -> IO[bytes]:
 
 
 def read_files(spark: SparkSession, place: str, files: Sequence[TableFile]) -> DataFrame:
-    """The rows of files, a task for each; none are an empty table."""
+    """Read the files as a DataFrame, one task per file; no files give an empty one."""
     if not files:
         return spark.createDataFrame([], COLUMNS)
 
@@ -213,7 +213,7 @@ def read_files(spark: SparkSession, place: str, files: Sequence[TableFile]) -> D
 
 
 def read_part(place: str, file: TableFile) -> Iterator[pa.RecordBatch]:
-    """On an executor: one file's rows, all of them or an error."""
+    """Runs on an executor: yield one file's rows; raises if they are not all there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -226,11 +226,11 @@ def read_part(place: str, file: TableFile) -> Iterator[pa.RecordBatch]:
 
 
 def stream_files(storage: Storage, files: Sequence[TableFile]) -> Iterator[Any]:
-    """The rows of files one after the other, for whoever writes them elsewhere."""
+    """Yield the rows of the files one after another, to be written elsewhere."""
     for file in files:
         yield from read_part(storage.place, file)
 
 
 def sum_of(data: bytes) -> str:
-    """The sha256 of bytes at hand."""
+    """Return the sha256 of bytes in memory."""
     return hashlib.sha256(data).hexdigest()

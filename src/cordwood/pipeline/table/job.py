@@ -1,14 +1,14 @@
 """``table``: the latest state per key of a changelog topic, as files other tools read.
 
-Run again, only what was appended since is read, and laid over the table there is. Doing that twice
-gives the same table, so a run that dies is simply run again. The table is a registered reader of
-its topic: compaction keeps tombstones until it has passed them, so no deleted key stays in it.
+A later run reads only the records appended since and merges them into the table. Merging is
+idempotent, so a run that dies is simply run again. The table is a registered reader of its topic:
+compaction keeps tombstones until the table has read them, so no deleted key stays in the table.
 
-Tasks write files, the driver reads every one of them and counts (``table_files``), and only then
-they become the table (``table_storage``). A run that fails leaves the table as it was.
+Tasks write files, the driver verifies and counts each of them (``table.files``), and only then do
+they become the table (``table.storage``). A run that fails leaves the table as it was.
 
-A key lives in one partition, as with Kafka's partitioner; in two partitions it is two rows.
-Records without a key have no place in a table.
+A key is expected in one partition, as with Kafka's partitioner; a key in two partitions gives two
+rows. Records without a key are left out.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from cordwood.pipeline.table.storage import LOCK, DeltaTable, ParquetTable, Tabl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Progress = Callable[[str, int, int], None]  # stage, offsets done with, offsets in all
+Progress = Callable[[str, int, int], None]  # stage, offsets done, total offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """Which table, where."""
+    """Which topic to build a table of, where, in which format, and as of when."""
 
     topic: str
     out: str | Path  # a directory, or the URL of an object store
@@ -52,21 +52,21 @@ class TableRequest:
 
     @property
     def is_as_of(self) -> bool:
-        """Whether a state of the past is wanted."""
+        """Whether the table is to show a past state."""
         return self.as_of_ms is not None or self.as_of_offset is not None
 
     @property
     def reader(self) -> str:
-        """The table as a reader of its topic."""
+        """Name of the table as a registered reader of its topic; depends only on its location."""
         place = str(self.out) if "://" in str(self.out) else str(Path(self.out).absolute())
         return f"table-{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:8]}"
 
 
 class Built(NamedTuple):
-    """What a run did."""
+    """The result of a run."""
 
     rows: int
-    read: int  # offsets
+    read: int  # offsets read in this run
     is_incremental: bool
     place: str
 
@@ -81,7 +81,7 @@ def build_table(
     progress: Progress | None = None,
     storage: Storage | None = None,
 ) -> Built:
-    """Bring the table up to date, or to a moment of the past; ``storage`` is the opened ``out``."""
+    """Bring the table up to date, or to a past state; ``storage`` is ``out``, already opened."""
     storage = storage or open_storage(str(request.out))
     table = open_table(storage, request.form)
     with storage.held(LOCK):
@@ -114,7 +114,7 @@ def _build(
     stages = Stages(request.topic, read, progress) if progress else None
     try:
         with shared_place(spark, storage, INCOMING, tasks=TASKS_MAX, option="--out") as probe:
-            if not request.is_as_of:  # a table that cannot be must not hold the log back
+            if not request.is_as_of:  # only now: an unusable ``out`` must not hold back RECLAIM
                 api.register(request.topic, request.reader)
             changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
             if is_incremental and state is not None:
@@ -127,7 +127,7 @@ def _build(
         _check_topic(api, request.topic, topic_id)
         published = table.publish(files, TableState(topic_id, ends))
     except CordwoodError:
-        _check_topic(api, request.topic, topic_id)  # one that went explains the rest
+        _check_topic(api, request.topic, topic_id)  # a deleted topic explains the error
         raise
     finally:
         table.sweep()
@@ -138,7 +138,7 @@ def _build(
 
 
 def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
-    """Tasks read by name: what they read is this topic's only if it still is this topic."""
+    """Check that the topic is still the same one, because tasks read it by name."""
     if api.archive(topic)["id"] != topic_id:
         raise StaleManifest(
             f"topic {topic} was deleted and created again while it was read; the table is as it "
@@ -147,9 +147,9 @@ def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
 
 
 class Stages:
-    """A run's Spark stages as people know them, in offsets: a task is as good as any other.
+    """Turns the progress of Spark stages into offsets, counting every task of a stage alike.
 
-    The first stage to run reads the topic; all others bring what was read together by key.
+    The first stage that runs reads the topic; all others merge its records by key.
     """
 
     def __init__(self, topic: str, offsets: int, progress: Progress) -> None:
@@ -160,7 +160,7 @@ class Stages:
         progress(f"reading {topic}", 0, offsets)
 
     def tell(self, stages: Sequence[Any]) -> None:
-        """What Spark says of the stages that are active now."""
+        """Report progress from the stages that are active in Spark now."""
         if not stages:
             return
         at = min(stage.stageId for stage in stages)
@@ -172,7 +172,7 @@ class Stages:
 
 
 def latest(changes: DataFrame) -> DataFrame:
-    """The newest row of every key, tombstones too."""
+    """Return the newest row of every key, tombstones included."""
     from pyspark.sql import functions as F  # noqa: N812
 
     newest = F.max_by(F.struct("value", "timestamp", "offset"), "offset").alias("newest")
@@ -181,7 +181,7 @@ def latest(changes: DataFrame) -> DataFrame:
 
 
 def _continues(state: TableState, topic_id: str, ends: Mapping[int, int]) -> bool:
-    """Whether a table can be brought up to these ends: the same topic, and no step back."""
+    """Return whether the table can be updated to these ends: same topic, and no end before it."""
     return state.topic_id == topic_id and all(
         at in ends and offset <= ends[at] for at, offset in state.offsets.items()
     )
@@ -190,11 +190,11 @@ def _continues(state: TableState, topic_id: str, ends: Mapping[int, int]) -> boo
 def _bounds(
     api: BrokerApi, where: BrokerAddress, request: TableRequest
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Where each partition begins, and where to stop."""
+    """Return the start and end offset to read of each partition."""
     options = replace(source_options(api, where, request.topic), committed=True)
     count = api.partition_counts()
     if request.topic not in count:
-        api.topic(request.topic)  # says that it is missing
+        api.topic(request.topic)  # raises the error for a missing topic
     tps = [TopicPartition(request.topic, number) for number in range(count[request.topic])]
     with open_log(options) as log:
         bounds = log.bounds(tps)

@@ -1,14 +1,14 @@
-"""Where tables lie: versions of Parquet files with a pointer to the one in use, or a Delta table.
+"""Storage of tables: versions of Parquet files with a pointer to the current one, or a Delta table.
 
-    <out>/current              → versions/<n>, moved over at once: a reader sees the old or the new
-    <out>/versions/<n>/        Parquet files, and _cordwood.json: how far the topic was read, and
-                               every file with its rows and sum
-    <out>/_delta_log …         instead, with the format delta
-    <out>/_incoming/           what tasks have written and the driver has not checked yet
+    <out>/current              → versions/<n>, switched atomically: readers see the old or the new
+    <out>/versions/<n>/        Parquet files, and _cordwood.json: the offsets read so far, and every
+                               file with its rows and sha256
+    <out>/_delta_log …         instead of both, with the format delta
+    <out>/_incoming/           files that tasks have written and the driver has not published yet
 
-In a directory ``current`` is a symbolic link; in an object store, which has none, an object that
-names the version. Files come into a version only checked, and ``current`` moves when the version is
-whole; what a run that died left behind is removed by the next.
+In a directory ``current`` is a symbolic link; in an object store, which has none, it is an object
+that names the version. Only verified files enter a version, and ``current`` moves when the version
+is complete. Leftovers of a run that died are removed by the next run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DELTA_LOG: Final = "_delta_log"
 
 
 class TableState(NamedTuple):
-    """How far a table has come, and its files."""
+    """The offsets up to which a table has read its topic, and its files."""
 
     topic_id: str
     offsets: dict[int, int]
@@ -53,12 +53,12 @@ class TableState(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of the whole table."""
+        """Number of rows of the whole table."""
         return sum(file.rows for file in self.files)
 
 
 def open_table(storage: Storage, form: str) -> ParquetTable | DeltaTable:
-    """The table at a place; a place holds one of one format."""
+    """Open the table at a place; raises ``ConfigError`` if a table of the other format is there."""
     is_delta = bool(storage.names(DELTA_LOG))
     if form == "parquet" and is_delta:
         raise ConfigError(
@@ -72,39 +72,39 @@ def open_table(storage: Storage, form: str) -> ParquetTable | DeltaTable:
 
 
 class ParquetTable:
-    """Versions side by side, and a pointer to the one in use."""
+    """A Parquet table: versions side by side, and a pointer to the current one."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     @property
     def place(self) -> str:
-        """What readers open."""
+        """The path or URL that readers open."""
         if isinstance(self._storage, DirectoryStorage):
             return f"{self._storage.place}/{CURRENT}"
         return f"{self._storage.place}/{read_pointer(self._storage) or VERSIONS}"
 
     def state(self) -> TableState | None:
-        """How far the version in use has come."""
+        """Read the state of the current version; None before the first."""
         version = read_pointer(self._storage)
         return None if version is None else read_state(self._storage, f"{version}/{STATE}")
 
     def read(self, spark: SparkSession, state: TableState) -> DataFrame:
-        """The version in use."""
+        """Read the rows of the current version, whose state this is."""
         return read_files(spark, self._storage.place, state.files)
 
     def sweep(self) -> None:
-        """Remove what runs that died left: incoming files, and versions that never came in use."""
+        """Remove leftovers of runs that died: incoming files, and versions never made current."""
         self._storage.sweep(INCOMING, lambda _: False)
         in_use = _number(read_pointer(self._storage))
         self._storage.sweep(VERSIONS, lambda name: 0 < _number(name) <= in_use)
 
     def publish(self, files: Sequence[TableFile], state: TableState) -> TableState:
-        """A version of these checked files, whole; then the pointer."""
+        """Make a complete version of these verified files, then point ``current`` to it."""
         in_use = _number(read_pointer(self._storage))
         taken = [in_use, *(_number(name) for name in self._storage.names(VERSIONS))]
         version = f"{VERSIONS}/{max(taken) + 1:06d}"
-        if not files:  # readers must find the columns of an empty table, too
+        if not files:  # readers need the columns of an empty table, too
             files = [_write_empty(self._storage)]
         moved = [file._replace(name=f"{version}/{Path(file.name).name}") for file in files]
         for old, new in zip(files, moved, strict=True):
@@ -117,7 +117,7 @@ class ParquetTable:
         return published
 
     def _check_version(self, version: str, state: TableState) -> None:
-        """Nothing is missing, nothing is there that nobody checked."""
+        """Check that the version holds exactly its verified files, each with its size."""
         wanted = {file.name for file in state.files} | {f"{version}/{STATE}"}
         found = set(self._storage.names(version))
         sizes = {file.name: self._storage.size(file.name) for file in state.files}
@@ -129,7 +129,7 @@ class ParquetTable:
             )
 
     def _drop_before(self, number: int) -> None:
-        """Keep the version readers may still be in; older ones go."""
+        """Delete versions older than ``number``; that one stays, as readers may still use it."""
         for name in self._storage.names(VERSIONS):
             if _number(name) < number:
                 self._storage.remove(name)
@@ -137,7 +137,7 @@ class ParquetTable:
 
 
 class DeltaTable:
-    """A Delta table, written by ``deltalake``; Spark itself has no Delta."""
+    """A Delta table, written by ``deltalake``, because Spark alone does not support Delta."""
 
     def __init__(self, storage: Storage) -> None:
         try:
@@ -151,20 +151,20 @@ class DeltaTable:
         self.place = storage.place
 
     def state(self) -> TableState | None:
-        """How far the table has come; its files are those of its newest version."""
+        """Read the table's state, with the files of its newest version; None before the first."""
         state = read_state(self._storage, STATE)
         return None if state is None else state._replace(files=tuple(self._files()))
 
     def read(self, spark: SparkSession, state: TableState) -> DataFrame:
-        """The files of its newest version; a table without rows may have none."""
+        """Read the files of the newest version; a table without rows may have none."""
         return read_files(spark, self._storage.place, state.files)
 
     def sweep(self) -> None:
-        """Remove what runs that died left in ``_incoming``."""
+        """Remove leftovers of runs that died from ``_incoming``."""
         self._storage.sweep(INCOMING, lambda _: False)
 
     def publish(self, files: Sequence[TableFile], state: TableState) -> TableState:
-        """One Delta commit, then the note how far it goes; without the note it is done again."""
+        """Make one Delta commit, then store the offsets; without them the next run repeats it."""
         import pyarrow as pa
 
         rows = pa.RecordBatchReader.from_batches(arrow_schema(), stream_files(self._storage, files))
@@ -192,7 +192,7 @@ class DeltaTable:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """What ``deltalake`` refuses is one sentence."""
+        """Turn errors of ``deltalake`` into ``UnavailableError`` with a one-line message."""
         try:
             yield
         except (self._api.exceptions.DeltaError, OSError) as error:
@@ -206,7 +206,7 @@ class DeltaTable:
 
 
 def read_pointer(storage: Storage) -> str | None:
-    """``versions/<n>`` in use; None before the first."""
+    """Return ``versions/<n>``, the current version; None before the first."""
     if isinstance(storage, DirectoryStorage):
         try:
             return str((Path(storage.place) / CURRENT).readlink())
@@ -220,7 +220,7 @@ def read_pointer(storage: Storage) -> str | None:
 
 
 def write_pointer(storage: Storage, version: str) -> None:
-    """Let readers see another version from now on; at once."""
+    """Point readers to another version, atomically."""
     if not isinstance(storage, DirectoryStorage):
         storage.put(CURRENT, io.BytesIO(f"{version}\n".encode()))
         return
@@ -231,14 +231,14 @@ def write_pointer(storage: Storage, version: str) -> None:
 
 
 def _number(name: str | None) -> int:
-    """Of the version a name lies in; 0 for none."""
+    """Return the number of the version that contains a name; 0 if none does."""
     parts = (name or "").split("/")
     is_version = len(parts) > 1 and parts[0] == VERSIONS and parts[1].isdecimal()
     return int(parts[1]) if is_version else 0
 
 
 def read_state(storage: Storage, name: str) -> TableState | None:
-    """A table's state; None when it has none, or one of a kind that lists no files."""
+    """Read a table's state; None if there is none, or one in an old format without files."""
     try:
         with closing(storage.open(name)) as file:
             said = json.loads(file.read())
@@ -257,7 +257,7 @@ def read_state(storage: Storage, name: str) -> TableState | None:
 
 
 def write_state(storage: Storage, name: str, state: TableState) -> None:
-    """Whole, or not at all; what is left of a try that failed lies in ``_incoming``."""
+    """Write the state atomically; a failed attempt leaves a file only in ``_incoming``."""
     said = {"topic_id": state.topic_id, "offsets": state.offsets, "files": state.files}
     storage.put(f"{INCOMING}/{STATE}", io.BytesIO(json.dumps(said, sort_keys=True).encode()))
     storage.move(f"{INCOMING}/{STATE}", name)
