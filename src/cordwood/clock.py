@@ -1,4 +1,4 @@
-"""Time, behind a seam: code asks a ``Clock``, tests pass a ``ManualClock``."""
+"""The source of time: code asks a ``Clock``, so tests can pass a ``ManualClock``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """The source of wall-clock and monotonic time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, as records carry them."""
+        """Milliseconds since the epoch, the unit of record timestamps."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for deadlines and durations."""
+        """Seconds that never go backwards, for deadlines and durations."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The operating system's clock."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to advance."""
+    """A clock for tests that moves only when ``advance`` is called."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         """Start at ``now_ms``."""
@@ -39,14 +39,14 @@ class ManualClock:
         self._started_ms = now_ms
 
     def now_ms(self) -> int:
-        """The time it was last set to."""
+        """The start time plus all advances."""
         return self._now_ms
 
     def monotonic(self) -> float:
-        """Seconds advanced since the start."""
+        """Seconds advanced since the clock was created."""
         return (self._now_ms - self._started_ms) / 1000
 
     def advance(self, ms: int) -> None:
-        """Let ``ms`` milliseconds pass."""
+        """Move the clock forward by ``ms`` milliseconds."""
         assert ms >= 0, "time does not go back"
         self._now_ms += ms

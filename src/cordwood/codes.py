@@ -1,7 +1,7 @@
-"""Kafka's error codes under Kafka's names, in one place; nothing here decides anything.
+"""Kafka's error codes under Kafka's names; a table without logic.
 
-A decision names the code it answers with; the wire writes the number. ``errors.py`` says which of
-our own errors maps to which code; this table is for answers that are values, not exceptions.
+Policies return a ``Code`` and the protocol layer writes its number. ``errors.py`` maps our own
+exceptions to codes; this table serves replies that are values, not exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What an answer's error field says."""
+    """The error code of a Kafka reply."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,12 +1,11 @@
-"""The settings table: a field is a row, and every face of a setting comes from that row.
+"""The settings table: each field is one row, and every form of a setting derives from that row.
 
 ``segment_bytes`` in code is ``segment.bytes`` in TOML and in Kafka's DescribeConfigs,
 ``--segment-bytes`` on the command line, ``CORDWOOD_SEGMENT_BYTES`` in the environment and a line of
-``docs/settings.md``. Precedence: flag, then environment, then file, then default. A setting that
-is not in the table is refused with the nearest name that is; a change of several settings holds
-whole or not at all.
+``docs/settings.md``. Precedence: flag, then environment, then file, then default. An unknown
+setting is refused with the nearest known name. Several settings change together or not at all.
 
-At this edge ``-1`` means no limit and becomes ``KEEP_ALL``, so that decisions need no special case.
+A parsed value of ``-1`` means no limit and becomes ``KEEP_ALL``, so policies need no special case.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ SECOND_MS: Final = 1000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-KEEP_ALL: Final = 2**63 - 1  # what -1 becomes: larger than any size or age
+KEEP_ALL: Final = 2**63 - 1  # the parsed form of -1: larger than any size or age
 
 Value = int | float | bool | str | frozenset[str]
 
 
 class Row(NamedTuple):
-    """What a setting is, beside its name and type."""
+    """The default, documentation and bounds of a setting."""
 
     default: Value
     doc: str
     low: float | None
     high: float | None
     choices: tuple[str, ...]
-    limit: bool  # -1 stands for no limit
+    limit: bool  # whether -1 means no limit
 
 
 def setting(
@@ -54,14 +53,14 @@ def setting(
     choices: Iterable[str] = (),
     limit: bool = False,
 ) -> Any:
-    """Declare one row; the annotation of the field gives its type."""
+    """Declare one row; the field's annotation gives its type."""
     row = Row(default, doc, low, high, tuple(choices), limit)
     return field(default=default, metadata={"row": row})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What a topic may choose for itself; names are Kafka's where Kafka has one."""
+    """Settings of a topic; the names are Kafka's where Kafka has the setting."""
 
     cleanup_policy: frozenset[str] = setting(
         frozenset({"delete"}),
@@ -166,7 +165,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What one broker process may choose."""
+    """Settings of one broker process."""
 
     data: str = setting("data", "The data directory; one process at a time may hold it.")
     file_mode: str = setting(
@@ -330,7 +329,7 @@ Config = TypeVar("Config", TopicConfig, BrokerConfig)
 
 
 def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str, Row]]:
-    """The table: dotted name → (field name, type as written, row)."""
+    """The table as dotted name → (field name, type annotation, row)."""
     return _ROWS[table]
 
 
@@ -345,7 +344,7 @@ _ROWS: Final = {TopicConfig: _rows(TopicConfig), BrokerConfig: _rows(BrokerConfi
 
 
 def parse_value(kind: str, row: Row, text: object) -> Value:
-    """A setting from what a file, flag, variable or Kafka request said; raises ValueError."""
+    """Parse a setting from a file, flag, variable or Kafka request; raises ``ValueError``."""
     value = _PARSERS[kind](text)
     if row.limit and value == -1:
         return KEEP_ALL
@@ -360,7 +359,7 @@ def parse_value(kind: str, row: Row, text: object) -> Value:
 
 
 def format_value(row: Row, value: Value) -> str:
-    """A setting as Kafka and TOML users write it; the inverse of ``parse_value``."""
+    """The setting as Kafka and TOML users write it; the inverse of ``parse_value``."""
     if row.limit and value == KEEP_ALL:
         return "-1"
     if isinstance(value, frozenset):
@@ -371,7 +370,7 @@ def format_value(row: Row, value: Value) -> str:
 
 
 def changed(config: Config, changes: Mapping[str, object]) -> Config:
-    """The config with dotted settings changed, all or none; raises ``InvalidConfig``."""
+    """The config with the dotted settings changed, all or none; raises ``InvalidConfig``."""
     if not changes:
         return config
     table = rows(type(config))
@@ -388,7 +387,7 @@ def changed(config: Config, changes: Mapping[str, object]) -> Config:
 
 
 def overrides(config: TopicConfig | BrokerConfig) -> dict[str, str]:
-    """Only what differs from the default, as text: what is stored and shown as set."""
+    """The settings that differ from their defaults, as text, to be stored and shown."""
     return {
         name: format_value(row, getattr(config, field_name))
         for name, (field_name, _, row) in rows(type(config)).items()
@@ -399,7 +398,7 @@ def overrides(config: TopicConfig | BrokerConfig) -> dict[str, str]:
 def load_broker_config(
     flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
 ) -> BrokerConfig:
-    """Default < file < environment < flags; the first thing wrong stops with ``ConfigError``."""
+    """Apply default < file < environment < flags; the first mistake raises ``ConfigError``."""
     table = rows(BrokerConfig)
     said: dict[str, object] = dict(read_file(path)) if path else {}
     for name in table:
@@ -420,13 +419,13 @@ def environment_name(name: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint to append to a refusal: the closest known name, if any is close."""
+    """A suffix for an error message: the closest known name, or nothing if none is close."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def read_file(path: str) -> dict[str, object]:
-    """A file's settings by their dotted names, as they stand there."""
+    """The settings of a TOML file by dotted name, unparsed."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -454,7 +453,7 @@ def _parse_int(text: object) -> int:
         number = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
-    if not -KEEP_ALL <= number <= KEEP_ALL:  # also kept in 64 bits on the wire and in kernels
+    if not -KEEP_ALL <= number <= KEEP_ALL:  # int64 on the wire and in kernels
         raise ValueError(f"{text} does not fit in 64 bits")
     return number
 
@@ -464,7 +463,7 @@ def _parse_float(text: object) -> float:
         number = float(cast(str, text))
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is not a number") from None
-    if math.isnan(number):  # it compares with nothing, so bounds would let it through
+    if math.isnan(number):  # NaN would pass every bounds check
         raise ValueError(f"{text!r} is not a number")
     return number
 

@@ -1,11 +1,12 @@
-"""Every error cordwood raises, in two levels: a family and its members.
+"""Every error cordwood raises, in two levels: families and their members.
 
-The family says who handles it (see the table in ``docs/errors.md``, which is generated from
-these classes); the class attributes say what a client sees. A torn tail is a value, not an error,
-and a failed assertion is our own mistake: neither belongs here, and assertions are never caught.
+The family determines who handles the error (see the table in ``docs/errors.md``, which is generated
+from these classes); the class attributes determine what a client sees. A torn tail is a value, not
+an error. A failed assertion is a bug in cordwood and is never caught. Neither belongs here.
 
 ``code`` is Kafka's error code, ``name`` the word after ``ERR`` in the line protocol and in JSON
-answers, ``http_status`` the status of those, ``exit_code`` what the command line returns.
+replies, ``http_status`` the status of those replies, ``exit_code`` the exit code of the command
+line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 
 class CordwoodError(Exception):
-    """What every error of ours is; catch a family instead where you can handle one."""
+    """The base of all cordwood errors; catch a family instead where you can handle one."""
 
     code: ClassVar[int] = -1
     name: ClassVar[str] = "UNKNOWN"
@@ -24,13 +25,13 @@ class CordwoodError(Exception):
     http_status: ClassVar[int] = 500
 
     def __init_subclass__(cls) -> None:
-        """What the command line calls not found or a conflict is one for HTTP too."""
+        """Derive the HTTP status from the exit code: 3 (not found) is 404, 4 (conflict) is 409."""
         if "http_status" not in cls.__dict__:
             cls.http_status = {3: 404, 4: 409}.get(cls.exit_code, cls.http_status)
 
 
 class RequestError(CordwoodError):
-    """The caller can fix it; the reply carries the code."""
+    """The client can fix it; the reply carries the code."""
 
     code = 42
     name = "INVALID_REQUEST"
@@ -38,7 +39,7 @@ class RequestError(CordwoodError):
 
 
 class ProtocolError(CordwoodError):
-    """The peer broke the protocol; the connection is told and closed."""
+    """The peer broke the protocol; it gets an error and its connection is closed."""
 
     code = 42
     name = "PROTOCOL"
@@ -46,7 +47,7 @@ class ProtocolError(CordwoodError):
 
 
 class CorruptionError(CordwoodError):
-    """Bytes contradict their checksum; the damaged range is refused and the rest serves."""
+    """Bytes contradict their checksum; the damaged range is refused and the rest is served."""
 
     code = 56
     name = "STORAGE"
@@ -54,7 +55,7 @@ class CorruptionError(CordwoodError):
 
 
 class UnavailableError(CordwoodError):
-    """Disk, store or peer is away; the same request may succeed later."""
+    """The disk, the metadata store or a peer is unavailable; the same request may succeed later."""
 
     code = 7
     name = "UNAVAILABLE"
@@ -76,19 +77,19 @@ class ConfigError(CordwoodError):
 
 
 class UnknownTopic(RequestError):
-    """The topic or partition does not exist, and may not be created on sight."""
+    """The topic or partition does not exist, and may not be created automatically."""
 
     code, name, retriable, exit_code = 3, "UNKNOWN_TOPIC", True, 3
 
 
 class UnknownSegment(RequestError):
-    """There is no such segment, or nothing of what was asked about it."""
+    """The segment does not exist, or lacks the information that was requested."""
 
     code, name, exit_code, http_status = 42, "UNKNOWN_SEGMENT", 3, 404
 
 
 class TopicExists(RequestError):
-    """A topic of that name is there already."""
+    """A topic with this name already exists."""
 
     code, name, exit_code = 36, "TOPIC_EXISTS", 4
 
@@ -100,61 +101,61 @@ class InvalidTopic(RequestError):
 
 
 class InvalidPartitions(RequestError):
-    """A partition count that cannot be: below one, or fewer than there are."""
+    """The partition count is below one, or lower than the current count."""
 
     code, name = 37, "INVALID_PARTITIONS"
 
 
 class InvalidReplication(RequestError):
-    """A replication factor other than one, where there is one broker."""
+    """The replication factor is not one, and there is only one broker."""
 
     code, name = 38, "INVALID_REPLICATION_FACTOR"
 
 
 class InvalidAssignment(RequestError):
-    """A manual assignment that leaves out a partition or names a broker that is not there."""
+    """A manual assignment omits a partition or names a broker that does not exist."""
 
     code, name = 39, "INVALID_REPLICA_ASSIGNMENT"
 
 
 class InvalidConfig(RequestError):
-    """A topic setting that does not exist or does not hold; nothing was changed."""
+    """A topic setting does not exist or has an invalid value; nothing was changed."""
 
     code, name = 40, "INVALID_CONFIG"
 
 
 class OffsetOutOfRange(RequestError):
-    """The offset lies before the log's start or past its end."""
+    """The offset lies before the log start or past the log end."""
 
     code, name = 1, "OFFSET_OUT_OF_RANGE"
 
 
 class CorruptBatch(RequestError):
-    """A produced batch whose length, magic or checksum does not hold; nothing was stored."""
+    """A produced batch has a wrong length, magic or checksum; nothing was stored."""
 
     code, name, retriable = 2, "CORRUPT_MESSAGE", True
 
 
 class BatchTooLarge(RequestError):
-    """A produced batch above ``max.message.bytes``, or ``message.inflated.bytes.max`` inflated."""
+    """A produced batch exceeds ``max.message.bytes`` or ``message.inflated.bytes.max`` inflated."""
 
     code, name = 10, "MESSAGE_TOO_LARGE"
 
 
 class InvalidRecord(RequestError):
-    """Records no reader could decode, or the topic refuses: no key on a compacted topic."""
+    """Records cannot be decoded, or the topic refuses them: no key on a compacted topic."""
 
     code, name = 87, "INVALID_RECORD"
 
 
 class InvalidTimestamp(RequestError):
-    """A record's timestamp is one the topic refuses, or claims to be the broker's."""
+    """The topic refuses a record's timestamp, or the batch claims broker timestamps."""
 
     code, name = 32, "INVALID_TIMESTAMP"
 
 
 class UnsupportedCompression(RequestError):
-    """A codec that is unknown, or newer than the version of the request."""
+    """The codec is unknown, or newer than the version of the request allows."""
 
     code, name = 76, "UNSUPPORTED_COMPRESSION"
 
@@ -184,55 +185,55 @@ class InvalidTransaction(RequestError):
 
 
 class UnknownReader(RequestError):
-    """No reader of that name is registered on the topic."""
+    """No reader with this name is registered on the topic."""
 
     code, name, exit_code = 69, "UNKNOWN_READER", 3
 
 
 class UnknownRoute(RequestError):
-    """No binding of that kind and routing key."""
+    """There is no binding of this kind for this routing key."""
 
     code, name, exit_code = 42, "UNKNOWN_ROUTE", 3
 
 
 class StaleManifest(RequestError):
-    """A job's manifest names segments that are no longer the live ones; run the job again."""
+    """A job's manifest names segments that were replaced or deleted since; run the job again."""
 
     code, name, exit_code = 44, "STALE_MANIFEST", 4
 
 
 class UnknownCommand(RequestError):
-    """The line protocol has no such command; ``HELP`` lists those it has."""
+    """The line protocol has no such command; ``HELP`` lists the commands."""
 
     name = "UNKNOWN_COMMAND"
 
 
 class InvalidManifest(RequestError):
-    """A job's manifest or its staged files contradict themselves; nothing was swapped."""
+    """A job's manifest or its staged files are inconsistent; nothing was swapped."""
 
     code, name = 44, "INVALID_MANIFEST"
 
 
 class UnknownJob(RequestError):
-    """A job whose staged files are not there."""
+    """The job has no staged files."""
 
     code, name, exit_code = 42, "UNKNOWN_JOB", 3
 
 
 class UnsafePath(RequestError):
-    """A staged name that leads elsewhere: a link, no regular file, or another user's."""
+    """A staged file is a link, not a regular file, or owned by another user."""
 
     code, name, exit_code = 42, "UNSAFE_PATH", 7
 
 
 class QuarantinedDelivery(RequestError):
-    """An accepted delivery that cannot be finished; only its own query waits for it."""
+    """An accepted delivery cannot be completed; only its own query is blocked."""
 
     code, name, exit_code = 42, "QUARANTINED_DELIVERY", 4
 
 
 class StaleDelivery(RequestError):
-    """A delivery that does not follow on what was delivered before: another driver was quicker."""
+    """A delivery does not follow the query's last one: another driver delivered first."""
 
     code, name, exit_code = 42, "STALE_DELIVERY", 4
 
@@ -244,37 +245,37 @@ class NotLeader(RequestError):
 
 
 class DataLoss(RequestError):
-    """Records a Spark query has not read yet are gone from the log."""
+    """Records that a Spark query has not read yet were deleted from the log."""
 
     code, name, exit_code = 1, "DATA_LOSS", 5
 
 
 class Compacted(RequestError):
-    """A watch asked for changes older than the history kept; read again, watch from there."""
+    """A watch asked for changes older than the kept history; read again and watch from there."""
 
     name = "COMPACTED"
 
 
 class ForeignHost(RequestError):
-    """The ``Host`` of an HTTP request is a name this broker does not have."""
+    """The ``Host`` of an HTTP request is not one of this broker's names."""
 
     name, http_status = "FOREIGN_HOST", 421
 
 
 class ForeignOrigin(RequestError):
-    """A web page of another site asks."""
+    """The HTTP request comes from a web page of another site."""
 
     name, http_status = "FOREIGN_ORIGIN", 403
 
 
 class UnknownPath(RequestError):
-    """HTTP has no such path here."""
+    """The HTTP server has no such path."""
 
     name, exit_code = "NOT_FOUND", 3
 
 
 class MethodNotAllowed(RequestError):
-    """The path takes other HTTP methods."""
+    """The path does not support this HTTP method."""
 
     name, http_status = "METHOD_NOT_ALLOWED", 405
 
@@ -284,7 +285,7 @@ class MethodNotAllowed(RequestError):
 
 
 class UnsupportedContentType(RequestError):
-    """The route takes a body of another content type."""
+    """The path requires a body of another content type."""
 
     name, http_status = "UNSUPPORTED_CONTENT_TYPE", 415
 
@@ -293,43 +294,43 @@ class UnsupportedContentType(RequestError):
 
 
 class LineTooLong(ProtocolError):
-    """A line passed ``line.bytes.max`` before its newline came."""
+    """A line exceeds ``line.bytes.max`` before its newline."""
 
     code, name = 10, "LINE_TOO_LONG"
 
 
 class BadFrame(ProtocolError):
-    """A length prefix that no frame can have; the stream cannot be read past it."""
+    """A length prefix is invalid; the rest of the stream cannot be read."""
 
     name = "BAD_FRAME"
 
 
 class BadMessage(ProtocolError):
-    """A whole frame whose inside contradicts itself: a length, text or number that cannot be."""
+    """A complete frame is inconsistent: it has an impossible length, text or number."""
 
     name = "BAD_MESSAGE"
 
 
 class TooManyElements(ProtocolError):
-    """A Kafka request whose arrays have more elements than ``request.elements.max``."""
+    """The arrays of a Kafka request have more elements than ``request.elements.max``."""
 
     name = "TOO_MANY_ELEMENTS"
 
 
 class BadHello(ProtocolError):
-    """The first line of an ingress connection is a HELLO that names no producer."""
+    """The first line of an ingress connection is a HELLO without a producer name."""
 
     name = "BAD_HELLO"
 
 
 class UnexpectedTls(ProtocolError):
-    """A TLS handshake arrived at a listener that speaks plain text."""
+    """A TLS handshake arrived at a plain-text listener."""
 
     name = "UNEXPECTED_TLS"
 
 
 class UnexpectedHttp(ProtocolError):
-    """An HTTP request arrived at a listener that speaks lines; nothing of it was run."""
+    """An HTTP request arrived at a line protocol listener; none of it was executed."""
 
     name = "UNEXPECTED_HTTP"
 
@@ -338,13 +339,13 @@ class UnexpectedHttp(ProtocolError):
 
 
 class DamagedDigest(CorruptionError):
-    """A key digest that cannot be believed; compaction makes it again from the log."""
+    """A key digest is damaged; compaction rebuilds it from the log."""
 
     name = "DAMAGED_DIGEST"
 
 
 class DamagedRecords(CorruptionError):
-    """Records of a range contradict their checksums; what lies before and after it is served."""
+    """Records in a range contradict their checksums; records before and after it are served."""
 
     code, name = 2, "DAMAGED_RECORDS"
 
@@ -353,37 +354,37 @@ class DamagedRecords(CorruptionError):
 
 
 class DiskFull(UnavailableError):
-    """No space is left for the append; reads go on, and writes again once space returns."""
+    """No disk space is left for the append; reads go on, and writes resume once space is free."""
 
     code, name = 56, "DISK_FULL"
 
 
 class TooManyOpenFiles(UnavailableError):
-    """The process may open no more files; ``ulimit -n`` or systemd's LimitNOFILE raises that."""
+    """The process has reached its open file limit; raise ``ulimit -n`` or systemd's LimitNOFILE."""
 
     name = "TOO_MANY_OPEN_FILES"
 
 
 class PartitionOffline(UnavailableError):
-    """The partition's files are damaged or unreadable; ``cordwood segment verify`` says where."""
+    """The partition's files are damaged or unreadable; ``cordwood segment verify`` shows where."""
 
     code, name, exit_code = 56, "PARTITION_OFFLINE", 5
 
 
 class Overloaded(UnavailableError):
-    """The bounded buffer before the writer is full."""
+    """The bounded buffer in front of the writer is full."""
 
     code, name = 7, "OVERLOADED"
 
 
 class ShuttingDown(UnavailableError):
-    """The broker is draining and takes no new work."""
+    """The broker is draining and accepts no new work."""
 
     code, name = 7, "SHUTTING_DOWN"
 
 
 class Indefinite(UnavailableError):
-    """The metadata store failed before saying whether a change holds; read before deciding."""
+    """The metadata store failed before it confirmed a change; read the state before retrying."""
 
     name = "INDEFINITE"
 
@@ -398,7 +399,7 @@ class DirectoryInUse(ConfigError):
 
 
 class UnknownFormat(ConfigError):
-    """The data directory was written by a program with another format version."""
+    """The data directory has the format version of another release."""
 
     name = "UNKNOWN_FORMAT"
 
@@ -410,6 +411,6 @@ class NotDataDirectory(ConfigError):
 
 
 class InvalidOption(ConfigError):
-    """A Spark source or sink option that does not exist or does not hold."""
+    """A Spark source or sink option does not exist or has an invalid value."""
 
     name = "INVALID_OPTION"

@@ -1,4 +1,4 @@
-"""The nouns every room shares: frozen values, no behaviour beyond reading themselves.
+"""Value types shared by all packages: frozen, without behaviour beyond reading their own fields.
 
 ``offset`` counts records and ``position`` counts bytes; ``start``/``end`` are half-open,
 ``first``/``last`` inclusive. The line protocol's ``seq`` is ``offset + 1``.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-NO_PRODUCER = -1  # producer id, epoch and sequence of a batch nobody numbered
+NO_PRODUCER = -1  # producer id, epoch and sequence of a batch without a producer id
 NO_TIMESTAMP = -1
 OFFSET_MAX = 2**63 - 1  # an int64 on the wire, in files and in kernels
 
@@ -19,18 +19,18 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may be called this: Kafka's rule, as its name becomes a directory's."""
+    """Whether Kafka's rule allows this topic name; the name becomes part of a directory name."""
     return bool(_TOPIC_NAME.fullmatch(name)) and name not in {".", ".."}
 
 
 class TopicPartition(NamedTuple):
-    """One ordered part of a topic; also the name of its directory."""
+    """One partition of a topic; its text form is the name of its directory."""
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        """As its directory is called."""
+        """The partition's directory name, ``<topic>-<partition>``."""
         return f"{self.topic}-{self.partition}"
 
 
@@ -53,14 +53,14 @@ class Record:
 
 
 class TimestampType(Enum):
-    """Whose clock a record's timestamp is from."""
+    """Who set a record's timestamp: the producer (CREATE) or the broker (APPEND)."""
 
     CREATE = 0
     APPEND = 1
 
 
 class Codec(Enum):
-    """How a batch's records are compressed; the number is in its attributes."""
+    """How a batch's records are compressed; the value is the codec number in its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -70,22 +70,22 @@ class Codec(Enum):
 
 
 class SegmentState(StrEnum):
-    """Where a segment is in its life, as the segment index remembers it."""
+    """The life cycle state of a segment, as stored in the segment index."""
 
     ACTIVE = "active"
     SEALED = "sealed"
-    RECLAIMED = "reclaimed"  # its records are gone from this disk
-    REPLACED = "replaced"  # a swap put another file in its place
+    RECLAIMED = "reclaimed"  # its records were deleted from this disk
+    REPLACED = "replaced"  # a swap replaced it by another file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """What decisions need to know of one segment; a plain copy, safe to keep."""
+    """What policies need to know about one segment; an immutable copy that is safe to keep."""
 
     base_offset: int
     end_offset: int  # one past the last offset the segment covers, gaps included
     size_bytes: int
-    records: int  # records really there: fewer than the span after compaction
+    records: int  # records stored: after compaction fewer than the offsets covered
     first_ms: int  # timestamp of the first batch; NO_TIMESTAMP when empty
     newest_ms: int  # largest timestamp; NO_TIMESTAMP when empty
     created_ms: int  # when the segment was opened for appends

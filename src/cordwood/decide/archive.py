@@ -1,15 +1,15 @@
-"""ARCHIVE: which sealed offsets are due, where bundles are cut, and what a manifest must look like.
+"""ARCHIVE: plans which sealed offsets to archive, cuts bundles, and checks manifests.
 
-A bundle is a run of offsets of one partition. Bundles of a partition follow each other without a
-hole, so a manifest shows at once whether one is missing. A cut may fall inside a batch, which is
-then written as two; only a batch that compaction has thinned is never divided.
+A bundle holds a contiguous range of offsets of one partition. The bundles of a partition follow
+each other without gaps, so the manifest shows a missing one. A cut may fall inside a batch, which
+is then written as two batches; only a batch with records removed by compaction is never split.
 
-A manifest is one line of JSON per bundle. Each line carries the hash of the line before it and its
-own, so no line can be changed, taken out or moved without the chain showing it; ``check_manifest``
-says which line, and how. A chain cannot show that its *last* links are gone: that is what the
-broker's own list of bundles is for (``check_known``).
+A manifest has one line of JSON per bundle. Each line carries its own hash and the hash of the line
+before it, so changing, removing or moving a line breaks the chain; ``check_manifest`` reports which
+line, and how. The chain cannot show that its *last* lines are missing. ``check_known`` finds those
+by comparing the manifest with the broker's own list of bundles.
 
-Pure: no file is touched here.
+Pure: this module never touches a file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MANIFEST: Final = "manifest.jsonl"
 
 
 class Sealed(NamedTuple):
-    """A sealed segment's offsets."""
+    """The offset range of a sealed segment."""
 
     base_offset: int
     end_offset: int
 
 
 class BatchSpan(NamedTuple):
-    """One batch as its header tells it; ``records`` is 0 for a transaction's marker."""
+    """One batch as described by its header; ``records`` is 0 for a transaction marker."""
 
     base_offset: int
     end_offset: int
@@ -45,12 +45,12 @@ class BatchSpan(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether it may be divided at any offset."""
+        """Whether every offset has a record, so that the batch may be split anywhere."""
         return self.records == self.end_offset - self.base_offset
 
 
 class Span(NamedTuple):
-    """Offsets of one bundle, half-open."""
+    """The offsets of one bundle, half-open."""
 
     start: int
     end: int
@@ -64,9 +64,9 @@ def plan_due(
     stable_end: int,
     through: int = KEEP_ALL,
 ) -> Span | None:
-    """The offsets to archive now: sealed, decided (no open transaction), not archived before.
+    """The offsets to archive now: sealed, below any open transaction, and not archived yet.
 
-    ``through`` is the offset the operator wants archived up to, not included.
+    ``through`` is the offset up to which the operator wants to archive, exclusive.
     """
     start = max(log_start, archived_end)
     sealed_end = max((segment.end_offset for segment in sealed), default=0)
@@ -81,7 +81,7 @@ def plan_bundles(
     records_max: int = KEEP_ALL,
     bytes_max: int = KEEP_ALL,
 ) -> list[Span]:
-    """Cut what is due into bundles of at most so many records or bytes (one batch at least)."""
+    """Cut the due range into bundles within the record and byte limits, but at least one batch."""
     cuts: list[int] = []
     records = size_bytes = 0
     for run in runs:
@@ -91,8 +91,8 @@ def plan_bundles(
             records = size_bytes = 0
         if run.is_dense:
             first = max(run.base_offset, due.start)
-            records = min(records, records_max)  # a thinned run alone may be too large
-            offset = first + (records_max - records)  # where the open bundle is full
+            records = min(records, records_max)  # one sparse batch alone may exceed the limit
+            offset = first + (records_max - records)  # where the current bundle is full
             while offset < min(run.end_offset, due.end):
                 cuts.append(offset)
                 offset += records_max
@@ -109,16 +109,16 @@ def plan_bundles(
 
 
 def _inside(run: BatchSpan, due: Span) -> int:
-    """How many of a run's records are due; a thinned run counts whole."""
+    """How many records of a batch are due; a sparse batch counts in full."""
     if not run.is_dense:
         return run.records
     return max(0, min(run.end_offset, due.end) - max(run.base_offset, due.start))
 
 
 def planned_records(runs: Iterable[BatchSpan], span: Span) -> tuple[int, int]:
-    """How many records a bundle of ``span`` will hold, at least and at most.
+    """The minimum and maximum number of records that a bundle of ``span`` will hold.
 
-    They differ only where the span begins or ends inside a thinned run.
+    They differ only where the span starts or ends inside a sparse batch.
     """
     low = high = 0
     for run in runs:
@@ -132,17 +132,17 @@ def planned_records(runs: Iterable[BatchSpan], span: Span) -> tuple[int, int]:
 
 
 def bundle_name(partition: int, span: Span) -> str:
-    """``<partition>/<first seq>-<last seq>.tar.gz``, in an order that is also the bundles'."""
+    """``<partition>/<first seq>-<last seq>.tar.gz``; names sort in offset order."""
     return f"{partition}/{span.start + 1:020d}-{span.end:020d}.tar.gz"
 
 
 def topic_archive_name(topic: str, topic_id: str) -> str:
-    """Where a topic's archive lies; a topic created again under the name has one of its own."""
+    """The directory name of a topic's archive; a topic that is recreated gets a new one."""
     return f"{topic}.{topic_id[:8]}"
 
 
 class TransactionEnd(NamedTuple):
-    """A marker: the producer's open transaction ended here."""
+    """A transaction marker: the producer's open transaction ends here."""
 
     offset: int
     producer_id: int
@@ -150,7 +150,7 @@ class TransactionEnd(NamedTuple):
 
 
 def aborted_spans(ends: Iterable[TransactionEnd]) -> list[tuple[int, int, int]]:
-    """(producer id, first offset, last offset) between an abort and the end before it."""
+    """(producer id, first offset, last offset) from the previous marker up to each abort."""
     since: dict[int, int] = {}
     spans = []
     for end in sorted(ends):
@@ -174,38 +174,38 @@ class Entry:
     partition: int
     first_seq: int
     last_seq: int
-    first_ms: int  # the time range of its records; -1 without any
+    first_ms: int  # the time range of its records; -1 without records
     newest_ms: int
     records: int
     size_bytes: int
     sha256: str
     parquet_sha256: str | None
-    transactional: bool  # whether it holds parts of transactions, which may have been given up
-    archived: str  # when, ISO 8601 in UTC
-    cursors: Mapping[str, int]  # reader → next seq's offset, when it was archived
+    transactional: bool  # whether it holds transactional records, which may be aborted
+    archived: str  # when it was archived, ISO 8601 in UTC
+    cursors: Mapping[str, int]  # reader → next offset at the time of archiving
     previous: str
     link: str = ""
 
     @property
     def span(self) -> Span:
-        """Its offsets."""
+        """Its offsets, half-open."""
         return Span(self.first_seq - 1, self.last_seq)
 
 
 class Problem(StrEnum):
-    """What can be wrong with an archive."""
+    """The kinds of problem that an archive can have."""
 
     EDITED = "edited"  # a manifest line does not match its own hash
-    ORDER = "order"  # a line does not follow the one before it: something was removed or moved
-    GAP = "gap"  # sequences that no bundle holds although their neighbours are archived
-    MISSING = "missing"  # a bundle is not there
-    CHANGED = "changed"  # a bundle's bytes are not those that were archived
-    STRANGER = "stranger"  # a bundle the manifest does not know
-    UNKNOWN = "unknown"  # what the broker knows as archived is not in the manifest
+    ORDER = "order"  # a line does not follow the previous one: a line was removed or moved
+    GAP = "gap"  # a range between archived ranges that no bundle holds
+    MISSING = "missing"  # the bundle file is missing
+    CHANGED = "changed"  # the bundle's bytes differ from the archived ones
+    STRANGER = "stranger"  # a bundle file that is not in the manifest
+    UNKNOWN = "unknown"  # the broker has it as archived, but the manifest has no entry
 
 
 class Finding(NamedTuple):
-    """One thing wrong, and where."""
+    """One problem and its location."""
 
     problem: Problem
     where: str
@@ -213,14 +213,14 @@ class Finding(NamedTuple):
 
 
 def genesis(topic: str, topic_id: str) -> str:
-    """What the first line of a topic's manifest follows."""
+    """The hash that stands in for a previous link on the first line of a topic's manifest."""
     return hashlib.sha256(
         f"cordwood archive {FORMAT_VERSION} {topic} {topic_id}".encode()
     ).hexdigest()
 
 
 def seal_entry(entry: Entry) -> Entry:
-    """The entry with its link: the hash over all its other fields, the previous link included."""
+    """The entry with its link: a hash of all other fields, including the previous link."""
     said = asdict(entry)
     del said["link"]
     link = hashlib.sha256(_canonical(said)).hexdigest()
@@ -228,12 +228,12 @@ def seal_entry(entry: Entry) -> Entry:
 
 
 def encode_manifest(entries: Iterable[Entry]) -> bytes:
-    """The manifest's text."""
+    """The manifest as JSON lines."""
     return b"".join(_canonical(asdict(entry)) + b"\n" for entry in entries)
 
 
 def parse_entry(line: bytes) -> Entry | None:
-    """A manifest line, or None when it is not one."""
+    """Parse a manifest line; None if it is not a valid entry."""
     try:
         said = json.loads(line)
         entry = Entry(**said)
@@ -246,7 +246,7 @@ def parse_entry(line: bytes) -> Entry | None:
 
 
 def check_manifest(text: bytes) -> tuple[list[Entry], list[Finding]]:
-    """The entries that can be read, and everything the chain shows."""
+    """The readable entries, and every problem that the hash chain shows."""
     entries: list[Entry] = []
     findings: list[Finding] = []
     previous: str | None = None
@@ -272,7 +272,7 @@ def _check_entry(entry: Entry, line: bytes, number: int, previous: str | None) -
     findings = []
     if seal_entry(entry).link != entry.link or _canonical(asdict(entry)) != line:
         findings.append(Finding(Problem.EDITED, where, "its hash does not match what it says"))
-    if entry.bundle != bundle_name(entry.partition, entry.span):  # it would lead elsewhere
+    if entry.bundle != bundle_name(entry.partition, entry.span):  # it could name another path
         detail = "its bundle has not the name of its partition and sequences"
         findings.append(Finding(Problem.EDITED, where, detail))
     if previous is not None and entry.previous != previous:
@@ -284,7 +284,7 @@ def _check_entry(entry: Entry, line: bytes, number: int, previous: str | None) -
 
 
 def _check_spans(entries: Sequence[Entry]) -> list[Finding]:
-    """Sequences of a partition rise; a hole is only right where the log had been reclaimed."""
+    """Check that ranges of a partition are contiguous and not empty."""
     ends: dict[int, int] = {}
     findings = []
     for entry in entries:
@@ -300,7 +300,7 @@ def _check_spans(entries: Sequence[Entry]) -> list[Finding]:
 
 
 def check_known(entries: Iterable[Entry], known: Mapping[str, str]) -> list[Finding]:
-    """Compare with what the broker remembers: bundle → link."""
+    """Compare the manifest with the broker's list of bundles, ``known`` (bundle → link)."""
     links = {entry.bundle: entry.link for entry in entries}
     findings = []
     for bundle, link in known.items():

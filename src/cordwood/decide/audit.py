@@ -1,11 +1,11 @@
-"""AUDIT: whether a log has holes or repeats, and whether the router's books balance.
+"""AUDIT: finds gaps and duplicates in a log, and checks that routing lost no record.
 
-Two questions, both answered from facts alone. Of a partition: do its batches cover every offset
-once, and did every numbered batch of a producer come once? Of the ingress topic: is each offset the
-router has passed found once, in a route or among the dead letters?
+A partition is sound if its batches cover every offset once and each numbered batch of a producer
+occurs once. The router is sound if each ingress offset that it has processed occurs once, in a
+route or among the dead letters.
 
-Not every hole is a loss. Compaction makes them on purpose, RECLAIM takes whole ends away, and what
-the router has not passed is pending. Pure.
+Not every gap is a loss: compaction removes records, RECLAIM removes whole segments, and records
+that the router has not processed yet are pending. Pure.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 
 class RangeAudit(NamedTuple):
-    """A walk over the batches of one range of a partition, in order."""
+    """The result of reading the batches of one range of a partition in order."""
 
-    start: int  # first offset covered; -1 when there was no batch
+    start: int  # first offset covered; -1 without batches
     end: int  # one past the last covered
     records: int
     markers: int  # offsets that hold transaction markers
-    thinned: int  # offsets inside batches without a record
+    thinned: int  # offsets without a record inside batches
     holes: int  # offsets between batches
-    repeats: int  # batches that begin before the one before them ends
+    repeats: int  # batches that start before the previous one ends
 
 
 class PartitionAudit(NamedTuple):
-    """What was found of one partition."""
+    """The audit result of one partition."""
 
     topic: str
     partition: int
@@ -35,13 +35,13 @@ class PartitionAudit(NamedTuple):
     end: int
     records: int
     markers: int
-    cleaned: int  # offsets compaction has emptied
-    missing: int  # offsets that nothing explains
+    cleaned: int  # offsets whose records compaction removed
+    missing: int  # unexplained offsets
     duplicates: int  # batches stored twice
 
     @property
     def is_sound(self) -> bool:
-        """Nothing missing, nothing twice."""
+        """Whether no offset is missing and no batch is stored twice."""
         return not self.missing and not self.duplicates
 
 
@@ -54,9 +54,10 @@ def audit_partition(
     compacted: bool,
     renumbered: int = 0,
 ) -> PartitionAudit:
-    """Join the pieces of a partition; where it is compacted, holes are explained.
+    """Merge the results of a partition's ranges; on a compacted topic, gaps are expected.
 
-    ``renumbered`` counts batches whose producer's numbers another batch of the partition has.
+    ``renumbered`` counts batches that repeat the producer sequence numbers of another batch of the
+    partition.
     """
     start, end = bounds
     holes = thinned = repeats = 0
@@ -83,24 +84,24 @@ def audit_partition(
 
 
 class AuditWindow(NamedTuple):
-    """The router's books for records of one stretch of time."""
+    """The router's totals for the records of one time window."""
 
     window: str
     ingested: int
     routed: int
     dead_lettered: int
-    pending: int  # the router has not passed them yet
-    expired: int  # passed, and their copies may have been reclaimed since
-    missing: int  # passed, and found nowhere
+    pending: int  # not processed by the router yet
+    expired: int  # processed, but their copies may have been reclaimed since
+    missing: int  # processed, but found nowhere
     duplicated: int  # found more than once
-    strangers: int  # found, but not in the ingress topic
+    strangers: int  # found, but absent from the ingress topic
 
     @property
     def is_balanced(self) -> bool:
-        """Ingested = routed + dead-lettered, but for what is pending or expired."""
+        """Whether ingested = routed + dead-lettered, apart from pending and expired records."""
         return not (self.missing or self.duplicated or self.strangers)
 
 
 def is_whole(partitions: Iterable[PartitionAudit], books: Iterable[AuditWindow]) -> bool:
-    """Whether an audit found nothing wrong."""
+    """Whether an audit found no problem."""
     return all(each.is_sound for each in partitions) and all(each.is_balanced for each in books)

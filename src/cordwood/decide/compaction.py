@@ -1,20 +1,21 @@
-"""COMPACT: which logs are due and why, which range is taken, and which record is kept.
+"""COMPACT: plans which logs to compact and why, which range to take, and which records to keep.
 
-The range is made of whole sealed segments. *Clean* are those an earlier pass has been over (they
-end at or below ``clean_end``); *dirty* those after it, up to the first that may not be touched: it
-reaches past the last stable offset, or holds a record younger than ``min.compaction.lag.ms``. The
-active segment and what is held back so are in neither term of the dirty ratio.
+A range consists of whole sealed segments. *Clean* segments end at or below ``clean_end``: an
+earlier pass has processed them. *Dirty* segments follow, up to the first one that must not be
+touched because it reaches past the last stable offset or holds a record younger than
+``min.compaction.lag.ms``. The dirty ratio counts neither the segments held back like this nor the
+active segment.
 
 A pass is due for one of four rules (``Rule``); otherwise ``Wait`` says what it waits for, and
 ``explain`` puts either into words. Nothing here reads a record or touches a file.
 
-Of a record the rule is Kafka's: the newest of a key stays. A tombstone stays until the horizon its
-batch was given by the first pass that met it, and until every registered reader has passed it.
-Records of aborted transactions go. A marker stays while a batch of its transaction is there, then
-gets a horizon like a tombstone.
+Which records stay follows Kafka: the newest record of a key stays. A tombstone stays until the
+delete horizon, which its batch gets from the first pass that reads it, and until every registered
+reader has passed it. Records of aborted transactions are removed. A marker stays while a batch of
+its transaction exists, then gets a delete horizon like a tombstone.
 
-Unlike Kafka's, a record without a key stays: it was acknowledged when the topic was not compacted
-yet, nothing supersedes it, and no policy its topic asked for says that it may go.
+Unlike in Kafka, a record without a key stays: it was acknowledged before the topic was compacted,
+no other record supersedes it, and no policy of its topic allows its removal.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from cordwood.config import HOUR_MS, KEEP_ALL, MINUTE_MS, TopicConfig
 from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, born_ms, roll_ms
 from cordwood.model import NO_TIMESTAMP, SegmentInfo
 
-HORIZONS_MAX: Final = 100  # the earliest are kept; a later pass finds the rest
-SEGMENTS_PER_SWAP_MAX: Final = 64  # bounds how long one swap holds the partition
+HORIZONS_MAX: Final = 100  # only the earliest are stored; a later pass finds the rest
+SEGMENTS_PER_SWAP_MAX: Final = 64  # limits how long one swap blocks the partition
 RETRY_FIRST_MS: Final = MINUTE_MS
 RETRY_LAST_MS: Final = HOUR_MS
 
@@ -42,25 +43,25 @@ class Rule(StrEnum):
 
     RATIO = "ratio"  # more than min.cleanable.dirty.ratio is dirty
     MAX_LAG = "max_lag"  # a dirty record is older than max.compaction.lag.ms
-    HORIZON = "horizon"  # a tombstone or marker may go now
-    DEMAND = "demand"  # somebody asked
+    HORIZON = "horizon"  # a tombstone or marker may be removed now
+    DEMAND = "demand"  # an operator asked for it
 
 
 class Wait(StrEnum):
     """Why no pass is due."""
 
-    POLICY = "policy"  # cleanup.policy has no compact
-    RUNNING = "running"  # a pass is under way
-    QUARANTINED = "quarantined"  # the last pass failed; it is tried again later
-    ACTIVE = "active"  # all that is dirty is in the active segment
+    POLICY = "policy"  # cleanup.policy does not include compact
+    RUNNING = "running"  # a pass is in progress
+    QUARANTINED = "quarantined"  # the last pass failed; it is retried later
+    ACTIVE = "active"  # everything dirty is in the active segment
     UNDECIDED = "undecided"  # the first dirty segment reaches into an open transaction
     YOUNG = "young"  # the first dirty segment is younger than min.compaction.lag.ms
-    RATIO = "ratio"  # too little is dirty
+    RATIO = "ratio"  # the dirty ratio is too low
     CLEAN = "clean"  # nothing is dirty
 
 
 class Horizon(NamedTuple):
-    """From ``due_ms`` on the tombstone or marker at ``first_offset``, and later ones, may go."""
+    """From ``due_ms`` on, tombstones and markers from ``first_offset`` on may be removed."""
 
     due_ms: int
     first_offset: int
@@ -68,25 +69,25 @@ class Horizon(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerState:
-    """What is remembered of a partition between passes; all zero before the first."""
+    """The state of a partition that is stored between passes; all zero before the first."""
 
     clean_end: int = 0
     last_ms: int = NO_TIMESTAMP
     duration_ms: int = 0
     passes: int = 0
-    freed_bytes: int = 0  # by all passes
+    freed_bytes: int = 0  # total of all passes
     last_freed_bytes: int = 0
     live_records: int = 0
-    keyless_records: int = 0  # that stay, as nothing supersedes them
+    keyless_records: int = 0  # records without a key: nothing supersedes them
     horizons: tuple[Horizon, ...] = ()
-    failures: int = 0  # in a row
+    failures: int = 0  # consecutive
     retry_ms: int = 0
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFacts:
-    """All that a plan is made from; ``readers`` maps each registered reader to its next offset."""
+    """The input of a plan; ``readers`` maps each registered reader to its next offset."""
 
     sealed: tuple[SegmentInfo, ...]
     active: SegmentInfo
@@ -100,31 +101,31 @@ class CompactionFacts:
 
 
 class CompactionPlan(NamedTuple):
-    """What a pass would take, whether it is due, and when one may be."""
+    """The range that a pass would take, whether the pass is due, and when it may be."""
 
     rule: Rule | None
     wait: Wait | None
-    clean_end: int  # where the dirty part begins, after any reset
+    clean_end: int  # where the dirty part starts, after any reset
     bound: int  # one past the last offset of the range
     clean: tuple[SegmentInfo, ...]
     dirty: tuple[SegmentInfo, ...]
     next_due_ms: int | None  # when time alone may make it due; None: it waits for an event
-    held_by: tuple[str, ...] = ()  # readers that a due tombstone waits for
-    is_reset: bool = False  # the remembered clean end was not in the log
+    held_by: tuple[str, ...] = ()  # readers that have not passed a tombstone that is due
+    is_reset: bool = False  # the stored clean end was outside the log
 
     @property
     def clean_bytes(self) -> int:
-        """What earlier passes have been over."""
+        """The size of the segments that earlier passes have processed."""
         return sum(segment.size_bytes for segment in self.clean)
 
     @property
     def dirty_bytes(self) -> int:
-        """What a pass would be the first to see."""
+        """The size of the segments that no pass has processed yet."""
         return sum(segment.size_bytes for segment in self.dirty)
 
     @property
     def ratio(self) -> float:
-        """The dirty share; 0 when there is nothing."""
+        """The dirty share of the range; 0 for an empty range."""
         total_bytes = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total_bytes if total_bytes else 0.0
 
@@ -133,7 +134,7 @@ class CompactionPlan(NamedTuple):
 
 
 def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> CompactionPlan:
-    """What a pass would do now, and whether it is due; ``demand`` makes any range due."""
+    """The plan for one partition now; with ``demand`` any range that is not empty is due."""
     clean_end, is_reset = _clean_end(facts)
     clean = tuple(s for s in facts.sealed if s.end_offset <= clean_end)
     after = [s for s in facts.sealed if s.end_offset > clean_end]
@@ -158,19 +159,19 @@ def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> Compacti
 
 
 def due_first(plans: Mapping[Any, CompactionPlan]) -> list[Any]:
-    """The keys of the plans that are due, the most dirty first."""
+    """The keys of the due plans, highest dirty ratio first."""
     due = [key for key, plan in plans.items() if plan.rule is not None]
     return sorted(due, key=lambda key: (-plans[key].ratio, str(key)))
 
 
 def plan_retry(failures: int, now_ms: int) -> int:
-    """When a partition whose passes failed so many times in a row is tried again."""
+    """When to retry a partition after this many consecutive failures, in ms."""
     assert failures > 0
     return now_ms + min(RETRY_FIRST_MS << min(failures - 1, 20), RETRY_LAST_MS)
 
 
 def _clean_end(facts: CompactionFacts) -> tuple[int, bool]:
-    """Where the dirty part begins: reset to the log start when the log has no such offset."""
+    """Where the dirty part starts, and whether it was reset to the log start."""
     remembered = facts.state.clean_end
     if facts.log_start <= remembered <= facts.active.end_offset:
         return remembered, False
@@ -178,12 +179,12 @@ def _clean_end(facts: CompactionFacts) -> tuple[int, bool]:
 
 
 def _cleanable(after: Sequence[SegmentInfo], facts: CompactionFacts) -> int:
-    """How many of the segments after the clean part may be taken."""
+    """How many of the segments after the clean part may be compacted."""
     return next((i for i, s in enumerate(after) if _keeper(s, facts)), len(after))
 
 
 def _keeper(segment: SegmentInfo, facts: CompactionFacts) -> Wait | None:
-    """Why this segment, and so all after it, may not be touched yet."""
+    """Why this segment, and therefore every later one, must not be touched yet."""
     if segment.end_offset > facts.last_stable:
         return Wait.UNDECIDED
     lag_ms = facts.config.min_compaction_lag_ms
@@ -209,9 +210,10 @@ def _rule(plan: CompactionPlan, facts: CompactionFacts, demand: bool) -> Rule | 
 
 
 def _max_lag_due(dirty: Iterable[SegmentInfo], facts: CompactionFacts) -> int:
-    """When the oldest dirty record passes ``max.compaction.lag.ms``.
+    """When the oldest dirty record becomes older than ``max.compaction.lag.ms``.
 
-    A timestamp from the future is not believed: one wrong clock must not keep a record for ever.
+    A timestamp in the future is replaced by the segment's creation time, so one wrong clock cannot
+    delay compaction for ever.
     """
     lag_ms = facts.config.max_compaction_lag_ms
     firsts = [
@@ -227,7 +229,7 @@ def _is_due(horizon: Horizon, facts: CompactionFacts) -> bool:
 
 
 def _held_by(facts: CompactionFacts) -> tuple[str, ...]:
-    """The readers that keep a tombstone whose time is over."""
+    """The readers that have not passed a tombstone whose horizon has passed."""
     due = [h.first_offset for h in facts.state.horizons if h.due_ms <= facts.now_ms]
     if not due:
         return ()
@@ -251,7 +253,7 @@ def _wait(plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentI
 def _next_due(
     wait: Wait, plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentInfo]
 ) -> int | None:
-    """The earliest moment at which one of the rules may hold without anything being appended."""
+    """The earliest time at which a rule may apply without further appends."""
     if wait in {Wait.POLICY, Wait.RUNNING}:
         return None
     config = facts.config
@@ -274,7 +276,7 @@ def _next_due(
 
 
 def explain(plan: CompactionPlan, facts: CompactionFacts) -> str:
-    """Which rule decides, with its numbers, and when the next pass is due."""
+    """The deciding rule with its numbers, and when the next pass is due."""
     state = f"dirty {plan.dirty_bytes} of {plan.clean_bytes + plan.dirty_bytes} cleanable bytes"
     if plan.rule is not None:
         return f"due: {_RULES[plan.rule].format(**_numbers(plan, facts))}; {state}"
@@ -322,7 +324,7 @@ def _numbers(plan: CompactionPlan, facts: CompactionFacts) -> dict[str, Any]:
 
 
 class Candidate(NamedTuple):
-    """A segment of the range, what a pass is expected to leave of it, and whether it changes it."""
+    """A segment of the range, its expected size after the pass, and whether the pass changes it."""
 
     base_offset: int
     end_offset: int
@@ -332,7 +334,7 @@ class Candidate(NamedTuple):
 
 
 def plan_kept_bytes(size_bytes: int, records: int, removed: int) -> int:
-    """How large a segment is expected to be without the records a pass removes: by their share."""
+    """The expected size of a segment after removals, in proportion to the records that stay."""
     if removed <= 0 or records <= 0:
         return size_bytes
     return -(-size_bytes * max(0, records - removed) // records)
@@ -345,16 +347,17 @@ def plan_groups(
     thorough: bool = False,
     tasks: int = 1,
 ) -> list[tuple[Candidate, ...]]:
-    """Neighbours that become one segment, in order; a group of one unchanged segment stays.
+    """Neighbours to merge into one segment, in order; a group of one unchanged segment stays as is.
 
-    What the pass is expected to leave of a group fits in ``segment_bytes``, its offsets in an
-    index. (Kafka goes by the sizes before the pass, and leaves as many small segments as it found
-    large ones.) A segment with nothing to change that fills half a segment already is left alone,
-    unless ``thorough``: copying it again and again for a small neighbour's sake is not worth it.
+    The expected output of a group fits in ``segment_bytes``, and its offsets fit in an index.
+    (Kafka uses the sizes before the pass, and therefore leaves as many small segments as it found
+    large ones.) An unchanged segment that is at least half full is left alone unless ``thorough``:
+    it is not worth copying repeatedly for the sake of a small neighbour.
 
-    Each group is one task's work, so none reads more than its share of all there is to read where
-    ``tasks`` run at a time. There are as few groups as that allows, and the largest is as small as
-    so few can be: tasks of a size end together.
+    One task processes each group. No group reads more than an equal share of the input, or
+    ``segment_bytes`` if that is more, when ``tasks`` run in parallel. Within that limit there are
+    as few groups as possible, and the largest is as small as that number allows, so tasks end
+    together.
     """
     settled = frozenset(
         number
@@ -378,7 +381,7 @@ def plan_groups(
 def _grouped(
     candidates: Sequence[Candidate], read_bytes: int, kept_bytes: int, settled: AbstractSet[int]
 ) -> list[tuple[Candidate, ...]]:
-    """Each joins the group before it if both its sizes fit; the ``settled`` join nobody."""
+    """Add each segment to the last group if its sizes fit; ``settled`` segments stay alone."""
     starts, read, kept = [0] if candidates else [], 0, 0
     for number, candidate in enumerate(candidates):
         read += candidate.size_bytes
@@ -392,7 +395,7 @@ def _grouped(
 
 
 def plan_swaps(groups: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Which groups, as ranges of segments, are swapped in together: neighbours, not too many."""
+    """Batch adjacent groups (segment ranges) into swaps of at most ``SEGMENTS_PER_SWAP_MAX``."""
     swaps: list[list[tuple[int, int]]] = []
     for group in groups:
         if swaps and swaps[-1][-1][1] == group[0] and len(swaps[-1]) < SEGMENTS_PER_SWAP_MAX:
@@ -410,41 +413,41 @@ def _is_settled(candidate: Candidate, segment_bytes: int) -> bool:
 
 
 def watermark(readers: Mapping[str, int]) -> int:
-    """The offset below which every registered reader has passed."""
+    """The offset below which every registered reader has read."""
     return min(readers.values(), default=KEEP_ALL)
 
 
 def is_past(horizon_ms: int | None, offset: int, now_ms: int, passed_end: int) -> bool:
-    """Whether a tombstone or marker at ``offset`` may go: its time is over and all have seen it."""
+    """Whether a tombstone or marker may be removed: its horizon and all readers have passed it."""
     return horizon_ms is not None and horizon_ms <= now_ms and offset < passed_end
 
 
 def is_kept(
     *, is_aborted: bool, has_key: bool, is_newest: bool, is_tombstone: bool, is_past: bool
 ) -> bool:
-    """Whether a record stays; ``is_newest`` among the records of its key that were not aborted."""
+    """Whether a record stays; ``is_newest`` compares with the committed records of its key."""
     if is_aborted or not has_key:
         return not is_aborted
     return is_newest and not (is_tombstone and is_past)
 
 
 class BatchAction(StrEnum):
-    """What becomes of a batch."""
+    """What a pass does with a batch."""
 
     DROP = "drop"
-    EMPTY = "empty"  # its header alone: a sequence number, or the end of the range, is in it
+    EMPTY = "empty"  # keep only the header: it has a needed sequence or the end of the range
     KEEP = "keep"
-    HORIZON = "horizon"  # kept, and given a delete horizon
+    HORIZON = "horizon"  # keep it and set a delete horizon
 
 
 def plan_batch(
     *, kept: int, is_needed: bool, has_horizon: bool, wants_horizon: bool
 ) -> BatchAction:
-    """What becomes of a batch of which ``kept`` records stay.
+    """What to do with a batch of which ``kept`` records stay.
 
-    ``is_needed``: its header holds the last sequence or epoch of an active producer, or the last
-    offset of the range. ``wants_horizon``: a tombstone among the records that stay, or a marker
-    whose transaction has no batch left.
+    ``is_needed``: the header holds the last sequence or epoch of an active producer, or the last
+    offset of the range. ``wants_horizon``: a tombstone is among the records that stay, or the batch
+    is a marker whose transaction has no batch left.
     """
     if kept == 0:
         return BatchAction.EMPTY if is_needed else BatchAction.DROP
@@ -455,7 +458,7 @@ def plan_batch(
 
 
 def encode_state(state: CleanerState) -> dict[str, Any]:
-    """Plain values, for the catalog and the HTTP API."""
+    """Plain values for the catalog and the HTTP API."""
     return asdict(state)
 
 

@@ -1,8 +1,7 @@
-"""What a dead letter looks like, whoever writes it: the original record, and headers that say why.
+"""The format of a dead letter: the original record plus headers that give the reason.
 
-The key, value and headers are the original's, untouched, so that a replay needs nothing else. The
-headers below come after them; their names start with ``dlq.``, as Kafka's own dead-letter queues
-name theirs.
+Key, value and headers of the original are unchanged, so a replay needs nothing else. The headers
+below follow them; their names start with ``dlq.``, a common prefix for dead-letter queues.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from typing import Final, NamedTuple
 from cordwood.model import Header
 
 PREFIX: Final = "dlq."
-REASON: Final = "dlq.reason"  # one word, countable
-DETAIL: Final = "dlq.detail"  # a sentence for a person
+REASON: Final = "dlq.reason"  # one word, for counters
+DETAIL: Final = "dlq.detail"  # a sentence for the operator
 SOURCE: Final = "dlq.source"  # the peer address a line came from
-TOPIC: Final = "dlq.topic"  # where a record came from, with its partition and offset
+TOPIC: Final = "dlq.topic"  # the record's origin, with its partition and offset
 PARTITION: Final = "dlq.partition"
 OFFSET: Final = "dlq.offset"
 
 
 def headers_for_line(reason: str, peer: str) -> tuple[Header, ...]:
-    """For bytes off a socket that never became a record."""
+    """Headers for bytes from a socket that could not be parsed into a record."""
     return (Header(REASON, reason.encode()), Header(SOURCE, peer.encode()))
 
 
 def headers_for_record(
     reason: str, detail: str, topic: str, partition: int, offset: int
 ) -> tuple[Header, ...]:
-    """For a record that could not be routed."""
+    """Headers for a record that could not be routed."""
     return (
         Header(REASON, reason.encode()),
         Header(DETAIL, detail.encode()),
@@ -40,7 +39,7 @@ def headers_for_record(
 
 
 class Cause(NamedTuple):
-    """What the headers of a dead letter say; parts that nobody wrote are None."""
+    """The parsed headers of a dead letter; absent ones are None."""
 
     reason: str | None
     detail: str | None
@@ -51,7 +50,7 @@ class Cause(NamedTuple):
 
 
 def parse_cause(headers: Iterable[Header]) -> Cause:
-    """Read a dead letter's headers; the last of a name counts, as a letter may die again."""
+    """Parse a dead letter's headers; of equal names the last counts (it may fail again)."""
     said = {header.key: header.value for header in headers if header.key.startswith(PREFIX)}
     texts = {name: value.decode("utf-8", "replace") for name, value in said.items() if value}
     return Cause(

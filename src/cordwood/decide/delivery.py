@@ -1,13 +1,13 @@
-"""DELIVER: what a query has delivered, and what of its next batch is still to be appended.
+"""DELIVER: tracks what a query has delivered, and plans which parts of a batch to append.
 
-A query is a Spark query, a route, a replay or a restore; it delivers numbered batches, each made of
-parts for partitions. What is remembered of it is one ``DeliveryRecord``: its last batch, the ids of
-the topics that batch was for, and, until the batch is done, every part of it.
+A query is a Spark query, a route, a replay or a restore. It delivers numbered batches, each made of
+parts for partitions. One ``DeliveryRecord`` per query holds its last batch, the ids of that batch's
+topics and, until the batch is done, every part of it.
 
-A batch is delivered once *per topic*, and a topic is its id, not its name: after a topic was
-deleted and created again, the same batch is due there again, and nowhere else. A batch that moves
-cursors (of a route or a replay) is the exception: what it was made from is consumed, once. Nothing
-here reads a file or the clock.
+A batch is delivered once *per topic*, identified by topic id, not by name: if a topic is deleted
+and recreated, the same batch is due again for that topic only. The exception is a batch that moves
+cursors (of a route or a replay): its input is consumed, so it is delivered only once. Nothing here
+reads a file or the clock.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from cordwood.model import TopicPartition
 
 
 class Part(NamedTuple):
-    """One staged file of whole batches for one partition."""
+    """One staged file of complete batches for one partition."""
 
     topic: str
     partition: int
     file: str
-    sequence: int = 0  # of its first record, counted without end
+    sequence: int = 0  # of its first record; it never wraps
     records: int = 0
     size_bytes: int = 0
-    topic_id: str = ""  # of the topic the file was staged for, when that was known
-    sha256: str = ""  # of the file's bytes, as the request named it; empty: nothing is known
+    topic_id: str = ""  # the id of the topic the file was staged for, if known
+    sha256: str = ""  # of the file, from the request; empty if unknown
 
 
 class CursorMove(NamedTuple):
-    """Where a reader's cursor stands once a delivery is done."""
+    """The position of a reader's cursor after a delivery."""
 
     reader: str
     topic: str
@@ -45,7 +45,7 @@ class CursorMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRecord:
-    """What is remembered of a query: its last batch, and how to finish it."""
+    """The stored state of a query: its last batch, and what is needed to finish it."""
 
     batch: int
     job: str = ""
@@ -54,17 +54,17 @@ class DeliveryRecord:
     next: Mapping[str, int] = field(default_factory=dict)  # partition → sequence number
     parts: tuple[Part, ...] = ()
     cursors: tuple[CursorMove, ...] = ()
-    topics: Mapping[str, str] = field(default_factory=dict)  # name → id when it was accepted
+    topics: Mapping[str, str] = field(default_factory=dict)  # name → id at acceptance
     accepted_ms: int = 0
-    is_once: bool = False  # the query has this one batch and never comes back
+    is_once: bool = False  # the query delivers only this batch
 
     def unchanged(self, topic: str, topic_id: str | None) -> bool:
-        """Whether a topic is still the one this was accepted for; True when that is not known."""
+        """Whether the topic still has the id this was accepted for, or that id is unknown."""
         return topic_id is not None and self.topics.get(topic, topic_id) == topic_id
 
 
 def encode_delivery(record: DeliveryRecord) -> dict[str, Any]:
-    """Plain values, for the catalog."""
+    """Plain values for the catalog."""
     return {
         "batch": record.batch,
         "job": record.job,
@@ -80,7 +80,7 @@ def encode_delivery(record: DeliveryRecord) -> dict[str, Any]:
 
 
 def parse_delivery(query: str, found: Any) -> DeliveryRecord:
-    """Inverse of ``encode_delivery``, also for what earlier versions wrote."""
+    """Inverse of ``encode_delivery``; also reads the format of earlier versions."""
     try:
         return DeliveryRecord(
             batch=int(found["batch"]),
@@ -99,7 +99,7 @@ def parse_delivery(query: str, found: Any) -> DeliveryRecord:
 
 
 def _parse_part(fields: Sequence[Any]) -> Part:
-    """Earlier versions wrote no hash, or a checksum that can be forged, which is left out."""
+    """Parse a part; earlier versions wrote no hash, or a forgeable checksum, which is dropped."""
     *known, last = fields
     is_hashed = len(fields) < len(Part._fields) or isinstance(last, str)
     return Part(*fields) if is_hashed else Part(*known)
@@ -109,15 +109,15 @@ def _parse_part(fields: Sequence[Any]) -> Part:
 
 
 class DeliveryDue(StrEnum):
-    """What becomes of a batch that a query comes with."""
+    """What to do with a batch that a query delivers."""
 
-    ACCEPT = "accept"  # append it, or what ``DeliveryPlan.topics`` names of it
-    REPEAT = "repeat"  # every topic of it has it already
+    ACCEPT = "accept"  # append it, or only the topics in ``DeliveryPlan.topics``
+    REPEAT = "repeat"  # every topic already has it
     STALE = "stale"  # a later batch was delivered: the query's checkpoint is older than the log
 
 
 class DeliveryPlan(NamedTuple):
-    """The verdict, and the topics whose parts are appended."""
+    """The decision, and the topics whose parts are appended."""
 
     due: DeliveryDue
     topics: frozenset[str] = frozenset()
@@ -131,10 +131,11 @@ def plan_delivery(
     *,
     moves_cursors: bool = False,
 ) -> DeliveryPlan:
-    """What of a batch for ``targets`` is due.
+    """Decide what of a batch for ``targets`` to append.
 
-    ``ids`` are the ids of these topics and of those delivered to before, now; None for no topic. A
-    batch that ``moves_cursors`` has consumed what it was made from: it never comes twice.
+    ``ids`` maps these topics, and those of the last delivery, to their current ids; None if a topic
+    does not exist. A batch that ``moves_cursors`` has consumed its input and is never appended
+    twice.
     """
     everything = DeliveryPlan(DeliveryDue.ACCEPT, frozenset(targets))
     if last is None or batch > last.batch:
@@ -149,12 +150,12 @@ def plan_delivery(
             else DeliveryPlan(DeliveryDue.REPEAT)
         )
     if last.topics and not any(last.unchanged(name, ids[name]) for name in last.topics):
-        return everything  # a new beginning: nothing the query delivered is there any more
+        return everything  # none of the topics delivered to still exists: start again
     return DeliveryPlan(DeliveryDue.STALE)
 
 
 def numbers_left(record: DeliveryRecord, topics: Mapping[str, str]) -> dict[str, int]:
-    """A query's sequence numbers, without those of topics that are gone or are others now."""
+    """A query's sequence numbers, without those of topics that were deleted or recreated."""
     return {
         where: number
         for where, number in record.next.items()
@@ -163,7 +164,7 @@ def numbers_left(record: DeliveryRecord, topics: Mapping[str, str]) -> dict[str,
 
 
 def plan_appends(chain: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """A partition's parts in runs of about so many bytes, one part at least."""
+    """Split a partition's parts into runs of at most ``bytes_max``, but at least one part."""
     run: list[Part] = []
     run_bytes = 0
     for part in chain:
@@ -177,7 +178,7 @@ def plan_appends(chain: Sequence[Part], bytes_max: int) -> Iterator[list[Part]]:
 
 
 def chains_of(parts: Sequence[Part]) -> dict[TopicPartition, list[Part]]:
-    """Parts by partition, in their order."""
+    """Parts by partition, in their original order."""
     chains: dict[TopicPartition, list[Part]] = {}
     for part in parts:
         chains.setdefault(TopicPartition(part.topic, part.partition), []).append(part)
@@ -190,10 +191,10 @@ def chains_of(parts: Sequence[Part]) -> dict[TopicPartition, list[Part]]:
 def plan_forget(
     records: Mapping[str, DeliveryRecord], now_ms: int, once_ms: int, retention_ms: int
 ) -> list[str]:
-    """Queries to forget: done, and idle so long.
+    """The queries to forget: done, and idle for longer than their limit.
 
-    A write that happens once is kept while its driver may ask again (``once_ms``), any other query
-    for ``retention_ms``.
+    The limit is ``once_ms`` for a query with a single batch, whose driver may retry until then, and
+    ``retention_ms`` for any other.
     """
     return [
         query
@@ -209,5 +210,5 @@ def plan_forget(
 def plan_sweep(
     found: Sequence[tuple[str, int]], needed: Collection[str], idle_ms_max: int
 ) -> list[str]:
-    """The jobs to forget: idle for long, and in no delivery that was accepted."""
+    """The abandoned jobs to delete: idle for too long, and part of no accepted delivery."""
     return [job for job, idle_ms in found if idle_ms > idle_ms_max and job not in needed]

@@ -1,25 +1,25 @@
-"""How the descriptors a process may open are shared out, before anybody takes one.
+"""Divides the process's file descriptor limit between connections and the log.
 
-Listeners, metadata and files opened for a moment come first. What is left goes to connections and
-to the log, each within its own share: however many partitions there are, they never take a
-descriptor a connection was promised, nor the reverse. The log lives with any share, as it closes
-what was not used for longest; more of them only spare it opening files again.
+Listeners, metadata and short-lived files come first. Connections and the log divide the rest into
+fixed shares: partitions never take a descriptor reserved for a connection, nor the reverse, however
+many there are. The log works with any share because it closes the least recently used files; a
+larger share only saves it from reopening files.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-LIMIT_MIN: Final = 128  # below this a broker cannot serve
-RESERVED: Final = 64  # listeners, metadata, event loop, staging, files opened for a moment
-TAIL_DESCRIPTORS: Final = 2  # of a partition open for appends: its segment and its marks
+LIMIT_MIN: Final = 128  # a broker cannot serve below this
+RESERVED: Final = 64  # listeners, metadata, event loop, staging, short-lived files
+TAIL_DESCRIPTORS: Final = 2  # per partition open for appends: segment and published offsets
 READERS_MAX: Final = 4096
 TAILS_MAX: Final = 8192
-UNLIMITED: Final = 1 << 20  # of a process without a limit
+UNLIMITED: Final = 1 << 20  # for a process without a limit
 
 
 class DescriptorPlan(NamedTuple):
-    """Who may hold how many."""
+    """The maximum number of descriptors for each use."""
 
     limit: int  # of the process
     connections: int
@@ -28,9 +28,9 @@ class DescriptorPlan(NamedTuple):
 
 
 def plan_descriptors(limit: int, connections_wanted: int) -> DescriptorPlan:
-    """Share ``limit`` descriptors, at least ``LIMIT_MIN``, out.
+    """Divide ``limit`` descriptors, which must be at least ``LIMIT_MIN``.
 
-    The log has a quarter, and what connections do not want.
+    The log gets a quarter, or everything that connections do not need if that is more.
     """
     assert limit >= LIMIT_MIN
     free = limit - RESERVED

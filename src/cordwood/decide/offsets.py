@@ -1,4 +1,4 @@
-"""One committed offset, as a group's member or a transaction hands it in; a value."""
+"""One offset that a group member or a transaction commits; a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_LEADER_EPOCH = -1
 
 
 class PartitionOffset(NamedTuple):
-    """The next offset a group will read from one partition, and what its reader noted there."""
+    """The next offset a group will read from one partition, with the client's metadata."""
 
     partition: TopicPartition
     offset: int
@@ -18,5 +18,5 @@ class PartitionOffset(NamedTuple):
     metadata: str = ""
 
     def is_metadata_larger(self, bytes_max: int) -> bool:
-        """Whether the note passes what a broker keeps (``offset.metadata.max.bytes``)."""
+        """Whether the metadata exceeds the broker's limit (``offset.metadata.max.bytes``)."""
         return len(self.metadata.encode()) > bytes_max

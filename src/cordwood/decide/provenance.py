@@ -1,7 +1,7 @@
-"""Where a routed record came from: three headers that travel with it, whoever reads it later.
+"""The three headers that record where a routed record came from.
 
-They come after the record's own headers. An audit balances the books by them: every offset of the
-ingress topic is found once in a route, or once among the dead letters (there as ``dlq.*``).
+They follow the record's own headers. An audit uses them to check that every offset of the ingress
+topic occurs once, either in a route or among the dead letters (which use ``dlq.*`` headers).
 """
 
 from __future__ import annotations
@@ -9,5 +9,5 @@ from __future__ import annotations
 from typing import Final
 
 SOURCE_TOPIC: Final = "src.topic"
-SOURCE_PARTITION: Final = "src.partition"  # in digits
-SOURCE_OFFSET: Final = "src.offset"  # in digits
+SOURCE_PARTITION: Final = "src.partition"  # decimal digits
+SOURCE_OFFSET: Final = "src.offset"  # decimal digits

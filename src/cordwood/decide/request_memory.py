@@ -1,13 +1,14 @@
-"""Who may keep how much of requests in memory: one budget for all connections. Decides, no I/O.
+"""The memory budget for incoming requests, shared by all connections. Decides only; no I/O.
 
-Bytes are counted when a buffer is made for them, not when a frame announces them. When the budget
-is used up, a connection that needs more room for a frame stands in line and is not read from. So
-that frames which all wait for room cannot wait for each other, the first in line may go past the
-budget, one connection at a time: its frame becomes whole, is answered, and its bytes come back. So
-what is counted stays near the budget and one frame.
+Bytes count from the moment a buffer is allocated, not when a frame header announces them. When the
+budget is used up, a connection that needs more memory for a frame waits in a queue, and the broker
+stops reading from it. One connection at a time may exceed the budget, so that waiting frames cannot
+deadlock: its frame completes, is answered, and its bytes are released. Usage therefore stays within
+about the budget plus one frame.
 
-While somebody stands in line, whoever holds room and brings its frame on too slowly is ``slow``,
-and its connection is to be closed: who announces much and sends little holds nobody up for long.
+While connections wait, a connection that holds memory but receives its frame too slowly is reported
+by ``slow`` and must be closed. A client that announces a large frame and sends little of it cannot
+block others for long.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-PATIENCE_S: Final = 5.0  # of those who hold room while others wait for it
-RATE_BYTES_MIN: Final = 256 * 1024  # a second
+PATIENCE_S: Final = 5.0  # how long a frame may hold memory while others wait
+RATE_BYTES_MIN: Final = 256 * 1024  # per second
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A frame that is arriving."""
+    """A frame that is still arriving."""
 
     room_bytes: int
-    since: float  # when it last got room
+    since: float  # when it last got memory
     arrived_bytes: int = 0  # since then
 
 
 class RequestMemory:
-    """The budget, the frames that are arriving, and the line of those that wait for room."""
+    """The budget, the arriving frames, and the queue of connections that wait for memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
         self._frames: dict[Hashable, _Frame] = {}
-        self.waiting: dict[Hashable, int] = {}  # who stands in line, for how much
-        self._overdrawn: Hashable | None = None  # the one that may go past the budget
+        self.waiting: dict[Hashable, int] = {}  # connection → bytes it waits for
+        self._overdrawn: Hashable | None = None  # the connection that may exceed the budget
 
     @property
     def is_short(self) -> bool:
-        """Whether everything is used up."""
+        """Whether the budget is used up or connections are waiting."""
         return self.used_bytes >= self.bytes_max or bool(self.waiting)
 
     def take(self, who: Hashable, size_bytes: int, now: float) -> bool:
-        """Room for a frame, or more of it; False: wait for ``admitted`` to name you."""
+        """Reserve memory for a frame; on False, wait until ``admitted`` returns ``who``."""
         fits = not self.waiting and self.used_bytes + size_bytes <= self.bytes_max
         if not fits and self._overdrawn not in (None, who):
             self.waiting[who] = size_bytes
@@ -62,13 +63,13 @@ class RequestMemory:
         frame.since, frame.arrived_bytes = now, 0
 
     def arrived(self, who: Hashable, size_bytes: int) -> None:
-        """Bytes came into the room a connection has, if it has any."""
+        """Count bytes received for the frame of a connection, if it has one."""
         frame = self._frames.get(who)
         if frame is not None:
             frame.arrived_bytes += size_bytes
 
     def completed(self, who: Hashable, size_bytes: int) -> None:
-        """A frame is whole; its bytes stay counted until they are given back."""
+        """A frame is complete; its bytes stay counted until ``give_back``."""
         frame = self._frames[who]
         frame.room_bytes -= size_bytes
         assert frame.room_bytes >= 0, "a frame has the room it was given"
@@ -76,18 +77,18 @@ class RequestMemory:
             del self._frames[who]
 
     def hold(self, size_bytes: int) -> None:
-        """Count a whole request that needed no room of its own; never refused."""
+        """Count a complete request that needed no buffer of its own; never refused."""
         self.used_bytes += size_bytes
 
     def give_back(self, who: Hashable, size_bytes: int) -> None:
-        """A request of this connection was answered."""
+        """Release the bytes of an answered request."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, "given back once"
         if self._overdrawn == who and who not in self._frames:
             self._overdrawn = None
 
     def leave(self, who: Hashable) -> None:
-        """The connection is gone, with the frame that was arriving."""
+        """The connection is closed; release the memory of its arriving frame."""
         self.waiting.pop(who, None)
         frame = self._frames.pop(who, None)
         if frame is not None:
@@ -96,7 +97,7 @@ class RequestMemory:
             self._overdrawn = None
 
     def admitted(self, now: float) -> list[Hashable]:
-        """Those at the head of the line who have their room now."""
+        """Grant memory to connections at the head of the queue, and return them."""
         found: list[Hashable] = []
         while self.waiting:
             who, size_bytes = next(iter(self.waiting.items()))
@@ -111,7 +112,7 @@ class RequestMemory:
         return found
 
     def slow(self, now: float) -> list[Hashable]:
-        """Those to be closed: they hold room others wait for, and bring too little."""
+        """The connections to close: they hold memory others wait for, and receive too slowly."""
         if not self.waiting:
             return []
         return [

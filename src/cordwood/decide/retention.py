@@ -1,7 +1,7 @@
-"""RECLAIM: which sealed segments may go, and why; which stay, and who keeps them.
+"""RECLAIM: plans which sealed segments to delete and why, which stay, and what holds them.
 
-A plan takes the oldest run of segments and stops at the first keeper, so what is left is always
-one contiguous log. ``cleanup.policy`` is a set, read here as:
+A plan takes the oldest segments and stops at the first one that must stay, so the rest is always
+one contiguous log. ``cleanup.policy`` is a set with these rules:
 
 =================  ================================================================
 contains           a segment is due when
@@ -13,9 +13,9 @@ delete, consume    (age or size) and consumed
 neither            never; ``compact`` removes records, not segments
 =================  ================================================================
 
-Whatever the policy, a segment wholly below the log start goes, and a segment above
-``retention.hard.bytes`` goes even if a reader loses by it; the plan then names who. Nothing here
-deletes anything.
+Under any policy, a segment entirely below the log start is deleted, and so is the oldest segment
+while the log exceeds ``retention.hard.bytes``, even if readers lose data; the plan then names them.
+Nothing here deletes anything.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from typing import Final, NamedTuple
 from cordwood.config import KEEP_ALL, TopicConfig
 from cordwood.model import NO_TIMESTAMP, SegmentInfo
 
-ARCHIVE_READER: Final = "archive"  # who loses when an unarchived segment goes
+ARCHIVE_READER: Final = "archive"  # the name reported in ``loses`` for an unarchived segment
 
 
 class Reason(StrEnum):
-    """Why a segment goes."""
+    """Why a segment is deleted."""
 
-    LOG_START = "log_start"  # its records were deleted already
+    LOG_START = "log_start"  # its records were deleted before
     AGE = "age"
     SIZE = "size"
     CONSUMED = "consumed"
-    HARD_CAP = "hard_cap"  # retention.hard.bytes: data loss, if anybody still wanted it
+    HARD_CAP = "hard_cap"  # retention.hard.bytes: data loss, if a reader still needed it
 
 
 class Holder(StrEnum):
-    """What keeps a segment that is otherwise due."""
+    """What holds a segment that is otherwise due."""
 
     READERS = "readers"  # registered readers that have not passed it
-    NO_READER = "no_reader"  # consume, but nobody is registered who could pass it
+    NO_READER = "no_reader"  # policy consume, but no reader is registered
     ARCHIVE = "archive"  # its bundle has not been verified yet
 
 
 class Drop(NamedTuple):
-    """One segment to drop; ``loses`` names the readers that had not passed it."""
+    """One segment to delete; ``loses`` names the readers that have not passed it."""
 
     segment: SegmentInfo
     reason: Reason
@@ -57,7 +57,7 @@ class Drop(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """One segment that is due for ``reason`` and stays because of ``keeper``."""
+    """One segment that is due for ``reason`` but held by ``keeper``."""
 
     segment: SegmentInfo
     reason: Reason
@@ -66,10 +66,10 @@ class Hold(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """The oldest run to drop, what is held back, and whether the active segment is due.
+    """The oldest segments to delete, those that are held, and whether to seal the active segment.
 
-    With ``roll_active`` every record of the active segment has expired: seal it and plan again;
-    that plan drops it. (It may have grown in between, so this one does not presume to.)
+    With ``roll_active`` every record of the active segment is due: seal it and plan again, and the
+    next plan deletes it. (It may grow in between, so this plan does not include it.)
     """
 
     drops: tuple[Drop, ...]
@@ -77,19 +77,19 @@ class RetentionPlan(NamedTuple):
     roll_active: bool = False
 
     def log_start(self, current: int) -> int:
-        """Where the log starts once the plan is applied."""
+        """The log start after the plan is applied."""
         return max([current, *(drop.segment.end_offset for drop in self.drops)])
 
 
 class RouteProgress(NamedTuple):
-    """How far a route's reader has come, counted in offsets of the routed (source) partition."""
+    """How far a route's reader has come, in offsets of the source (ingress) partition."""
 
     position: int  # it has passed every record routed to it below this source offset
     pending: int  # records routed to it that it has not passed
 
 
 class _Inputs(NamedTuple):
-    """What every question about one partition's segments is answered from."""
+    """The inputs of a plan for one partition."""
 
     readers: Mapping[str, int]
     log_start: int
@@ -110,8 +110,8 @@ def plan_retention(
 ) -> RetentionPlan:
     """Plan for one partition; ``readers`` maps each registered reader to its next offset.
 
-    ``archived_end`` is the offset up to which bundles have been verified, for topics that are
-    archived before they are reclaimed.
+    ``archived_end`` is the offset up to which bundles are verified, for topics that must be
+    archived before RECLAIM.
     """
     facts = _Inputs(readers, log_start, config, now_ms, archived_end)
     drops: list[Drop] = []
@@ -129,11 +129,11 @@ def plan_retention(
 
 
 def effective_positions(router: int, routes: Mapping[str, RouteProgress]) -> dict[str, int]:
-    """Where routes count as being on the routed partition, for the consumption watermark.
+    """The positions of routes on the source partition, for the consumption watermark.
 
-    A route with nothing pending counts as caught up with the router: a quiet route has no record
-    to acknowledge and would otherwise hold the log for ever. One with something pending is where
-    its reader is, never past the router.
+    A route with nothing pending counts as caught up with the router: an idle route has no record to
+    acknowledge and would otherwise hold the log for ever. A route with pending records counts at
+    its reader's position, but never past the router.
     """
     return {
         name: router if route.pending == 0 else min(route.position, router)
@@ -147,7 +147,7 @@ def watermark(readers: Mapping[str, int], log_start: int) -> int:
 
 
 def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Drop | None:
-    """What to do with the oldest segment left, of ``total_bytes`` with it."""
+    """What to do with the oldest remaining segment; ``total_bytes`` includes it."""
     if segment.end_offset <= facts.log_start:
         return Drop(segment, Reason.LOG_START)
     behind = _behind(segment, facts)
@@ -161,7 +161,7 @@ def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Dro
 
 
 def _due(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Reason | None:
-    """Why the policy wants the segment gone, before asking who still needs it."""
+    """Why the policy wants to delete the segment, regardless of readers and archive."""
     config = facts.config
     if "delete" in config.cleanup_policy:
         newest_ms = segment.newest_ms
@@ -176,7 +176,7 @@ def _due(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Reason | Non
 
 
 def _keepers(segment: SegmentInfo, facts: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
-    """Everything that keeps a due segment, with the readers concerned."""
+    """Everything that holds a due segment, with the readers concerned."""
     keepers: list[tuple[Holder, tuple[str, ...]]] = []
     if "consume" in facts.config.cleanup_policy:
         behind = _behind(segment, facts)
@@ -192,7 +192,7 @@ def _keepers(segment: SegmentInfo, facts: _Inputs) -> list[tuple[Holder, tuple[s
 def _plan_holds(
     segments: Sequence[SegmentInfo], total_bytes: int, facts: _Inputs
 ) -> tuple[Hold, ...]:
-    """The run that would go now if nobody needed it; the last segment is the active one."""
+    """The segments that are due but held; the last of ``segments`` is the active one."""
     holds: list[Hold] = []
     for segment in segments:
         due = _due(segment, total_bytes, facts)
@@ -204,7 +204,7 @@ def _plan_holds(
 
 
 def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Inputs) -> bool:
-    """Whether sealing the active segment would let all of it go at once."""
+    """Whether sealing the active segment would allow its immediate deletion."""
     if active.size_bytes > 0 and active.end_offset <= facts.log_start:
         return True
     due = _due(active, total_bytes, facts)
@@ -214,12 +214,12 @@ def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Inputs) -> boo
 
 
 def _may_roll(active: SegmentInfo, due: Reason) -> bool:
-    """Being consumed cuts nothing, or caught-up readers would leave a segment per batch."""
+    """Whether to seal: never because it is consumed, or each batch would get its own segment."""
     return active.size_bytes > 0 and due is not Reason.CONSUMED
 
 
 def _behind(segment: SegmentInfo, facts: _Inputs) -> tuple[str, ...]:
-    """Registered readers that have not passed the segment, in name order."""
+    """Registered readers that have not passed the segment, sorted by name."""
     return tuple(
         sorted(name for name, next_ in facts.readers.items() if next_ < segment.end_offset)
     )

@@ -1,8 +1,8 @@
-"""CUT: when the active segment must be sealed.
+"""CUT: decides when to seal the active segment.
 
-Size, age or entries, whichever comes first, asked by the single writer at a batch boundary and by
-the monitor between writes, so an idle topic is cut too. It never waits for a reader, and never
-cuts an empty segment.
+The first limit reached decides: size, age or entries. The single writer checks at batch boundaries,
+and the monitor checks between writes, so an idle topic is cut too. A cut never waits for a reader,
+and an empty segment is never cut.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ OFFSETS_PER_SEGMENT_MAX: Final = 2**31 - 1  # an index entry holds its offset in
 class RollReason(StrEnum):
     """Why the active segment is sealed."""
 
-    SIZE = "size"  # the incoming batch would pass segment.bytes
+    SIZE = "size"  # the incoming batch would exceed segment.bytes
     AGE = "age"  # segment.ms, or max.compaction.lag.ms on a compacted topic
     ENTRIES = "entries"  # segment.entries
-    OFFSETS = "offsets"  # the index cannot express the next offset
-    EXPIRED = "expired"  # every record in it is past retention: sealed to be dropped
-    DEMAND = "demand"  # somebody asked
+    OFFSETS = "offsets"  # the index cannot represent the next offset
+    EXPIRED = "expired"  # every record in it is past retention: sealed to be deleted
+    DEMAND = "demand"  # an operator asked for it
 
 
 class Active(Protocol):
-    """What is asked of the active segment: of a ``SegmentInfo``, or of itself by the writer."""
+    """The properties read of the active segment, from a ``SegmentInfo`` or the writer's segment."""
 
     @property
-    def base_offset(self) -> int: ...  # noqa: D102 - as ``SegmentInfo`` says, all six
+    def base_offset(self) -> int: ...  # noqa: D102 - documented by ``SegmentInfo``, all six
 
     @property
     def end_offset(self) -> int: ...  # noqa: D102
@@ -56,10 +56,10 @@ def plan_roll(
     config: TopicConfig,
     now_ms: int,
 ) -> RollReason | None:
-    """Why to seal ``active`` before the incoming batch is written; None to go on with it.
+    """Why to seal ``active`` before writing the incoming batch; None to keep appending.
 
-    The monitor asks with nothing incoming. A batch larger than ``segment.bytes`` gets a segment of
-    its own: an empty segment is never cut.
+    The monitor passes zero incoming bytes and records. A batch larger than ``segment.bytes`` gets a
+    segment of its own, because an empty segment is never cut.
     """
     if active.size_bytes == 0:
         return None
@@ -76,16 +76,16 @@ def plan_roll(
 
 
 class SegmentCapacity(NamedTuple):
-    """What fits into a segment."""
+    """The remaining capacity of a segment."""
 
     size_bytes: int
     records: int
 
 
 def plan_capacity(active: Active, config: TopicConfig) -> SegmentCapacity:
-    """What fits before ``plan_roll`` has a reason other than age; nothing is said of an empty one.
+    """What fits before ``plan_roll`` returns a reason other than age; (0, 0) for an empty segment.
 
-    For who has many small appends at hand, and asks once.
+    It lets a caller with many small appends check once.
     """
     if active.size_bytes == 0:
         return SegmentCapacity(0, 0)
@@ -97,18 +97,18 @@ def plan_capacity(active: Active, config: TopicConfig) -> SegmentCapacity:
 
 
 def roll_ms(config: TopicConfig) -> int:
-    """How old an active segment may grow: a compacted topic must also seal in time to compact."""
+    """The maximum age of an active segment; a compacted topic must also seal in time to compact."""
     if "compact" in config.cleanup_policy:
         return min(config.segment_ms, config.max_compaction_lag_ms)
     return config.segment_ms
 
 
 def born_ms(active: Active, now_ms: int) -> int:
-    """Since when the segment has held a record, as far as its timestamps can be believed.
+    """The age reference of a segment in ms: its first timestamp, as far as it is plausible.
 
-    Producers choose timestamps. A record cannot have arrived before its segment was opened, or a
-    backfill of old records would cut at every append; nor in the future, or one wrong clock would
-    keep the segment open for ever.
+    Producers choose timestamps. A record cannot have arrived before its segment was opened;
+    otherwise a backfill of old records would cut at every append. It cannot have arrived in the
+    future either; otherwise one wrong clock would keep the segment open for ever.
     """
     if active.first_ms == NO_TIMESTAMP or active.first_ms > now_ms:
         return active.created_ms

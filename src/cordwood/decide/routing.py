@@ -1,7 +1,7 @@
-"""ROUTE: which topic a record goes to, or why to the dead letters.
+"""ROUTE: decides which topic a record goes to, or why it is dead-lettered.
 
-A routing key is bound exactly, or by its prefix up to the first dot; without a binding that prefix
-names the topic. Pure: bindings in, verdict out; topics are created elsewhere.
+A binding matches a routing key exactly, or by its prefix up to the first dot; without a binding
+that prefix is the topic name. Pure: it only maps keys to topics and never creates a topic.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cordwood.model import is_topic_name
 
 
 class DeadReason(StrEnum):
-    """Why a record cannot be routed; few and fixed, so they can be counted."""
+    """Why a record cannot be routed; a small fixed set, so it can label a counter."""
 
     NO_KEY = "no_key"
     NOT_TEXT = "not_text"  # the key is not UTF-8
-    BAD_TOPIC = "bad_topic"  # the key leads to something no topic may be called
-    LOOP = "loop"  # the key leads back to the topic being routed
-    TOO_LARGE = "too_large"  # its topic's max.message.bytes takes no such record
+    BAD_TOPIC = "bad_topic"  # the key maps to an invalid topic name
+    LOOP = "loop"  # the key maps to the topic being routed
+    TOO_LARGE = "too_large"  # the record exceeds the target topic's max.message.bytes
     UNBOUND = "unbound"  # no binding, and the default rule is off
 
 
@@ -32,7 +32,7 @@ class Routed(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The record goes to the dead letters, with what is wrong and with which value."""
+    """The record goes to the dead letter topic; ``detail`` includes the offending value."""
 
     reason: DeadReason
     detail: str
@@ -45,11 +45,11 @@ class Bindings:
     exact: Mapping[str, str] = field(default_factory=dict)
     prefix: Mapping[str, str] = field(default_factory=dict)
     by_prefix_name: bool = True  # the default rule: the first dotted part names the topic
-    source: str | None = None  # the topic being routed; a record never goes back into it
+    source: str | None = None  # the topic being routed; a record never goes back to it
 
 
 def route(key: bytes | None, bindings: Bindings) -> Routed | DeadLetter:
-    """Where a record with this routing key goes."""
+    """The target of a record with this routing key."""
     if not key:
         return DeadLetter(DeadReason.NO_KEY, "the record has no routing key")
     try:

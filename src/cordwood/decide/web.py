@@ -1,9 +1,9 @@
-"""Whether an HTTP request may be answered at all: the rules against other people's web pages.
+"""Decides whether to answer an HTTP request at all: protection against foreign web pages.
 
-A browser sends a page's requests wherever the page says, loopback included. Two things betray
-them: the ``Host`` is a name that is not ours (a page may point its own name at our address, DNS
-rebinding), or the browser says that another site asks (``Origin``, ``Sec-Fetch-Site``). Programs
-send neither. Pure: no sockets, no names looked up.
+A browser sends requests wherever a web page asks it to, loopback included. Two things reveal such a
+request: the ``Host`` is not one of our names (a page can resolve its own name to our address, DNS
+rebinding), or the browser reports another site (``Origin``, ``Sec-Fetch-Site``). Programs that are
+not browsers send neither. Pure: no sockets, no DNS lookups.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from urllib.parse import urlsplit
 
 from cordwood.errors import CordwoodError, ForeignHost, ForeignOrigin
 
-OWN_SITES: Final = frozenset({"same-origin", "none"})  # none: typed in by a person
+OWN_SITES: Final = frozenset({"same-origin", "none"})  # none: the user typed the address
 _HOST = re.compile(r"[a-z0-9._:-]+")
 READS: Final = frozenset({"GET", "HEAD"})
 
 
 class AllowedHosts:
-    """The names this broker answers to; IP addresses and localhost always are."""
+    """The names this broker answers to; IP addresses and localhost are always allowed."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """``*`` is any name, ``*.example.org`` any below it."""
+        """``*`` allows any name, ``*.example.org`` any name below it."""
         said = {name.strip().lower().rstrip(".") for name in names}
         self._names = {"localhost", *filter(None, said)}
         self._suffixes = tuple(name[1:] for name in self._names if name.startswith("*."))
 
     def allow(self, authority: str) -> bool:
-        """Whether a ``Host`` (``name``, ``name:port``, ``[::1]:port``) may be ours."""
+        """Whether a ``Host`` (``name``, ``name:port``, ``[::1]:port``) is allowed."""
         host = host_of(authority)
         if host is None:
             return False
@@ -46,10 +46,10 @@ class AllowedHosts:
 def check_access(
     method: str, path: str, headers: Mapping[str, str], hosts: AllowedHosts
 ) -> CordwoodError | None:
-    """Why the request is refused, if it is; ``headers`` by their lower-case names.
+    """Why to refuse the request, or None; ``headers`` has lower-case names.
 
-    Who sends no ``Host`` speaks HTTP/1.0 and is no browser. What another site's page may do is
-    follow a link to a page of ours, which comes without an ``Origin``; the API is no such page.
+    A client without ``Host`` uses HTTP/1.0 and is not a browser. A page of another site may only
+    link to our pages, which sends no ``Origin``; it may not use the API.
     """
     host = headers.get("host")
     if host is not None and not hosts.allow(host):
@@ -69,12 +69,12 @@ def check_access(
 
 
 def host_of(authority: str) -> str | None:
-    """The host in ``host[:port]``, in lower case; None for what is neither."""
+    """The host in ``host[:port]``, in lower case; None if it is invalid."""
     try:
         split = urlsplit(f"//{authority}")
         if split.netloc != authority or "@" in authority:
             return None
-        split.port  # noqa: B018 - raises for a port that is none
+        split.port  # noqa: B018 - raises for an invalid port
     except ValueError:
         return None
     host = (split.hostname or "").rstrip(".")
@@ -82,7 +82,7 @@ def host_of(authority: str) -> str | None:
 
 
 def _is_same(origin: str, host: str | None) -> bool:
-    """Whether a page's origin is the very place it asks; ``null`` is nobody's."""
+    """Whether the origin is the host the request was sent to; ``null`` never is."""
     scheme, _, authority = origin.partition("://")
     return bool(authority) and scheme in {"http", "https"} and authority == host
 

@@ -1,7 +1,7 @@
-"""The current state in memory, fed key by key as the store confirms it.
+"""The current metadata in memory, updated key by key after the store confirms each change.
 
-Reads are plain lookups, from any thread, whatever the store is doing. Only ``catalog`` feeds it,
-and only with what is durable.
+Reads are plain lookups from any thread and never wait for the store. Only ``catalog`` updates the
+cache, and only with durable values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.model import TopicPartition
 
 
 class _Table(NamedTuple):
-    """One kind of key: where its values live, under which name, and how they are read."""
+    """One kind of key: the dictionary for its values, and how to derive names and parse values."""
 
     rows: dict[Any, Any]
     name: Callable[[list[str]], Any]
@@ -40,9 +40,9 @@ class MetadataCache:
     """Typed dictionaries of everything under ``now/``."""
 
     def __init__(self) -> None:
-        """Empty, as a new data directory is."""
+        """Start empty, like a new data directory."""
         self.mods: dict[str, int] = {}
-        self.keys_of_topics: dict[str, set[str]] = {}  # topic → every key that says something of it
+        self.keys_of_topics: dict[str, set[str]] = {}  # topic → all keys that belong to it
         self.cursors_of: dict[str, set[ReaderPartition]] = {}  # reader → where it has cursors
         self.topics: dict[str, Topic] = {}
         self.deleting: dict[str, Topic] = {}
@@ -55,7 +55,7 @@ class MetadataCache:
         self.cleaners: dict[TopicPartition, CleanerState] = {}
         self.registered: defaultdict[str, dict[str, int]] = defaultdict(dict)  # topic → reader
         self.cursors: dict[ReaderPartition, Cursor] = {}
-        self.groups: dict[str, str] = {}  # consumer group → what it is for
+        self.groups: dict[str, str] = {}  # consumer group → protocol type
         self.cluster_id: dict[str, str] = {}  # one row, named ""
         self.next_producer_id: dict[str, int] = {}  # one row, named ""
         self.line_producers: dict[str, LineProducer] = {}
@@ -87,7 +87,7 @@ class MetadataCache:
         }
 
     def put(self, key: str, value: bytes, mod: int) -> None:
-        """Take over what the store now has at a key."""
+        """Store the confirmed value of a key."""
         kind, names = parse_key(key)
         try:
             self._put(kind, names, decode(key, value))
@@ -103,7 +103,7 @@ class MetadataCache:
             self.cursors_of.setdefault(where.reader, set()).add(where)
 
     def delete(self, key: str) -> None:
-        """Forget a key the store no longer has."""
+        """Remove a key that was deleted from the store."""
         if self.mods.pop(key, None) is None:
             return
         kind, names = parse_key(key)
@@ -134,7 +134,7 @@ class MetadataCache:
 
 
 def _discard(index: dict[str, set[Any]], name: str, member: object) -> None:
-    """Take one out of an index; a name without members is not kept."""
+    """Remove a member from an index; drop the name with its last member."""
     members = index[name]
     members.discard(member)
     if not members:

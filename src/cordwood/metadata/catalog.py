@@ -1,8 +1,8 @@
-"""The typed view of the metadata: every change is one durable transaction, every read a lookup.
+"""Typed access to the metadata: every change is one durable transaction, every read a lookup.
 
-A change holds whole or not at all, and is on the device before the method returns; only then does
-the mirror show it. Reads never wait for the disk. The catalog decides nothing about files: the
-order in which a topic's records and its directories come and go is ``log.lifecycle.store``'s.
+A change is atomic and on the device before the method returns; only then does the cache show it.
+Reads never wait for the disk. The catalog never touches files: ``log.lifecycle.store`` decides the
+order in which metadata and directories of a topic are created and deleted.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from cordwood.metadata.segment_index import SegmentIndex
 from cordwood.metadata.store import MetadataStore
 from cordwood.model import SegmentState, TopicPartition
 
-PRODUCER_ID_BLOCK: Final = 1000  # ids reserved by one transaction; a restart skips the rest
-REPLACED_KEPT: Final = 1000  # replaced segments a partition remembers, beside the last swap's
-PRODUCER_EPOCH_MAX: Final = 2**15 - 1  # an int16 in every batch header
+PRODUCER_ID_BLOCK: Final = 1000  # ids reserved per transaction; a restart skips the unused ones
+REPLACED_KEPT: Final = 1000  # replaced segments kept per partition, besides those of the last swap
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1  # int16 in every batch header
 
 
 class Catalog:
-    """What the broker knows about itself. Safe to call from any thread.
+    """The broker's metadata. Safe to call from any thread.
 
-    The mappings it shows are live: look up at will, but copy one before iterating over it while
-    another thread may change it.
+    The mappings it returns are live: look up freely, but copy a mapping before iterating over it
+    while another thread may change it.
     """
 
     def __init__(self, store: MetadataStore) -> None:
-        """Read the whole current state into memory; raises ``CorruptionError``."""
+        """Load the whole current state into memory; raises ``CorruptionError``."""
         self._store = store
-        self._writing = threading.RLock()  # one change at a time, in the order the mirror shows
+        self._writing = threading.RLock()  # one change at a time, in the cache's order
         self._reserved_producer_ids = range(0)
         self._mirror = self._read()
         self.deliveries = DeliveryRegistry(
@@ -80,7 +80,7 @@ class Catalog:
         )
 
     def cluster_id(self) -> str:
-        """What Kafka clients know this store by, in Kafka's form; made once, kept for good."""
+        """The cluster id that Kafka clients see, in Kafka's form; generated once and then fixed."""
         with self._writing:
             if not self._mirror.cluster_id:
                 made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -96,7 +96,7 @@ class Catalog:
 
     @property
     def deleting(self) -> Mapping[str, Topic]:
-        """Topics whose deletion has begun and whose files are not yet gone."""
+        """Topics that are being deleted and whose files may still exist."""
         return self._mirror.deleting
 
     def topic(self, name: str) -> Topic:
@@ -107,7 +107,7 @@ class Catalog:
             raise UnknownTopic(f"there is no topic {name}; `cordwood topic list` has all") from None
 
     def create_topics(self, topics: Iterable[Topic]) -> None:
-        """Record topics and their partitions' first terms, all or none; raises ``TopicExists``."""
+        """Store topics and the first leader epochs, all or none; raises ``TopicExists``."""
         with self._writing:
             put: dict[str, bytes] = {}
             for topic in topics:
@@ -117,7 +117,7 @@ class Catalog:
             self._put(put)
 
     def alter_topic(self, topic: Topic) -> None:
-        """Put a changed topic in the place of the one with its name and id."""
+        """Replace the topic that has the same name and id."""
         with self._writing:
             old = self.topic(topic.name)
             assert old.id == topic.id, "another topic of the same name"
@@ -126,7 +126,7 @@ class Catalog:
             self._put(put | next_epochs(topic, old.partitions, {}))
 
     def begin_delete(self, name: str) -> Topic:
-        """Take a topic and all that is known of it away, leaving the intention to delete files."""
+        """Delete a topic's metadata, and record that its files must be deleted."""
         with self._writing:
             topic = self.topic(name)
             gone = sorted(self._mirror.keys_of_topics[name])
@@ -136,13 +136,13 @@ class Catalog:
             return topic
 
     def finish_delete(self, name: str) -> None:
-        """The files are gone: the name is free again."""
+        """The files are deleted: the topic name is free again."""
         self._delete([key("deleting", name)])
 
     # --- partitions -------------------------------------------------------------------------
 
     def begin_terms(self) -> None:
-        """Give every partition the next leader epoch: no term survives a restart."""
+        """Increment the leader epoch of every partition: no epoch survives a restart."""
         with self._writing:
             put: dict[str, bytes] = {}
             for topic in self.topics.values():
@@ -150,25 +150,25 @@ class Catalog:
             self._put(put)
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """The epoch of the current term."""
+        """The current leader epoch."""
         return self._mirror.epochs[tp]
 
     def log_start(self, tp: TopicPartition) -> int:
-        """The first offset that has not been deleted."""
+        """The lowest offset that can be read."""
         return self._mirror.log_starts.get(tp, 0)
 
     def set_log_start(self, tp: TopicPartition, offset: int) -> None:
-        """Move the log start forward; moving it back changes nothing."""
+        """Move the log start forward; a lower offset is ignored."""
         with self._writing:
             if offset > self.log_start(tp):
                 self._put(start_row(tp, offset))
 
     def recovery_point(self, tp: TopicPartition) -> int:
-        """Every offset below it was on the device once; 0 when nothing is known."""
+        """The offset below which everything was synced to the device; 0 if unknown."""
         return self._mirror.recovery_points.get(tp, 0)
 
     def put_recovery_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Remember how far these partitions are on the device, where they still exist."""
+        """Store how far these partitions are synced, if they still exist."""
         with self._writing:
             live = {tp: at for tp, at in points.items() if tp in self._mirror.epochs}
             self._put({key("recovery-point", *tp): encode(at) for tp, at in live.items()})
@@ -176,18 +176,18 @@ class Catalog:
     def accept_loss(
         self, tp: TopicPartition, log_start: int, end: int, gone: Iterable[SegmentEntry]
     ) -> None:
-        """Forget segments that are gone; the log starts and goes on at these offsets."""
+        """Remove lost segments; the log starts at ``log_start`` and continues at ``end``."""
         put = start_row(tp, log_start) | {key("recovery-point", *tp): encode(end)}
         self._write(put, [segment_key(tp, entry.base_offset) for entry in gone])
 
     # --- segment index ----------------------------------------------------------------------
 
     def segments(self, tp: TopicPartition) -> SegmentIndex:
-        """The index of a partition: what stands for every offset below the active segment."""
+        """The segment index of a partition, covering every offset below the active segment."""
         return self._mirror.segments[tp]
 
     def put_segments(self, tp: TopicPartition, entries: Iterable[SegmentEntry]) -> None:
-        """Record sealed segments, or what has been learned of them since."""
+        """Store the entries of sealed segments, new or updated."""
         with self._writing:
             self.topic(tp.topic)
             self._put(segment_rows(tp, entries))
@@ -195,7 +195,7 @@ class Catalog:
     def reclaim_segments(
         self, tp: TopicPartition, entries: Iterable[SegmentEntry], log_start: int
     ) -> None:
-        """Mark segments reclaimed and move the log start, in one step."""
+        """Mark segments as reclaimed and move the log start, in one transaction."""
         with self._writing:
             self.topic(tp.topic)
             gone = [in_state(entry, SegmentState.RECLAIMED) for entry in entries]
@@ -211,22 +211,22 @@ class Catalog:
         return self._mirror.bundles[tp]
 
     def put_bundles(self, tp: TopicPartition, entries: Iterable[BundleEntry]) -> None:
-        """Record bundles that were read back, all or none."""
+        """Store bundles that were verified by reading them back, all or none."""
         self._put({bundle_key(tp, e.start_offset): encode_fields(e) for e in entries})
 
     # --- swaps ------------------------------------------------------------------------------
 
     @property
     def swaps(self) -> Mapping[TopicPartition, Any]:
-        """Swaps begun and not known to have ended, with what ``begin_swap`` was given."""
+        """Swaps that began and have not finished, with the records given to ``begin_swap``."""
         return self._mirror.swaps
 
     def begin_swap(self, tp: TopicPartition, record: Any) -> None:
-        """Write down what is about to be swapped in, so that a restart can tell if it was."""
+        """Record the swap that is about to start, so that a restart can resume or undo it."""
         self._put({key("swap", *tp): encode(record)})
 
     def cancel_swap(self, tp: TopicPartition) -> None:
-        """The files are as they were before."""
+        """Drop the swap record; the files are unchanged."""
         self._delete([key("swap", *tp)])
 
     def finish_swap(
@@ -237,10 +237,10 @@ class Catalog:
         new: Sequence[SegmentEntry],
         cleaner: CleanerState | None = None,
     ) -> None:
-        """Put a swap's segments in the place of those it replaced, which become history.
+        """Replace the index entries of a swap; the old entries become history.
 
-        History is bounded: this swap's, and the newest ``REPLACED_KEPT`` of earlier ones'.
-        With ``cleaner``, the swap is the last of a compaction pass, which has then come this far.
+        History is limited to this swap plus the newest ``REPLACED_KEPT`` entries of earlier swaps.
+        ``cleaner`` is given with the last swap of a compaction pass and stores its progress.
         """
         with self._writing:
             replaced = [entry for base in old if (entry := self.segments(tp).get(base))]
@@ -258,22 +258,22 @@ class Catalog:
             self._write(put, [*gone, key("swap", *tp)])
 
     def _old_history(self, tp: TopicPartition) -> list[str]:
-        """Keys of replaced entries beyond the newest: what stands for their offsets now is kept."""
+        """Keys of the replaced entries beyond the newest ``REPLACED_KEPT``."""
         _, found = self._store.range(past_segment_prefix(tp))
         newest_first = sorted(found, key=lambda kv: kv.mod, reverse=True)
         return [kv.key for kv in newest_first[REPLACED_KEPT:]]
 
     def replaced_segments(self, tp: TopicPartition) -> list[tuple[str, SegmentEntry]]:
-        """History, from the store: (key, entry) of the newest segments that swaps replaced."""
+        """(key, entry) of the newest replaced segments, read from the store."""
         _, found = self._store.range(past_segment_prefix(tp))
         return [(kv.key, parse_segment(decode(kv.key, kv.value))) for kv in found]
 
     def cleaner(self, tp: TopicPartition) -> CleanerState:
-        """How far compaction has come on a partition."""
+        """The compaction state of a partition."""
         return self._mirror.cleaners.get(tp) or CleanerState()
 
     def put_cleaner(self, tp: TopicPartition, state: CleanerState) -> None:
-        """Remember a pass that replaced nothing, or one that failed."""
+        """Store the state after a pass that replaced nothing, or that failed."""
         with self._writing:
             self.topic(tp.topic)
             self._put({key("cleaner", *tp): encode(encode_state(state))})
@@ -281,25 +281,25 @@ class Catalog:
     # --- readers and cursors ----------------------------------------------------------------
 
     def register_reader(self, topic: str, reader: str, now_ms: int) -> None:
-        """From now on RECLAIM waits for this reader, where the policy says ``consume``."""
+        """Make RECLAIM wait for this reader where the policy includes ``consume``."""
         with self._writing:
             self.topic(topic)
             if reader not in self._mirror.registered[topic]:
                 self._put({key("reader", topic, reader): encode(now_ms)})
 
     def unregister_reader(self, topic: str, reader: str) -> None:
-        """Stop waiting for it; its cursors stay. Raises ``UnknownReader``."""
+        """Stop waiting for the reader; its cursors stay. Raises ``UnknownReader``."""
         with self._writing:
             if reader not in self.registered(topic):
                 raise UnknownReader(f"no reader {reader} is registered on topic {topic}")
             self._delete([key("reader", topic, reader)])
 
     def registered(self, topic: str) -> Mapping[str, int]:
-        """The registered readers of a topic, and since when."""
+        """The registered readers of a topic, with their registration times in ms."""
         return self._mirror.registered.get(topic, {})
 
     def registered_positions(self, tp: TopicPartition) -> dict[str, int]:
-        """Each registered reader's next offset; one that never committed is at 0."""
+        """Each registered reader's next offset; 0 if it never committed."""
         at = {
             reader: self.cursor(ReaderPartition(reader, *tp))
             for reader in self.registered(tp.topic)
@@ -307,7 +307,7 @@ class Catalog:
         return {reader: cursor.offset if cursor else 0 for reader, cursor in at.items()}
 
     def cursor(self, where: ReaderPartition) -> Cursor | None:
-        """How far a reader has come on a partition; None when it never committed."""
+        """A reader's position on a partition; None if it never committed."""
         return self._mirror.cursors.get(where)
 
     def cursors(self) -> Mapping[ReaderPartition, Cursor]:
@@ -315,15 +315,15 @@ class Catalog:
         return self._mirror.cursors
 
     def cursors_of(self, reader: str) -> list[ReaderPartition]:
-        """Where a reader has cursors, in no order."""
+        """The partitions where a reader has cursors, unordered."""
         return list(self._mirror.cursors_of.get(reader, ()))
 
     def has_cursors(self, reader: str) -> bool:
-        """Whether it has any."""
+        """Whether the reader has any cursor."""
         return reader in self._mirror.cursors_of
 
     def readers_with_cursors(self) -> list[str]:
-        """Every reader that ever committed and was not erased since, in no order."""
+        """Every reader with a cursor, unordered."""
         return list(self._mirror.cursors_of)
 
     def commit_cursors(self, cursors: Mapping[ReaderPartition, Cursor]) -> None:
@@ -335,11 +335,11 @@ class Catalog:
             self._put(encode_cursors(cursors))
 
     def delete_cursors(self, gone: Iterable[ReaderPartition]) -> None:
-        """Forget cursors, in one step; those that are not there stay so."""
+        """Delete cursors in one transaction; missing ones are no error."""
         self._delete([cursor_key(where) for where in gone])
 
     def release_cursors(self, reader: str, gone: Iterable[TopicPartition]) -> None:
-        """Forget a reader's cursors; on a topic where none is left RECLAIM waits for it no more."""
+        """Delete cursors, and unregister the reader from topics where it has none left."""
         with self._writing:
             partitions = set(gone)
             left = {where.topic for where in self.cursors_of(reader) if where[1:] not in partitions}
@@ -355,19 +355,19 @@ class Catalog:
 
     @property
     def groups(self) -> Mapping[str, str]:
-        """Consumer groups that had members, and what they are for (their protocol type)."""
+        """Consumer groups that had members, with their protocol types."""
         return self._mirror.groups
 
     def put_group(self, group: str, protocol_type: str) -> None:
-        """Remember that a group exists."""
+        """Store that a group exists."""
         self._put({key("group", group): encode(protocol_type)})
 
     def forget_group(self, group: str) -> None:
-        """Forget that a group exists; cursors of its name stay."""
+        """Remove a group; cursors under its name stay."""
         self._delete([key("group", group)])
 
     def erase_group(self, group: str) -> None:
-        """Forget a group with its cursors and registrations, in one step."""
+        """Remove a group with its cursors and registrations, in one transaction."""
         with self._writing:
             cursors = [cursor_key(at) for at in sorted(self.cursors_of(group))]
             registered = [
@@ -380,7 +380,7 @@ class Catalog:
     # --- producers --------------------------------------------------------------------------
 
     def new_producer_id(self) -> int:
-        """An id nobody has had; ids are reserved in blocks, so few calls touch the disk."""
+        """A new unique id; ids are reserved in blocks, so few calls touch the disk."""
         with self._writing:
             if not self._reserved_producer_ids:
                 start = self._mirror.next_producer_id.get("", 0)
@@ -391,7 +391,7 @@ class Catalog:
             return producer_id
 
     def line_producer(self, name: str, epoch: int | None = None) -> LineProducer:
-        """What a HELLO name stands for; a higher epoch takes over, a lower one is refused."""
+        """The producer of a HELLO name; a higher epoch takes over, a lower one is refused."""
         with self._writing:
             known = self._mirror.line_producers.get(name)
             if known and epoch in {None, known.epoch}:
@@ -418,7 +418,7 @@ class Catalog:
         record: Any,
         cursors: Mapping[ReaderPartition, Cursor] | None = None,
     ) -> None:
-        """Store the coordinator's own record and, in the same step, move the cursors it commits."""
+        """Store the coordinator's record and move the committed cursors in one transaction."""
         with self._writing:
             put = {key("transaction", transactional_id): encode(record)}
             self._put(put | self._cursors_left(cursors or {}))
@@ -428,9 +428,9 @@ class Catalog:
         cursors: Mapping[ReaderPartition, Cursor],
         ids: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, bytes]:
-        """What to put for these cursors, where their partitions exist, in topics of these ids."""
+        """The values to put for cursors whose partitions exist, in topics with these ids."""
         left = {
-            where: at.bounded()  # it was promised already, and is no longer to be refused
+            where: at.bounded()  # accepted earlier, so it must not be refused now
             for where, at in cursors.items()
             if (topic := self.topics.get(where.topic))
             and where.partition < topic.partitions
@@ -445,7 +445,7 @@ class Catalog:
     # --- routes and replays -----------------------------------------------------------------
 
     def bindings(self, source: str | None = None) -> Bindings:
-        """All bindings, for ``decide.routing.route``."""
+        """All bindings, as ``decide.routing.route`` takes them."""
         routes = dict(self._mirror.routes)
         return Bindings(
             exact={name: topic for (kind, name), topic in routes.items() if kind == "exact"},
@@ -459,16 +459,16 @@ class Catalog:
         self._put({key("route", kind, name): encode(topic)})
 
     def delete_route(self, kind: str, name: str) -> None:
-        """Take a binding away; one that is not there stays so."""
+        """Remove a binding; no error if it is missing."""
         self._delete([key("route", kind, name)])
 
     @property
     def replays(self) -> Mapping[str, Any]:
-        """The record of every replay by its id."""
+        """The record of every replay by id."""
         return self._mirror.replays
 
     def put_replay(self, replay_id: str, record: Any) -> None:
-        """Store what a replay has done so far."""
+        """Store the progress of a replay."""
         self._put({key("replay", replay_id): encode(record)})
 
     # --- the one way to change anything -----------------------------------------------------
@@ -484,7 +484,7 @@ class Catalog:
         self._write({}, gone)
 
     def _write(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
-        """One transaction over keys as the mirror knows them, then the mirror."""
+        """Run one transaction, conditional on the cached revisions, then update the cache."""
         if not put and not gone:
             return
         with self._writing:

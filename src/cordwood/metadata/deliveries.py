@@ -1,9 +1,9 @@
-"""The registry of deliveries: what each query delivered last.
+"""The registry of deliveries: the last batch that each query delivered.
 
-What is under way or recent is in the mirror, one value per query. A query that is forgotten leaves
-nothing if it never comes back (a ``df.write``); any other leaves its last batch and the ids of its
-topics under ``past/``, which costs no memory and is looked up when a query comes that is not known:
-so one that comes back after years is still not appended twice.
+Active and recent queries are in the metadata cache, one value per query. A forgotten query that
+delivers only once (a ``df.write``) leaves nothing behind. Any other leaves its last batch and topic
+ids under ``past/``, which needs no memory and is read when an unknown query delivers. A query that
+returns after years is therefore still not appended twice.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cordwood.metadata.store import MetadataStore
 
 
 class Write(Protocol):
-    """The catalog's one way to change anything."""
+    """The catalog's method for every change."""
 
     def __call__(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
-        """Put and delete keys, in one durable step."""
+        """Put and delete keys in one durable transaction."""
         ...
 
 
 class EncodeCursors(Protocol):
-    """What to put for cursors whose partitions exist, of topics with these ids."""
+    """Encodes cursors whose partitions exist, in topics with these ids."""
 
     def __call__(
         self, cursors: Mapping[ReaderPartition, Cursor], ids: Mapping[str, str], /
     ) -> dict[str, bytes]:
-        """Keys and values."""
+        """The keys and values to put."""
         ...
 
 
 class DeliveryRegistry:
-    """Part of the catalog; safe to call from any thread."""
+    """The delivery part of the catalog. Thread-safe."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DeliveryRegistry:
         mirrored: Callable[[], Mapping[str, Any]],
         encode_cursors: EncodeCursors,
     ) -> None:
-        """Over the catalog's store and mirror; ``writing`` is its lock."""
+        """Use the catalog's store and cache; ``writing`` is the catalog's lock."""
         self._store = store
         self._writing = writing
         self._write = write
@@ -55,11 +55,11 @@ class DeliveryRegistry:
         self._encode_cursors = encode_cursors
 
     def __len__(self) -> int:
-        """How many queries are in memory."""
+        """The number of queries in memory."""
         return len(self._mirrored())
 
     def recent(self) -> tuple[dict[str, DeliveryRecord], dict[str, CorruptionError]]:
-        """Every query in memory, and those whose record cannot be read."""
+        """The records of all queries in memory, and the errors of the unreadable ones."""
         found: dict[str, DeliveryRecord] = {}
         broken: dict[str, CorruptionError] = {}
         for query, value in list(self._mirrored().items()):
@@ -70,7 +70,7 @@ class DeliveryRegistry:
         return found, broken
 
     def get(self, query: str) -> DeliveryRecord | None:
-        """A query's record; of one that was forgotten, its last batch and topics. May read disk."""
+        """A query's record, or what is left of a forgotten one. May read from disk."""
         value = self._mirrored().get(query)
         if value is not None:
             return parse_delivery(query, value)
@@ -87,9 +87,9 @@ class DeliveryRegistry:
         record: DeliveryRecord,
         cursors: Mapping[ReaderPartition, Cursor] | None = None,
     ) -> None:
-        """Store a query's record and, in the same step, move the cursors given.
+        """Store a query's record and move the given cursors in the same transaction.
 
-        A cursor is left where it is if its topic is no longer the one the record was made for.
+        A cursor does not move if its topic was recreated since the record was made.
         """
         with self._writing:
             put = {key("sink", query): encode(encode_delivery(record))}
@@ -97,7 +97,7 @@ class DeliveryRegistry:
             self._write(put | self._encode_cursors(cursors or {}, record.topics), gone)
 
     def forget(self, queries: Iterable[str]) -> None:
-        """Take queries out of memory; those that may come back leave their last batch."""
+        """Remove queries from memory; those that may return leave their last batch on disk."""
         with self._writing:
             records, _ = self.recent()
             gone = {query: records[query] for query in queries if query in records}
@@ -109,7 +109,7 @@ class DeliveryRegistry:
             self._write(past, [key("sink", query) for query in gone])
 
     def erase(self, query: str) -> None:
-        """Forget a query for good, as if it had never delivered anything."""
+        """Forget a query completely, as if it had never delivered."""
         with self._writing:
             mirrored = [key("sink", query)] if query in self._mirrored() else []
             self._write({}, [*mirrored, past_delivery_key(query)])

@@ -1,32 +1,32 @@
-"""Where metadata lies and how it is written: the one place for key layout and JSON.
+"""The key layout and JSON format of the metadata.
 
-``now/`` is the state that is mirrored in memory, ``past/`` what is only looked up:
+Keys under ``now/`` are cached in memory; keys under ``past/`` are only looked up:
 
 ====================================================  =========================================
-``now/topic/<topic>``                                 id, partitions, config overrides, birth
-``now/deleting/<topic>``                              a deletion begun: its partitions must go
+``now/topic/<topic>``                                 id, partitions, config overrides, creation
+``now/deleting/<topic>``                              a deletion in progress
 ``now/start/<topic>/<partition>``                     log start offset
-``now/epoch/<topic>/<partition>``                     leader epoch of the current term
-``now/recovery-point/<topic>/<partition>``            offsets below it are on the device
+``now/epoch/<topic>/<partition>``                     current leader epoch
+``now/recovery-point/<topic>/<partition>``            offsets below it are synced to the device
 ``now/segment/<topic>/<partition>/<base, 20 digits>`` segment index entry
-``now/bundle/<topic>/<partition>/<start, 20 digits>`` archive bundle of offsets from there on
-``now/swap/<topic>/<partition>``                      the job whose segments are being swapped in
-``now/cleaner/<topic>/<partition>``                   how far compaction has come
-``now/reader/<topic>/<reader>``                       a registered reader, and since when
-``now/cursor/<topic>/<partition>/<reader>``           how far it has come
+``now/bundle/<topic>/<partition>/<start, 20 digits>`` archive bundle that starts at this offset
+``now/swap/<topic>/<partition>``                      the swap in progress
+``now/cleaner/<topic>/<partition>``                   state of compaction
+``now/reader/<topic>/<reader>``                       registration time of a reader
+``now/cursor/<topic>/<partition>/<reader>``           next offset of a reader
 ``now/group/<group>``                                 protocol type of a consumer group
-``now/cluster-id``                                    what Kafka clients know this store by
-``now/producer-ids``                                  the first producer id not yet handed out
+``now/cluster-id``                                    cluster id that Kafka clients see
+``now/producer-ids``                                  the first producer id not reserved yet
 ``now/line-producer/<name>``                          producer id and epoch of a HELLO name
-``now/transaction/<id>``                              the coordinator's own JSON
+``now/transaction/<id>``                              JSON of the transaction coordinator
 ``now/route/<exact|prefix>/<key>``                    topic
-``now/replay/<id>``                                   the replay's own JSON
-``now/sink/<query>``                                  the last batch a Spark query delivered
+``now/replay/<id>``                                   JSON of the replay
+``now/sink/<query>``                                  the last batch a query delivered
 ``past/segment/<topic>/<partition>/<job>/<base>``     an entry that a swap replaced
 ``past/sink/<query>``                                 last batch of a query idle for long
 ====================================================  =========================================
 
-Names are percent-encoded, so a slash in a reader's name stays in its place. Pure: no store here.
+Names are percent-encoded, so a reader's name may contain a slash. Pure: no store access.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ PRODUCER_IDS: Final = "now/producer-ids"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as stored: what it overrides, not what it inherits."""
+    """A topic as stored: with its config overrides, not the inherited settings."""
 
     name: str
-    id: str  # a UUID: a recreated topic is another topic
+    id: str  # a UUID: a recreated topic has a new id
     partitions: int
     config: dict[str, str]
     created_ms: int
 
     def partition_list(self) -> list[TopicPartition]:
-        """Its partitions in order."""
+        """The topic's partitions in order."""
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader has come: ``offset`` is the next it will read."""
+    """A reader's position: ``offset`` is the next one it will read."""
 
     offset: int
     metadata: str = ""
@@ -71,13 +71,13 @@ class Cursor:
     commit_ms: int = 0
 
     def bounded(self) -> Cursor:
-        """The same, or the nearest that fits in the 64 bits every protocol has for an offset."""
+        """This cursor with its offset clamped to int64, the type of an offset in every protocol."""
         offset = max(-OFFSET_MAX - 1, min(self.offset, OFFSET_MAX))
         return self if offset == self.offset else replace(self, offset=offset)
 
 
 class ReaderPartition(NamedTuple):
-    """Whose cursor, and where."""
+    """A reader on one partition: identifies a cursor."""
 
     reader: str
     topic: str
@@ -86,7 +86,7 @@ class ReaderPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineProducer:
-    """What a HELLO name stands for in batch headers."""
+    """The producer id and epoch of a HELLO name."""
 
     producer_id: int
     epoch: int
@@ -94,9 +94,9 @@ class LineProducer:
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """When a segment was last read through, and what was damaged in it: start, end, problem.
+    """When the scrub last read a segment, and the damage it found as (start, end, problem).
 
-    ``accepted`` is the damage an operator has accepted, as it was told then.
+    ``accepted`` is the damage that an operator has accepted, as it was reported then.
     """
 
     at_ms: int
@@ -106,7 +106,7 @@ class ScrubResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
-    """What the segment index remembers, also after the segment is gone."""
+    """An entry of the segment index; it outlives the segment's file."""
 
     base_offset: int
     end_offset: int
@@ -115,8 +115,8 @@ class SegmentEntry:
     first_ms: int
     newest_ms: int
     state: SegmentState
-    sha256: str | None = None  # of the .log file; None until it has been read through
-    scrub: ScrubResult | None = None  # None until the scrub has come to it
+    sha256: str | None = None  # of the .log file; None until the file has been read
+    scrub: ScrubResult | None = None  # None until the first scrub
 
 
 def entry_of(info: SegmentInfo, sha256: str | None = None) -> SegmentEntry:
@@ -139,49 +139,49 @@ def key(kind: str, *names: str | int) -> str:
 
 
 def segment_key(tp: TopicPartition, base_offset: int) -> str:
-    """Bases sort as numbers, so a range comes in offset order."""
+    """The key of a segment; zero-padded, so keys sort in offset order."""
     return key("segment", tp.topic, tp.partition, f"{base_offset:020d}")
 
 
 def bundle_key(tp: TopicPartition, start_offset: int) -> str:
-    """Starts sort as numbers, as segments' bases do."""
+    """The key of a bundle; zero-padded, so keys sort in offset order."""
     return key("bundle", tp.topic, tp.partition, f"{start_offset:020d}")
 
 
 def cursor_key(where: ReaderPartition) -> str:
-    """Topic first: a topic's cursors go with the topic."""
+    """The key of a cursor; the topic comes first because cursors are deleted with it."""
     return key("cursor", where.topic, where.partition, where.reader)
 
 
 def past_segment_prefix(tp: TopicPartition) -> str:
-    """All entries of a partition that swaps replaced."""
+    """The prefix of all entries of a partition that swaps replaced."""
     return f"past/segment/{quote(tp.topic, safe='')}/{tp.partition}/"
 
 
 def past_segment_key(tp: TopicPartition, job: str, base_offset: int) -> str:
-    """An entry that the swap of ``job`` replaced."""
+    """The key of an entry that the swap of ``job`` replaced."""
     return f"{past_segment_prefix(tp)}{quote(job, safe='')}/{base_offset:020d}"
 
 
 def past_delivery_key(query: str) -> str:
-    """The last batch of a query that was forgotten."""
+    """The key of the last batch of a forgotten query."""
     return f"past/sink/{quote(query, safe='')}"
 
 
 def parse_key(text: str) -> tuple[str, list[str]]:
-    """The kind and the names of a ``now/`` key; inverse of ``key``."""
+    """The kind and names of a ``now/`` key; inverse of ``key``."""
     assert text.startswith(NOW), f"{text} is not a key of the current state"
     kind, *names = text.removeprefix(NOW).split("/")
     return kind, [unquote(name) for name in names]
 
 
 def encode(value: object) -> bytes:
-    """One JSON text per value; the same value gives the same bytes."""
+    """Encode as compact JSON; equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def decode(where: str, value: bytes) -> Any:
-    """The JSON at a key; raises ``CorruptionError`` naming the key."""
+    """Decode the JSON at a key; raises ``CorruptionError`` naming the key."""
     try:
         return json.loads(value)
     except ValueError as error:
@@ -189,7 +189,7 @@ def decode(where: str, value: bytes) -> Any:
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """The name is in the key."""
+    """Encode a topic without its name, which is in the key."""
     return encode(
         {
             "id": topic.id,
@@ -206,7 +206,7 @@ def encode_fields(value: Cursor | LineProducer | SegmentEntry | BundleEntry) -> 
 
 
 def encode_cursors(cursors: Mapping[ReaderPartition, Cursor]) -> dict[str, bytes]:
-    """What to put for these cursors; raises ``OffsetOutOfRange`` for what is no 64-bit offset."""
+    """The values to put for these cursors; raises ``OffsetOutOfRange`` beyond int64."""
     for at in cursors.values():
         if at != at.bounded():
             raise OffsetOutOfRange(f"{at.offset} is no offset; the largest is {OFFSET_MAX}")
@@ -243,17 +243,17 @@ def next_epochs(
 
 
 def start_row(tp: TopicPartition, offset: int) -> dict[str, bytes]:
-    """The log start of a partition."""
+    """The log start of a partition, to put."""
     return {key("start", *tp): encode(offset)}
 
 
 def segment_rows(tp: TopicPartition, entries: Iterable[SegmentEntry]) -> dict[str, bytes]:
-    """Segment index entries."""
+    """Segment index entries, to put."""
     return {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries}
 
 
 def in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
-    """The entry of a segment that something became of."""
+    """The entry with another state."""
     return replace(entry, state=state)
 
 

@@ -1,4 +1,4 @@
-"""Metadata of a data directory read beside whoever holds it: for commands that only look."""
+"""Reads the segment index of a data directory without its lock, for read-only commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST = "\U0010ffff"  # sorts after every key with a prefix
 
 
 def peek_segments(path: Path) -> dict[tuple[TopicPartition, int], SegmentEntry]:
-    """The segment index in a SQLite file, by partition and base offset; empty if it has none."""
+    """The segment index in a SQLite file by partition and base offset; empty if unreadable."""
     prefix = key("segment") + "/"
     found: dict[tuple[TopicPartition, int], SegmentEntry] = {}
     try:

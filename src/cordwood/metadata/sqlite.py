@@ -1,8 +1,8 @@
-"""The embedded metadata store: one SQLite file in WAL mode, synced at every commit.
+"""The embedded metadata store: one SQLite file in WAL mode, with an fsync at every commit.
 
-One process owns the file (the data directory's lock sees to that), so sessions, like the terms
-they stand for, never survive a restart: keys bound to one are gone at the next open. History for
-watches is kept in memory and bounded; who lags too far is told ``Compacted``.
+One process owns the file, by the data directory's lock. Sessions therefore never survive a restart:
+keys bound to one are deleted at the next open. History for watches is kept in memory and bounded; a
+watcher that lags too far gets ``Compacted``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COMMIT;
 
 
 class SqliteStore:
-    """A ``MetaStore`` in one file. Every transaction is on the device before it returns."""
+    """A ``MetadataStore`` in one file. Every transaction is on the device before it returns."""
 
     def __init__(
         self, path: Path, clock: Clock, *, history_events_max: int = HISTORY_EVENTS_MAX
@@ -62,12 +62,12 @@ class SqliteStore:
             self._revision: int = self._one("SELECT revision FROM revision")
         except sqlite3.Error as error:
             raise _translated(error, path) from error
-        self._compacted = self._revision  # changes up to here are no longer remembered
+        self._compacted = self._revision  # the last revision that is no longer in the history
         with self._changed:
             self._forget_bound(None)
 
     def range(self, prefix: str) -> tuple[int, list[KV]]:
-        """The revision and every key with the prefix, in order."""
+        """The revision and every key with the prefix, in key order."""
         with self._changed:
             self._expire()
             try:
@@ -86,7 +86,7 @@ class SqliteStore:
         delete: Sequence[str] = (),
         session: int | None = None,
     ) -> tuple[bool, int]:
-        """Compare and swap; see ``MetaStore.txn``."""
+        """Compare and swap; see ``MetadataStore.txn``."""
         with self._changed:
             self._expire()
             if session is not None and session not in self._sessions:
@@ -94,7 +94,7 @@ class SqliteStore:
             return self._commit(expect or {}, put or {}, delete, session)
 
     def watch(self, prefix: str, from_rev: int) -> Iterator[Event]:
-        """Ordered changes from a revision on; see ``MetaStore.watch``."""
+        """Ordered changes from a revision on; see ``MetadataStore.watch``."""
         next_revision = from_rev
         while True:
             with self._changed:
@@ -114,11 +114,11 @@ class SqliteStore:
             yield from (event for event in seen if event.key.startswith(prefix))
 
     def open_session(self, ttl_ms: int) -> int:
-        """Begin a session; its id is not reused while the store is open."""
+        """Start a session; its id is not reused while the store is open."""
         with self._changed:
             self._last_session += 1
             self._sessions[self._last_session] = (ttl_ms, self._deadline(ttl_ms))
-            self._changed.notify_all()  # watchers wait no longer than the nearest expiry
+            self._changed.notify_all()  # watchers must wake at the next expiry
             return self._last_session
 
     def keepalive(self, session: int) -> bool:
@@ -145,7 +145,7 @@ class SqliteStore:
         delete: Sequence[str],
         session: int | None,
     ) -> tuple[bool, int]:
-        """One SQLite transaction; memory follows only after the commit returned."""
+        """Run one SQLite transaction; memory is updated only after the commit."""
         assert not set(put) & set(delete), "a key is put or deleted, not both"
         stage = "BEGIN IMMEDIATE"
         try:
@@ -170,7 +170,7 @@ class SqliteStore:
     def _write(
         self, put: Mapping[str, bytes], delete: Sequence[str], session: int | None
     ) -> list[Event]:
-        """Write at the next revision; a transaction that changes nothing takes none."""
+        """Write at the next revision; a transaction without changes uses none."""
         revision = self._revision + 1
         self._connection.executemany(
             "INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)",
@@ -187,7 +187,7 @@ class SqliteStore:
         return events
 
     def _remember(self, events: list[Event]) -> None:
-        """Publish to watchers and forget the oldest revisions, each as a whole."""
+        """Publish changes to watchers, and drop the oldest revisions, each as a whole."""
         if not events:
             return
         self._revision = events[-1].revision
@@ -199,7 +199,7 @@ class SqliteStore:
         self._changed.notify_all()
 
     def _expire(self) -> None:
-        """End sessions past their deadline and delete what was bound to them."""
+        """End sessions past their deadline and delete the keys bound to them."""
         now = self._clock.monotonic()
         ended = [key for key, (_, deadline) in self._sessions.items() if deadline <= now]
         if ended:
@@ -208,7 +208,7 @@ class SqliteStore:
                 del self._sessions[session]
 
     def _forget_bound(self, sessions: Sequence[int] | None) -> None:
-        """Delete the keys bound to these sessions; None means to any."""
+        """Delete the keys bound to these sessions; None means to any session."""
         try:
             bound = self._connection.execute(
                 "SELECT key, session FROM kv WHERE session IS NOT NULL ORDER BY key"
@@ -229,12 +229,12 @@ class SqliteStore:
         return max(0.0, min(deadlines) - self._clock.monotonic())
 
     def _one(self, query: str, *parameters: str) -> int:
-        """The single integer a query gives; 0 where there is no row."""
+        """The single integer of a query result; 0 without a row."""
         row = self._connection.execute(query, parameters).fetchone()
         return int(row[0]) if row else 0
 
     def _roll_back(self) -> None:
-        with suppress(sqlite3.Error):  # the first error is the one to report
+        with suppress(sqlite3.Error):  # report the first error, not this one
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
@@ -265,7 +265,7 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _translated(error: sqlite3.Error, path: Path, stage: str = "") -> CordwoodError:
-    """SQLite's error in our families, by its primary result code."""
+    """Convert an SQLite error to our error families, by its primary result code."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return CorruptionError(f"{path}: {error}; restore it from a backup")

@@ -1,7 +1,7 @@
-"""The metadata store as the rest of the program sees it: four verbs over ordered text keys.
+"""The interface of the metadata store: ranges, transactions, watches and sessions on text keys.
 
-A revision counts changes of the whole store; each key carries the revision that last wrote it.
-Every implementation passes the same contract test. It stores bytes and knows nothing of topics.
+The revision counts changes of the whole store; each key carries the revision that last wrote it.
+Every implementation passes the same contract test. A store holds bytes and knows nothing of topics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KV(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One change: the value now at ``key``, or None where it was deleted."""
+    """One change: the new value at ``key``, or None if it was deleted."""
 
     revision: int
     key: str
@@ -30,7 +30,7 @@ class MetadataStore(Protocol):
     """Range, transaction, watch, session. Safe to call from any thread."""
 
     def range(self, prefix: str) -> tuple[int, list[KV]]:
-        """The store's revision and every key with this prefix, in key order, as of it."""
+        """The store's revision and every key with this prefix, in key order, at that revision."""
         ...
 
     def txn(
@@ -42,25 +42,26 @@ class MetadataStore(Protocol):
     ) -> tuple[bool, int]:
         """Put and delete, all or nothing, if every expected key was last written at its revision.
 
-        An expected revision of 0 means the key must not exist. Returns whether it held and the
-        store's revision after; what it wrote is durable by then. Keys put with a session vanish
-        with it. May raise ``UnavailableError`` (nothing happened) or ``Indefinite`` (read again).
+        An expected revision of 0 means the key must not exist. Returns whether the expectations
+        held, and the store's revision afterwards; by then all writes are durable. Keys put with a
+        session are deleted when it ends. May raise ``UnavailableError`` (nothing changed) or
+        ``Indefinite`` (read again).
         """
         ...
 
     def watch(self, prefix: str, from_rev: int) -> Iterator[Event]:
-        """Changes under the prefix from ``from_rev`` on, in order, waiting for more until closed.
+        """Changes under the prefix from ``from_rev`` on, in order; blocks for more until closed.
 
-        Raises ``Compacted`` when the store no longer remembers that far back.
+        Raises ``Compacted`` if the store no longer has changes that old.
         """
         ...
 
     def open_session(self, ttl_ms: int) -> int:
-        """Begin a session that ends unless kept alive within ``ttl_ms``."""
+        """Start a session that ends unless kept alive within ``ttl_ms``."""
         ...
 
     def keepalive(self, session: int) -> bool:
-        """Renew a session; False when it has ended, and its keys with it."""
+        """Renew a session; False if it has ended and its keys are deleted."""
         ...
 
     def close(self) -> None:

@@ -1,11 +1,10 @@
-"""Kafka's classic consumer groups: an event in, instructions out.
+"""Kafka's classic consumer groups: a pure state machine that takes events, returns instructions.
 
-``GroupDirectory`` is the directory a broker holds; ``Group`` is one group's state machine;
-``messages`` are the events it takes, the replies it gives and the instructions it returns.
-``members`` is the roster of a group and its vote, ``subscription`` the one thing read out of a
-member's metadata.
+``GroupDirectory`` holds all groups of a broker; ``Group`` is the state machine of one group;
+``messages`` defines its events, replies and instructions. ``members`` keeps the members of a group
+and selects their protocol; ``subscription`` reads the topics from a member's metadata.
 
-The machine's life, with Kafka's names::
+The states, with Kafka's names::
 
     Empty ──join──▶ PreparingRebalance ──all joined──▶ CompletingRebalance ──leader's sync──▶ Stable
       ▲                 │      ▲  ▲                            │                                │
@@ -13,14 +12,14 @@ The machine's life, with Kafka's names::
       │                        └───────────────────────────────┘
       └──delete──▶ Dead
 
-The caller carries instructions out strictly in order, one list after the other: what is to be
-durable is durable before the next instruction is begun, so a ``Reply`` never tells of something a
-crash could take back. If making something durable fails, the caller drops what is left of that
-list, answers its tokens with an error and goes on: offsets are the caller's, the group holds none.
+The caller executes instructions strictly in order, one list after the other. A write is durable
+before the next instruction starts, so a ``Reply`` never reports something that a crash could undo.
+If a durable write fails, the caller drops the rest of that list, answers its tokens with an error
+and continues. This is safe because offsets are kept by the caller, never by the group.
 
-Never here: sockets, files, the clock, logging, chance. Time and new member ids come with the event.
-After a restart groups are restored Empty; members of the time before get ``UNKNOWN_MEMBER_ID`` from
-the first thing they send, and join again.
+Never here: sockets, files, the clock, logging, randomness. Time and new member ids come with the
+event. After a restart groups are restored as Empty; members from before the restart get
+``UNKNOWN_MEMBER_ID`` for their first request and join again.
 """
 
 from cordwood.decide.groups.directory import GroupDirectory, refusal

@@ -1,6 +1,6 @@
-"""All groups of a broker: finds or makes the group an event is for, and answers for absent ones.
+"""All groups of a broker: finds or creates the group of an event, and replies for unknown groups.
 
-Routes and lists; the rules of a group are the group's. Holds no offsets.
+It only dispatches and lists; the rules are in ``Group``. It holds no offsets.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from cordwood.decide.groups.messages import (
     Tick,
 )
 
-_NOT_FOUND_VERSION = 9  # from this OffsetCommit on, clients know GROUP_ID_NOT_FOUND
+_NOT_FOUND_VERSION = 9  # OffsetCommit version from which clients know GROUP_ID_NOT_FOUND
 
 
 class GroupDirectory:
-    """The groups by id; ``handle`` is ``Group.handle`` with the group looked up first."""
+    """The groups by id; ``handle`` looks up the group and calls ``Group.handle``."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
-        """No group is known yet; ``restore`` those remembered from an earlier life."""
+        """Start without groups; call ``restore`` for each group stored before a restart."""
         self._settings = settings or GroupSettings()
         self._groups: dict[str, Group] = {}
 
@@ -55,7 +55,7 @@ class GroupDirectory:
     def restore(
         self, group_id: str, *, protocol_type: str, has_offsets: bool, now_ms: int
     ) -> list[Instruction]:
-        """Bring back a group, Empty: it had cursors, or was said to exist by ``PersistGroup``."""
+        """Restore a group as Empty: it has cursors, or was stored by ``PersistGroup``."""
         assert group_id not in self._groups
         self._groups[group_id] = Group(
             group_id,
@@ -67,7 +67,7 @@ class GroupDirectory:
         return self.handle(group_id, Tick(), now_ms)
 
     def handle(self, group_id: str, event: Event, now_ms: int) -> list[Instruction]:
-        """Take one event for one group; the instructions are to be carried out in their order."""
+        """Process one event for one group; execute the returned instructions in order."""
         if isinstance(event, Join | Sync | Heartbeat | Leave) and not group_id:
             return [Reply(event.token, refusal(event, Code.INVALID_GROUP_ID))]
         group = self._groups.get(group_id)
@@ -83,23 +83,23 @@ class GroupDirectory:
     def check_txn_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> Code:
-        """Whether a transaction may commit this group's offsets in the member's name."""
+        """Whether a transaction may commit this group's offsets on behalf of the member."""
         group = self._groups.get(group_id)
         if group is None:
             return Code.NONE if generation < 0 else Code.ILLEGAL_GENERATION
         return group.check_commit(member_id, generation, instance_id, transactional=True)
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """One group, or ``None``: to Kafka's older clients an absent group is a Dead one."""
+        """One group, or ``None``; older Kafka clients see an absent group as Dead."""
         group = self._groups.get(group_id)
         return None if group is None else group.describe()
 
     def listing(self, states: Collection[str] = ()) -> list[GroupDescription]:
-        """All groups by name, or those in the states named; case does not matter in a state."""
+        """All groups by name, or those in the given states, which are not case sensitive."""
         return list(self.listed(states))
 
     def listed(self, states: Collection[str] = ()) -> Iterator[GroupDescription]:
-        """The same one by one; those that are forgotten meanwhile are left out."""
+        """Like ``listing``, but lazy; groups forgotten during the iteration are left out."""
         wanted = {state.lower() for state in states}
         for group_id in sorted(self._groups):
             group = self._groups.get(group_id)
@@ -107,7 +107,7 @@ class GroupDirectory:
                 yield group.describe()
 
     def count(self) -> dict[GroupState, int]:
-        """How many groups are in each state, for metrics."""
+        """The number of groups in each state, for metrics."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self._groups.values():
             counts[group.state] += 1
@@ -115,7 +115,7 @@ class GroupDirectory:
 
 
 def _makes_group(event: Event) -> bool:
-    """A first join without an id, or a commit by a reader that needs no group, makes one."""
+    """Whether the event creates a group: a join without id, or a commit without generation."""
     if isinstance(event, Join):
         return event.member_id == UNKNOWN_MEMBER
     return isinstance(event, CommitOffsets) and event.generation < 0
@@ -124,7 +124,7 @@ def _makes_group(event: Event) -> bool:
 def _answer_for_absent(event: Event) -> list[Instruction]:
     match event:
         case Tick():
-            return []  # its timer outlived it
+            return []  # a timer that outlived its group
         case CommitOffsets():
             old = event.version < _NOT_FOUND_VERSION
             code = Code.ILLEGAL_GENERATION if old else Code.GROUP_ID_NOT_FOUND
@@ -138,7 +138,7 @@ def _answer_for_absent(event: Event) -> list[Instruction]:
 def refusal(
     event: Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup, code: Code
 ) -> Answer:
-    """The answer that says no to all of a request, for whatever reason the code gives."""
+    """The reply that rejects a whole request with ``code``."""
     match event:
         case Join():
             return JoinReply(code=code, member_id=event.member_id)
@@ -147,7 +147,7 @@ def refusal(
         case Heartbeat():
             return HeartbeatReply(code)
         case Leave():
-            if code is not Code.UNKNOWN_MEMBER_ID:  # that one is said of each leaver
+            if code is not Code.UNKNOWN_MEMBER_ID:  # UNKNOWN_MEMBER_ID is reported per leaver
                 return LeaveReply(code)
             return LeaveReply(members=tuple(Left(*leaver, code) for leaver in event.leavers))
         case CommitOffsets():

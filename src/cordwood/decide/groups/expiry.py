@@ -1,4 +1,4 @@
-"""When a group nobody uses any more is forgotten with its offsets. Pure."""
+"""Decides when an unused group is forgotten together with its offsets. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cordwood.decide.groups.messages import GroupDescription
 def is_expired(
     group: GroupDescription, *, now_ms: int, commit_age_ms: int, retention_ms: int
 ) -> bool:
-    """Whether a group has been empty, and its last commit past, for longer than offsets are kept.
+    """Whether the group has been empty, and without a commit, for at least ``retention_ms``.
 
-    ``now_ms`` is on the group's own clock; the age of its newest commit is on the wall's.
+    ``now_ms`` is on the group's own clock; ``commit_age_ms`` is measured on the wall clock.
     """
     if group.empty_since_ms is None:
         return False

@@ -1,7 +1,7 @@
-"""One classic consumer group: ``handle(event, now_ms)`` returns what is to be done.
+"""One classic consumer group: ``handle(event, now_ms)`` returns the instructions to execute.
 
-Membership is in ``membership``; here are the offsets committed in the group's name, deletion, and
-the one timer that stands for all deadlines.
+Membership rules are in ``membership``. This module handles offset commits, deletion and the single
+timer that covers all deadlines of the group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cordwood.model import TopicPartition
 
 
 class Group:
-    """The state machine of one group; starts Empty, also after a restart."""
+    """The state machine of one group; it starts as Empty, also after a restart."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Group:
         protocol_type: str = "",
         has_offsets: bool = False,
     ) -> None:
-        """Make an empty group; the last two say what is remembered of an earlier life."""
+        """Create an empty group; the last two arguments restore what was stored before."""
         self.group_id = group_id
         self._settings = settings
         self._membership = Membership(settings, protocol_type, now_ms)
@@ -59,11 +59,11 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """Where it is in its life."""
+        """The current state."""
         return self._membership.state
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:
-        """Take one event; the instructions are to be carried out in their order."""
+        """Process one event; execute the returned instructions in order."""
         match event:
             case Heartbeat():
                 self._membership.heartbeat(event, now_ms)
@@ -85,7 +85,7 @@ class Group:
         return self._membership.take_out() + self._arm()
 
     def describe(self) -> GroupDescription:
-        """The group as an operator sees it."""
+        """The group as DescribeGroups shows it."""
         membership = self._membership
         stable = self.state is GroupState.STABLE
         protocol = (membership.protocol or "") if stable else ""
@@ -114,11 +114,11 @@ class Group:
     def check_commit(
         self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
     ) -> Code:
-        """Whether offsets may be committed in this member's name; changes nothing."""
+        """Whether offsets may be committed on behalf of this member; changes nothing."""
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
-            return Code.NONE  # a reader without a group, or an operator
+            return Code.NONE  # a consumer without group membership, or an operator
         if generation >= 0 or member_id or instance_id is not None:
             code = self._membership.check(member_id, instance_id, generation)
             if code:
@@ -192,7 +192,7 @@ class Group:
         return out + self._arm()
 
     def _forget_ms(self) -> int | None:
-        """When the group may be forgotten, if nobody joins or commits before."""
+        """When the group may be forgotten unless a member joins or commits first."""
         if self.state is not GroupState.EMPTY or self._has_offsets:
             return None
         if self._membership.roster.pending:
@@ -200,7 +200,7 @@ class Group:
         return self._membership.empty_since_ms + self._settings.forget_empty_ms
 
     def _arm(self) -> list[Instruction]:
-        """Ask for a tick at the soonest deadline, unless an earlier one is on its way anyway."""
+        """Request a tick at the earliest deadline, unless an earlier tick is already scheduled."""
         deadlines = list(self._membership.deadlines())
         forget_ms = self._forget_ms()
         if forget_ms is not None:

@@ -1,6 +1,6 @@
-"""The roster of one group: who is in it, who leads, and which protocol they can agree on.
+"""The members of one group: the roster, the leader, and the protocol they agree on.
 
-Keeps the books and answers questions about them; never replies, never changes the group's state.
+It stores members and answers queries; it never replies and never changes the group's state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cordwood.decide.groups.messages import Join, MemberMetadata, Token
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member: what it said when it joined, and which of its requests wait for an answer."""
+    """One member: its data from JoinGroup, and the tokens of its parked requests."""
 
     member_id: str
     instance_id: str | None
@@ -25,55 +25,55 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     deadline_ms: int
-    is_new: bool = True  # it has not been told of a generation yet
+    is_new: bool = True  # not part of a generation yet
     assignment: bytes = b""
     join_token: Token | None = None
     sync_token: Token | None = None
 
     def metadata(self, protocol: str) -> bytes:
-        """What it said under the protocol; only asked for one it named."""
+        """The member's metadata for a protocol, which it must support."""
         return dict(self.protocols)[protocol]
 
     @property
     def is_excused(self) -> bool:
-        """Whether a parked request of its own keeps it from sending heartbeats."""
+        """Whether a parked request of the member prevents it from sending heartbeats."""
         waits = self.join_token is not None or self.sync_token is not None
         return waits and not self.is_new
 
 
 class Roster:
-    """Members, members-to-be (given an id but not back with it yet) and the leader."""
+    """Members, pending members (given an id, but not rejoined with it yet) and the leader."""
 
     def __init__(self, protocol_type: str) -> None:
-        """Nobody is in it; the type is what an earlier life of the group was for, or empty."""
+        """Create an empty roster; the protocol type was stored before a restart, or is empty."""
         self.protocol_type = protocol_type
         self.leader_id: str | None = None
-        self.pending: dict[str, int] = {}  # id → when we stop waiting for it, ms
+        self.pending: dict[str, int] = {}  # id → deadline to rejoin, ms
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # instance id → member id
 
     def __len__(self) -> int:
-        """How many members there are, without those to be."""
+        """The number of members, without pending ones."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Over a copy, in the order they joined, so that members may go meanwhile."""
+        """Iterate over a copy in join order, so members may be removed meanwhile."""
         return iter(list(self._members.values()))
 
     def __contains__(self, member_id: object) -> bool:
-        """Whether it is a member, not merely one to be."""
+        """Whether it is a member, not only a pending one."""
         return member_id in self._members
 
     def __getitem__(self, member_id: str) -> Member:
-        """The member of that id."""
+        """The member with that id."""
         return self._members[member_id]
 
     def instance_member(self, instance_id: str | None) -> str | None:
-        """The member id a static instance has now."""
+        """The current member id of a static instance."""
         return None if instance_id is None else self._static.get(instance_id)
 
     def check(self, member_id: str, instance_id: str | None) -> Code:
-        """Whether a request may speak for this member."""
+        """Whether a request with these ids may act for the member."""
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
@@ -83,7 +83,7 @@ class Roster:
         return Code.NONE if member_id in self._members else Code.UNKNOWN_MEMBER_ID
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take in a member; the first one leads and says what the group is for."""
+        """Add a member; the first one becomes the leader and sets the protocol type."""
         assert member.member_id not in self._members
         assert member.instance_id not in self._static
         if not self._members:
@@ -96,7 +96,7 @@ class Roster:
             self._static[member.instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """Let a member go; if it led, the one longest in the group leads."""
+        """Remove a member; if it was the leader, the longest-standing member becomes the leader."""
         member = self._members.pop(member_id)
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -105,7 +105,7 @@ class Roster:
         return member
 
     def rename(self, member: Member, new_id: str) -> None:
-        """Give a static member a new id, in its old place; who led still leads."""
+        """Give a static member a new id at the same position; a leader stays the leader."""
         assert member.instance_id is not None
         if self.leader_id == member.member_id:
             self.leader_id = new_id
@@ -117,7 +117,7 @@ class Roster:
         }
 
     def elect_joined_leader(self) -> bool:
-        """Pass the lead on if the leader did not rejoin; false where nobody did."""
+        """Elect a new leader if the current one did not rejoin; False if no member did."""
         joined = [member for member in self if member.join_token is not None]
         if joined and all(member.member_id != self.leader_id for member in joined):
             self.leader_id = joined[0].member_id
@@ -125,21 +125,21 @@ class Roster:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is left to wait for."""
+        """Whether every member has rejoined and no pending member is left."""
         return not self.pending and all(member.join_token is not None for member in self)
 
     @property
     def awaiting_join(self) -> int:
-        """How many members have a join parked."""
+        """The number of members with a parked join."""
         return sum(member.join_token is not None for member in self)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """As long as the slowest member needs."""
+        """The longest rebalance timeout of all members, ms."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def supports(self, join: Join) -> bool:
-        """Whether the joining one can agree with those here on a protocol."""
+        """Whether the joining member shares the type and a protocol with all current members."""
         if not self._members:
             return bool(join.protocol_type and join.protocols)
         common = self._common_protocols()
@@ -148,7 +148,7 @@ class Roster:
         )
 
     def select_protocol(self) -> str:
-        """Each votes for the first of its protocols that all share; the earliest wins a tie."""
+        """Each member votes for its first protocol that all share; on a tie the first vote wins."""
         common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self
@@ -156,7 +156,7 @@ class Roster:
         return max(votes, key=lambda name: votes[name])
 
     def metadata(self, protocol: str) -> tuple[MemberMetadata, ...]:
-        """What the leader is told of all."""
+        """The metadata of all members, for the leader's assignment."""
         return tuple(
             MemberMetadata(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self

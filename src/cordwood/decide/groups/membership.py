@@ -1,14 +1,14 @@
-"""Who is in a group and which generation it is: join, sync, heartbeat, leave, and their deadlines.
+"""Membership and generations of one group: join, sync, heartbeat, leave, and their deadlines.
 
-The rules are Kafka's, with four differences, each kinder to the client:
+The rules are Kafka's, with four differences that help clients:
 
-- a request that is overtaken by another of the same member is answered, not left hanging;
-- members whose session ends in the same tick go together, with one rebalance;
-- a static member that comes back with other topics starts a rebalance (Kafka looks only at the
-  protocol's name and leaves new topics unread);
-- a member that is asked to come back with its id also prolongs the wait of a first rebalance.
+- a request that is superseded by another one of the same member is answered, not left hanging;
+- members whose sessions end in the same tick are removed together, with one rebalance;
+- a static member that returns with other topics triggers a rebalance (Kafka compares only the
+  protocol name and leaves new topics unread);
+- a member that is asked to rejoin with its id also extends the wait of a first rebalance.
 
-Knows nothing of offsets.
+This module knows nothing about offsets.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from cordwood.decide.groups.messages import (
 )
 from cordwood.decide.groups.subscription import parse_subscription
 
-_KNOWN_ID_VERSION = 4  # from this JoinGroup on, a dynamic member must come back with its id
-_SKIP_ASSIGNMENT_VERSION = 9  # from this one on, a leader can be told to leave the assignment be
-_POSTPONE_MS_MIN = 100  # a rebalance nobody joins is not looked at more often than this
+_KNOWN_ID_VERSION = 4  # JoinGroup version from which a dynamic member must rejoin with its id
+_SKIP_ASSIGNMENT_VERSION = 9  # JoinGroup version from which a leader can be told to skip assignment
+_POSTPONE_MS_MIN = 100  # the shortest interval between checks of a rebalance that no member joins
 
 _BEFORE = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
@@ -58,43 +58,43 @@ _BEFORE = {
 
 
 class Membership:
-    """The rebalance protocol of one group; instructions are collected until ``take_out``."""
+    """The rebalance protocol of one group; collects instructions until ``take_out``."""
 
     def __init__(self, settings: GroupSettings, protocol_type: str, now_ms: int) -> None:
-        """Nobody has joined; the type is what an earlier life of the group was for, or empty."""
+        """Start without members; the protocol type was stored before a restart, or is empty."""
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol: str | None = None
         self.roster = Roster(protocol_type)
         self.empty_since_ms = now_ms
-        self.subscribed: frozenset[str] | None = frozenset()  # None: cannot be known
+        self.subscribed: frozenset[str] | None = frozenset()  # None: unknown
         self._settings = settings
         self._persisted_type = protocol_type
         self._pending_sync: set[str] = set()
         self._join_deadline_ms: int | None = None
         self._sync_deadline_ms: int | None = None
-        self._is_initial = False  # gathering the first members: do not begin early
+        self._is_initial = False  # waiting for the first members: do not finish early
         self._initial_left_ms = 0
         self._has_newcomers = False
         self._out: list[Instruction] = []
 
     def take_out(self) -> list[Instruction]:
-        """What is to be done, in order; it is the caller's from now on."""
+        """Return the collected instructions in order, and start a new list."""
         out, self._out = self._out, []
         return out
 
     def die(self) -> None:
-        """The group is deleted; members to be will find another."""
+        """Mark the group as deleted; pending members have to join a new group."""
         self.roster.pending.clear()
         self._move(GroupState.DEAD)
 
     def keep_alive(self, member_id: str, now_ms: int) -> None:
-        """A member was heard from by another way than a heartbeat."""
+        """Extend a member's session after a request other than a heartbeat."""
         if member_id in self.roster:
             _keep_alive(self.roster[member_id], now_ms)
 
     def deadlines(self) -> Iterator[int]:
-        """Every time at which something will be due unless it is heard of, ms."""
+        """All deadlines in ms: pending members, sessions, and the waits for joins and syncs."""
         yield from self.roster.pending.values()
         yield from (member.deadline_ms for member in self.roster if not member.is_excused)
         if self._join_deadline_ms is not None:
@@ -103,7 +103,7 @@ class Membership:
             yield self._sync_deadline_ms
 
     def tick(self, now_ms: int) -> None:
-        """Look at all deadlines."""
+        """Process every deadline that has passed."""
         self._expire_sessions(now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._go_on_without(sorted(self._pending_sync), now_ms)
@@ -113,7 +113,7 @@ class Membership:
     # --- join -------------------------------------------------------------------------------
 
     def join(self, join: Join, now_ms: int) -> None:
-        """Take a join: admit, park, or refuse it."""
+        """Process a JoinGroup: add the member, park the request, or refuse it."""
         settings, roster = self._settings, self.roster
         session_ms = join.session_timeout_ms
         if self.state is GroupState.DEAD:
@@ -132,10 +132,10 @@ class Membership:
             self._rejoin(join, now_ms)
 
     def _has_capacity(self, join: Join) -> bool:
-        """Whether the group's size allows this join; in a rebalance, those already back count."""
+        """Whether the size limit allows this join; in a rebalance only rejoined members count."""
         roster, members_max = self.roster, self._settings.members_max
         if roster.instance_member(join.instance_id) is not None:
-            return True  # it takes the place it has
+            return True  # it takes over its own place
         if join.member_id == UNKNOWN_MEMBER and len(roster.pending) >= members_max:
             return False
         if self.state is GroupState.EMPTY:
@@ -187,11 +187,11 @@ class Membership:
         if (
             self.state is GroupState.PREPARING_REBALANCE
             or member.protocols != join.protocols
-            or (self.state is GroupState.STABLE and leads)  # it saw something change
+            or (self.state is GroupState.STABLE and leads)  # the leader noticed a change
         ):
             self._update(member, join)
             self._rebalance(now_ms)
-        else:  # it missed our answer: tell it again
+        else:  # it missed the reply: send it again
             _keep_alive(member, now_ms)
             tells_members = leads and self.state is GroupState.COMPLETING_REBALANCE
             self._reply(join.token, self._joined(member, tells_members=tells_members))
@@ -206,7 +206,7 @@ class Membership:
         member.join_token = join.token
 
     def _replace_static(self, join: Join, member: Member, now_ms: int) -> None:
-        """An instance came back without its id: the newcomer takes its place, the old is fenced."""
+        """A static instance returns without its id: give it a new id and fence the old one."""
         old_id, old_protocols = member.member_id, member.protocols
         old_leader = self.roster.leader_id
         self._answer_waiting(member, Code.FENCED_INSTANCE_ID, old_id)
@@ -221,18 +221,18 @@ class Membership:
             leads = self.roster.leader_id == member.member_id
             skips = leads and join.version >= _SKIP_ASSIGNMENT_VERSION
             answer = self._joined(member, tells_members=skips, skip_assignment=skips)
-            if leads and not skips:  # an old client must not think it has to assign
+            if leads and not skips:  # an old client must not believe it has to assign
                 answer = self._joined(member, leader=old_leader)
             self._answer_join(member, answer)
         else:
             self._rebalance(now_ms)
 
     def _is_assignment_good(self, member: Member, before: tuple[tuple[str, bytes], ...]) -> bool:
-        """Whether the standing assignment still fits a static member that came back."""
+        """Whether the current assignment still fits a static member that returned."""
         if self.roster.select_protocol() != self.protocol:
             return False
         if self.roster.protocol_type != CONSUMER:
-            return True  # as Kafka: what the metadata means is not ours to say
+            return True  # like Kafka: we cannot interpret this metadata
         assert self.protocol is not None
         return parse_subscription(dict(before)[self.protocol]) == parse_subscription(
             member.metadata(self.protocol)
@@ -264,7 +264,7 @@ class Membership:
     # --- rebalance --------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> None:
-        """Begin a rebalance, or if one is under way, see whether it can end."""
+        """Start a rebalance, or complete the current one if all members have joined."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             self._prepare_rebalance(now_ms)
         elif not self._is_initial and self.roster.has_all_joined:
@@ -272,7 +272,7 @@ class Membership:
 
     def _prepare_rebalance(self, now_ms: int) -> None:
         if self.state is GroupState.EMPTY:
-            self.subscribed = None  # not known before the first generation
+            self.subscribed = None  # unknown before the first generation
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.roster:
                 member.assignment = b""
@@ -292,7 +292,7 @@ class Membership:
             self._join_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
 
     def _end_join_wait(self, now_ms: int) -> None:
-        """The wait for joins is over; a first rebalance goes on while members still arrive."""
+        """Handle the join deadline; a first rebalance is extended while new members arrive."""
         if self._is_initial and self._has_newcomers and self._initial_left_ms > 0:
             delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
             self._initial_left_ms -= delay_ms
@@ -302,7 +302,7 @@ class Membership:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Whoever is back makes the next generation; static members stay for their session."""
+        """Form the next generation of the rejoined members; static ones stay for their session."""
         assert self.state is GroupState.PREPARING_REBALANCE
         self._join_deadline_ms = None
         self._is_initial = False
@@ -338,7 +338,7 @@ class Membership:
             self._answer_join(member, self._joined(member, tells_members=leads))
 
     def _read_subscriptions(self) -> frozenset[str] | None:
-        """All topics the members read, or ``None`` if one of them cannot be understood."""
+        """All topics the members subscribe to, or ``None`` if any subscription is unreadable."""
         assert self.protocol is not None
         if self.roster.protocol_type != CONSUMER:
             return None
@@ -353,7 +353,7 @@ class Membership:
     # --- sync, heartbeat, leave -------------------------------------------------------------
 
     def sync(self, sync: Sync, now_ms: int) -> None:
-        """Take a sync: park it, or answer with the assignment."""
+        """Process a SyncGroup: park it, or reply with the assignment."""
         code = self._check_sync(sync)
         if code:
             self._reply(sync.token, SyncReply(code=code))
@@ -386,7 +386,7 @@ class Membership:
         return Code.NONE
 
     def check(self, member_id: str, instance_id: str | None, generation: int) -> Code:
-        """Whether a request may speak for this member in this generation."""
+        """Whether a request may act for this member in this generation."""
         code = self.roster.check(member_id, instance_id)
         if not code and generation != self.generation:
             return Code.ILLEGAL_GENERATION
@@ -406,7 +406,7 @@ class Membership:
         )
 
     def heartbeat(self, beat: Heartbeat, now_ms: int) -> None:
-        """Take a heartbeat."""
+        """Process a heartbeat."""
         code = Code.COORDINATOR_NOT_AVAILABLE
         if self.state is not GroupState.DEAD:
             code = self.check(beat.member_id, beat.instance_id, beat.generation)
@@ -417,7 +417,7 @@ class Membership:
         self._reply(beat.token, HeartbeatReply(code))
 
     def leave(self, leave: Leave, now_ms: int) -> None:
-        """Take a leave, of one or several members."""
+        """Process a LeaveGroup of one or several members."""
         if self.state is GroupState.DEAD:
             self._reply(leave.token, LeaveReply(Code.COORDINATOR_NOT_AVAILABLE))
             return
@@ -435,7 +435,7 @@ class Membership:
 
     def _find_leaver(self, leaver: Leaver) -> tuple[str, Code]:
         member_id = leaver.member_id
-        if member_id == UNKNOWN_MEMBER:  # an operator names the instance only
+        if member_id == UNKNOWN_MEMBER:  # an operator gives only the instance id
             member_id = self.roster.instance_member(leaver.instance_id) or UNKNOWN_MEMBER
         if member_id in self.roster.pending:
             return member_id, Code.NONE
@@ -453,7 +453,7 @@ class Membership:
         self._go_on_without(gone, now_ms)
 
     def _go_on_without(self, member_ids: Sequence[str], now_ms: int) -> None:
-        """Remove members, or ones to be, and rebalance if that is called for."""
+        """Remove members or pending members, and rebalance if necessary."""
         was_member = False
         for member_id in member_ids:
             if self.roster.pending.pop(member_id, None) is None:
@@ -463,7 +463,7 @@ class Membership:
             self._rebalance(now_ms)
 
     def _expel(self, member_id: str) -> None:
-        """Remove a member; what it still waits for says it is unknown, so a live one comes back."""
+        """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so a live client rejoins."""
         member = self.roster.remove(member_id)
         self._pending_sync.discard(member_id)
         self._answer_waiting(member, Code.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER)
@@ -496,6 +496,6 @@ class Membership:
 
 
 def _keep_alive(member: Member, now_ms: int) -> None:
-    """It was heard from: its session starts anew. A newcomer's longer deadline stands."""
+    """Restart the member's session timeout; a new member keeps its longer join deadline."""
     if not member.is_new:
         member.deadline_ms = now_ms + member.session_timeout_ms

@@ -1,8 +1,8 @@
-"""What a group is told, what it answers, and what it asks its caller to do: values only.
+"""The events, replies and instructions of a group; values only.
 
-A ``token`` stands for a waiting request; the group keeps it and answers it exactly once. Fields
-carry Kafka's meaning and are already free of version quirks, except ``version`` itself where the
-protocol's rules depend on it. An empty ``member_id`` is a member that has none yet.
+A ``token`` identifies a waiting request; the group keeps it and answers it exactly once. Fields
+have Kafka's meaning and do not depend on the protocol version, except ``version`` itself where a
+rule depends on it. An empty ``member_id`` means that the member has no id yet.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Token = Hashable
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
-CONSUMER = "consumer"  # the protocol type whose subscriptions we can read
+CONSUMER = "consumer"  # the protocol type whose subscriptions can be parsed
 
 
 class GroupState(StrEnum):
-    """Where a group is in its life; the values are the names Kafka's tools show."""
+    """The state of a group; the values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -40,19 +40,20 @@ class GroupSettings:
 
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
-    # How long the first rebalance of an empty group waits for more members. Kafka waits 3 s; a
-    # tenth of a second gathers members started together without making a lone consumer wait.
+    # How long the first rebalance of an empty group waits for more members. Kafka waits 3 s; 100 ms
+    # is enough for members started together and does not delay a single consumer.
     initial_rebalance_delay_ms: int = 100
     members_max: int = 2**31 - 1
-    # A newcomer's parked join cannot heartbeat; this bounds how long a vanished one is waited for.
+    # A new member with a parked join cannot send heartbeats; this limits the wait for one that
+    # vanished.
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_bytes_max: int = 4_096
-    # An empty group that never committed anything is forgotten after this long.
+    # An empty group without any commit is forgotten after this time.
     forget_empty_ms: int = 600_000
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> GroupSettings:
-        """As the operator set them."""
+        """The limits from the broker's settings."""
         return cls(
             session_timeout_ms_min=config.group_min_session_timeout_ms,
             session_timeout_ms_max=config.group_max_session_timeout_ms,
@@ -67,7 +68,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """JoinGroup. ``new_member_id`` is the id to give if one is needed; the caller made it up."""
+    """JoinGroup; ``new_member_id`` comes from the caller and is used if the member needs an id."""
 
     token: Token
     version: int
@@ -77,14 +78,14 @@ class Join:
     client_id: str
     client_host: str
     session_timeout_ms: int
-    rebalance_timeout_ms: int  # version 0 has none: the session timeout
+    rebalance_timeout_ms: int  # version 0 has none and uses the session timeout
     protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]  # name, metadata; most wanted first
+    protocols: tuple[tuple[str, bytes], ...]  # name, metadata; in order of preference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """SyncGroup; the leader's brings the assignments."""
+    """SyncGroup; the leader's request carries the assignments."""
 
     token: Token
     member_id: str
@@ -97,7 +98,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Heartbeat: the member is alive and asks whether to rejoin."""
+    """Heartbeat: the member is alive and asks whether it must rejoin."""
 
     token: Token
     member_id: str
@@ -106,7 +107,7 @@ class Heartbeat:
 
 
 class Leaver(NamedTuple):
-    """One member that leaves, by its id or, with an empty id, by its instance."""
+    """One member that leaves, by member id or, if that is empty, by instance id."""
 
     member_id: str
     instance_id: str | None = None
@@ -114,7 +115,7 @@ class Leaver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """LeaveGroup; before version 3 there is always one leaver."""
+    """LeaveGroup; before version 3 it has exactly one leaver."""
 
     token: Token
     leavers: tuple[Leaver, ...]
@@ -122,7 +123,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """OffsetCommit, of partitions that exist."""
+    """OffsetCommit for existing partitions."""
 
     token: Token
     version: int
@@ -134,7 +135,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """OffsetDelete: forget how far the group has come on these partitions."""
+    """OffsetDelete: delete the group's committed offsets on these partitions."""
 
     token: Token
     partitions: tuple[TopicPartition, ...]
@@ -142,14 +143,14 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """DeleteGroups, of this one."""
+    """DeleteGroups, for this group."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has come to look at deadlines; early or spare ticks do no harm."""
+    """Check the deadlines; early or extra ticks are harmless."""
 
 
 Event = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup | Tick
@@ -159,7 +160,7 @@ Event = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | Delete
 
 
 class MemberMetadata(NamedTuple):
-    """A member as the leader sees it, to assign partitions."""
+    """A member's metadata, which the leader needs to assign partitions."""
 
     member_id: str
     instance_id: str | None
@@ -168,7 +169,7 @@ class MemberMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """The answer to ``Join``; only the leader is told the members."""
+    """The reply to ``Join``; only the leader gets the members."""
 
     code: Code = Code.NONE
     member_id: str = UNKNOWN_MEMBER
@@ -182,7 +183,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReply:
-    """The answer to ``Sync``: this member's part."""
+    """The reply to ``Sync``: this member's assignment."""
 
     code: Code = Code.NONE
     protocol_type: str | None = None
@@ -192,13 +193,13 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The answer to ``Heartbeat``."""
+    """The reply to ``Heartbeat``."""
 
     code: Code = Code.NONE
 
 
 class Left(NamedTuple):
-    """How it went for one leaver."""
+    """The result for one leaver."""
 
     member_id: str
     instance_id: str | None
@@ -207,7 +208,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaveReply:
-    """The answer to ``Leave``; before version 3 the only member's code is the reply's."""
+    """The reply to ``Leave``; before version 3 the reply's code is that of its only member."""
 
     code: Code = Code.NONE
     members: tuple[Left, ...] = ()
@@ -215,14 +216,14 @@ class LeaveReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The answer to ``CommitOffsets``: one code for each partition it named, in its order."""
+    """The reply to ``CommitOffsets``: one code per partition, in the order of the request."""
 
     codes: tuple[tuple[TopicPartition, Code], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsetsReply:
-    """The answer to ``DeleteOffsets``; with a code other than ``NONE`` nothing was looked at."""
+    """The reply to ``DeleteOffsets``; a ``code`` other than ``NONE`` rejects the whole request."""
 
     code: Code = Code.NONE
     codes: tuple[tuple[TopicPartition, Code], ...] = ()
@@ -230,7 +231,7 @@ class DeleteOffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class DeleteReply:
-    """The answer to ``DeleteGroup``."""
+    """The reply to ``DeleteGroup``."""
 
     code: Code = Code.NONE
 
@@ -251,7 +252,7 @@ Answer = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer the request behind the token."""
+    """Answer the request that the token identifies."""
 
     token: Token
     answer: Answer
@@ -259,14 +260,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send a ``Tick`` once this time has come; replaces what was set before."""
+    """Send a ``Tick`` at this time; replaces the previous timer."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class PersistGroup:
-    """Remember durably that the group exists and what it is for, so that it can be listed."""
+    """Store durably that the group exists and its protocol type, so that it can be listed."""
 
     protocol_type: str
 
@@ -280,19 +281,19 @@ class PersistOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EraseOffsets:
-    """Remove the group's cursors on these partitions durably; absent ones are no error."""
+    """Delete the group's cursors on these partitions durably; missing ones are no error."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EraseGroup:
-    """Remove all the group's cursors, and the memory that it existed, durably."""
+    """Delete all cursors of the group and its stored existence durably."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The group is gone; cancel its timer."""
+    """The group no longer exists; cancel its timer."""
 
 
 Instruction = Reply | SetTimer | PersistGroup | PersistOffsets | EraseOffsets | EraseGroup | Forget
@@ -302,7 +303,7 @@ Instruction = Reply | SetTimer | PersistGroup | PersistOffsets | EraseOffsets | 
 
 
 class MemberDescription(NamedTuple):
-    """A member as an operator sees it; metadata and assignment only while the group is stable."""
+    """A member as DescribeGroups shows it; metadata and assignment only in state Stable."""
 
     member_id: str
     instance_id: str | None

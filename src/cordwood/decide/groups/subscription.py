@@ -1,4 +1,4 @@
-"""The topics a consumer's metadata names; reads the prefix all versions share, nothing else."""
+"""Parses the topics in a consumer's metadata; reads only the prefix that all versions share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 
 def parse_subscription(metadata: bytes) -> frozenset[str] | None:
-    """The topics subscribed to, or ``None`` where the bytes are not a consumer's subscription.
+    """The subscribed topics, or ``None`` if the bytes are not a consumer subscription.
 
     Layout: version i16, then topics as an i32 count of (i16 length, UTF-8 bytes).
     """

@@ -1,6 +1,6 @@
-"""All transactional ids of a broker: finds or makes the one an event is for, and lists them.
+"""All transactional ids of a broker: finds or creates the one an event is for, and lists them.
 
-Routes and lists; the rules of an id are its ``Transaction``'s.
+It only dispatches and lists; the rules are in ``Transaction``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cordwood.model import TopicPartition
 
 
 class TransactionDirectory:
-    """The machines by transactional id; ``handle`` looks the id up first."""
+    """The state machines by transactional id; ``handle`` looks up the id first."""
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
-        """No id is known yet; ``restore`` those with a transaction record from an earlier life."""
+        """Start without ids; call ``restore`` for each record stored before a restart."""
         self._settings = settings or TransactionSettings()
         self._transactions: dict[str, Transaction] = {}
 
     def restore(self, transactional_id: str, txn_record: dict[str, Any]) -> list[Instruction]:
-        """Bring an id back from its last ``Persist``, also in place of one that is ahead of it."""
+        """Restore an id from its last ``Persist``; replaces a state machine that is ahead of it."""
         transaction, instructions = Transaction.restore(self._settings, txn_record)
         self._transactions[transactional_id] = transaction
         return instructions
@@ -46,7 +46,7 @@ class TransactionDirectory:
         self._transactions.pop(transactional_id, None)
 
     def handle(self, transactional_id: str, event: Event, now_ms: int) -> list[Instruction]:
-        """Take one event for one id; the instructions are to be carried out in their order."""
+        """Process one event for one id; execute the returned instructions in order."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None and isinstance(event, InitProducer):
             if not transactional_id:
@@ -79,7 +79,7 @@ class TransactionDirectory:
     def unstable(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Those of the partitions where the group's offset hangs on an open transaction."""
+        """The partitions where the group's offset depends on an open transaction."""
         staging = [each for each in self._transactions.values() if each.txn_record.staged]
         return frozenset(
             partition
@@ -88,14 +88,14 @@ class TransactionDirectory:
         )
 
     def describe(self, transactional_id: str) -> TransactionRecord | None:
-        """One id's transaction record, or ``None``."""
+        """The transaction record of one id, or ``None``."""
         transaction = self._transactions.get(transactional_id)
         return None if transaction is None else transaction.txn_record
 
     def listing(
         self, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
     ) -> list[tuple[str, TransactionRecord]]:
-        """All ids by name, or those in the states and of the producers named."""
+        """All ids by name, or those in the given states and of the given producers."""
         wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
         return [
             (transactional_id, transaction.txn_record)
@@ -105,7 +105,7 @@ class TransactionDirectory:
         ]
 
     def count(self) -> dict[TransactionState, int]:
-        """How many ids are in each state, for metrics."""
+        """The number of ids in each state, for metrics."""
         counts = dict.fromkeys(TransactionState, 0)
         for transaction in self._transactions.values():
             counts[transaction.txn_record.state] += 1
@@ -114,7 +114,7 @@ class TransactionDirectory:
 
 def _answer_for_absent(transactional_id: str, event: Event) -> list[Instruction]:
     if isinstance(event, Tick | MarkersWritten | MarkersFailed):
-        return []  # what it belonged to is gone
+        return []  # the id was forgotten meanwhile
     assert not isinstance(event, InitProducer)
     code = Code.INVALID_PRODUCER_ID_MAPPING if transactional_id else Code.INVALID_REQUEST
     return [Reply(event.token, TxnReply(code))]

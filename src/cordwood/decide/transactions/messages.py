@@ -1,7 +1,7 @@
-"""What a transactional id is told, what it answers, and what it asks its caller to do: values only.
+"""The events, replies and instructions of a transactional id; values only.
 
-A ``token`` stands for a waiting request and is answered exactly once. ``version`` is that of the
-request: older clients know fewer codes.
+A ``token`` identifies a waiting request and is answered exactly once. ``version`` is the version of
+the request: older clients know fewer codes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class TransactionSettings:
 
     timeout_ms_max: int = 900_000
     expiry_ms: int = 7 * 24 * 3_600_000  # an id unused for this long is forgotten
-    retry_ms: int = 1_000  # how long after failed markers they are tried again
+    retry_ms: int = 1_000  # the delay before failed markers are retried
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> TransactionSettings:
-        """As the operator set them."""
+        """The limits from the broker's settings."""
         return cls(
             timeout_ms_max=config.transaction_max_timeout_ms,
             expiry_ms=config.transactional_id_expiration_ms,
@@ -47,8 +47,8 @@ class TransactionSettings:
 class InitProducer:
     """InitProducerId with a transactional id.
 
-    ``producer_id`` and ``producer_epoch`` are what the producer has, from version 3 on.
-    ``fresh_producer_id`` was never given to anybody; it is spent whether it is needed or not.
+    ``producer_id`` and ``producer_epoch`` are the producer's current ones, from version 3 on.
+    ``fresh_producer_id`` was never assigned before; it is used up whether it is needed or not.
     """
 
     token: Token
@@ -61,7 +61,7 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """AddPartitionsToTxn, of partitions that exist."""
+    """AddPartitionsToTxn for existing partitions."""
 
     token: Token
     version: int
@@ -72,7 +72,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsets:
-    """AddOffsetsToTxn: offsets of this group will come."""
+    """AddOffsetsToTxn: announces offsets of this group."""
 
     token: Token
     version: int
@@ -83,7 +83,7 @@ class AddOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOffsets:
-    """TxnOffsetCommit, after the group has agreed (``Groups.check_txn_commit``)."""
+    """TxnOffsetCommit, after ``GroupDirectory.check_txn_commit`` has allowed it."""
 
     token: Token
     version: int
@@ -106,17 +106,17 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """What ``WriteMarkers`` asked for is durable in every partition."""
+    """The markers of ``WriteMarkers`` are durable in every partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkersFailed:
-    """Some marker could not be written; the others may have been."""
+    """At least one marker could not be written; the others may have been."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has come to look at deadlines; early or spare ticks do no harm."""
+    """Check the deadlines; early or extra ticks are harmless."""
 
 
 Event = (
@@ -137,7 +137,7 @@ Request = InitProducer | AddPartitions | AddOffsets | StageOffsets | EndTransact
 
 @dataclass(frozen=True, slots=True)
 class InitReply:
-    """The answer to ``InitProducer``."""
+    """The reply to ``InitProducer``."""
 
     code: Code = Code.NONE
     producer_id: int = NO_PRODUCER
@@ -146,7 +146,7 @@ class InitReply:
 
 @dataclass(frozen=True, slots=True)
 class TxnReply:
-    """The answer to every other request; one code for all it named."""
+    """The reply to every other request; one code for everything it named."""
 
     code: Code = Code.NONE
 
@@ -156,7 +156,7 @@ class TxnReply:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer the request behind the token."""
+    """Answer the request that the token identifies."""
 
     token: Token
     answer: InitReply | TxnReply
@@ -173,18 +173,18 @@ class Persist:
 
     @property
     def txn_record(self) -> dict[str, Any]:
-        """As JSON can hold it; ``Transaction.restore`` takes it back. Long where it is large."""
+        """The record as plain JSON values for ``Transaction.restore``; slow for a large record."""
         return encode_transaction_record(self.state)
 
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Remove the id's transaction record durably."""
+    """Delete the id's transaction record durably."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write a commit or abort marker of this producer to each partition, and report back."""
+    """Write this producer's commit or abort marker to each partition, and report the result."""
 
     producer_id: int
     producer_epoch: int
@@ -194,14 +194,14 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send a ``Tick`` once this time has come; replaces what was set before."""
+    """Send a ``Tick`` at this time; replaces the previous timer."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The id is gone; cancel its timer."""
+    """The id is forgotten; cancel its timer."""
 
 
 Instruction = Reply | Persist | Erase | WriteMarkers | SetTimer | Forget

@@ -1,4 +1,4 @@
-"""What must be known of a transactional id after a crash: a frozen value and its JSON form."""
+"""The state of a transactional id that survives a crash: a frozen value and its JSON form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCH_MAX = 2**15 - 1
 
 
 class TransactionState(StrEnum):
-    """Where an id is; the values are the names Kafka's tools show."""
+    """The state of an id; the values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -29,7 +29,7 @@ PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_
 
 
 class StagedOffsets(NamedTuple):
-    """Offsets of one group that count only if the transaction commits."""
+    """Offsets of one group that take effect only if the transaction commits."""
 
     group_id: str
     offsets: tuple[PartitionOffset, ...]
@@ -37,29 +37,29 @@ class StagedOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """One transactional id: its producer, and the transaction that is open or was the last."""
+    """One transactional id: its producer, and its open or last transaction."""
 
     state: TransactionState = TransactionState.EMPTY
     producer_id: int = NO_PRODUCER
     producer_epoch: int = NO_PRODUCER
-    last_epoch: int = NO_PRODUCER  # the epoch before, if the same producer asked for the new one
+    last_epoch: int = NO_PRODUCER  # the previous epoch, if the same producer asked for the new one
     previous_producer_id: int = NO_PRODUCER
     timeout_ms: int = 0
     started_ms: int = NO_TIMESTAMP
     updated_ms: int = 0
     partitions: frozenset[TopicPartition] = frozenset()
-    groups: frozenset[str] = frozenset()  # whose offsets were announced
+    groups: frozenset[str] = frozenset()  # groups announced by AddOffsetsToTxn
     staged: tuple[StagedOffsets, ...] = ()
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no epoch is left to give; one is kept back so that fencing stays possible."""
+        """Whether no epoch is left to assign; the last one is reserved for fencing."""
         return self.producer_epoch >= _EPOCH_MAX - 1
 
     def stage(
         self, group_id: str, offsets: tuple[PartitionOffset, ...]
     ) -> tuple[StagedOffsets, ...]:
-        """The staged offsets with these added; the latest of a partition counts."""
+        """The staged offsets with these added; the latest offset of a partition wins."""
         by_group = {each.group_id: each.offsets for each in self.staged}
         by_partition = {each.partition: each for each in (*by_group.get(group_id, ()), *offsets)}
         by_group[group_id] = tuple(by_partition.values())
@@ -67,7 +67,7 @@ class TransactionRecord:
 
 
 def encode_transaction_record(txn_record: TransactionRecord) -> dict[str, Any]:
-    """As JSON can hold it."""
+    """The record as plain JSON values."""
     return {
         "state": str(txn_record.state),
         "producer_id": txn_record.producer_id,

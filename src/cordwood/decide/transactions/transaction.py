@@ -1,9 +1,9 @@
-"""One transactional id: ``handle(event, now_ms)`` returns what is to be done.
+"""One transactional id: ``handle(event, now_ms)`` returns the instructions to execute.
 
-The rules are Kafka's before its version 2 of transactions, with two differences:
+The rules are Kafka's before transactions version 2, with two differences:
 
-- an end is answered when the markers are written, not before, so what a client was told is
-  committed can be read, and its next transaction need not wait;
+- an EndTxn is answered after the markers are written, so a commit is readable once the client is
+  told of it, and the client's next transaction need not wait;
 - a producer whose epoch is already over cannot abort its successor's open transaction by asking for
   a new epoch; it is fenced.
 """
@@ -48,7 +48,7 @@ from cordwood.decide.transactions.record import (
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
 
 _FENCED_VERSION = {InitProducer: 4, AddPartitions: 2, AddOffsets: 2, EndTransaction: 2}
-_ABORTABLE_VERSION = 4  # from this TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE
+_ABORTABLE_VERSION = 4  # TxnOffsetCommit version from which clients know TRANSACTION_ABORTABLE
 
 _BEFORE = {
     TransactionState.EMPTY: {
@@ -80,7 +80,7 @@ class Transaction:
     def __init__(
         self, settings: TransactionSettings, txn_record: TransactionRecord | None = None
     ) -> None:
-        """Make one; ``restore`` brings one back."""
+        """Create a new id; use ``restore`` for a stored one."""
         self.txn_record = txn_record or TransactionRecord()
         self._settings = settings
         self._end_token: Token | None = None  # waits for the markers
@@ -90,14 +90,14 @@ class Transaction:
     def restore(
         cls, settings: TransactionSettings, txn_record: dict[str, Any]
     ) -> tuple[Transaction, list[Instruction]]:
-        """Bring an id back from its last ``Persist``, and what must be done to go on from there."""
+        """Restore an id from its last ``Persist``, with the instructions to continue from there."""
         transaction = cls(settings, parse_transaction_record(txn_record))
         if transaction.txn_record.state in PREPARED:
             return transaction, [transaction._markers()]
         return transaction, transaction._arm()
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:
-        """Take one event; the instructions are to be carried out in their order."""
+        """Process one event; execute the returned instructions in order."""
         match event:
             case InitProducer():
                 return self._init(event, now_ms)
@@ -129,7 +129,7 @@ class Transaction:
         return Code.NONE
 
     def is_staged(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether the group's offset there hangs on this transaction's end."""
+        """Whether the group's offset there depends on this transaction."""
         return any(
             each.group_id == group_id and any(kept.partition == partition for kept in each.offsets)
             for each in self.txn_record.staged
@@ -153,7 +153,7 @@ class Transaction:
         return self._give_epoch(init, now_ms)
 
     def _is_heir(self, init: InitProducer) -> bool:
-        """Whether the producer id it says it has is, or just was, this transactional id's."""
+        """Whether the claimed producer id is, or last was, the one of this transactional id."""
         txn_record = self.txn_record
         if NO_PRODUCER in (init.producer_id, txn_record.producer_epoch):
             return True
@@ -174,7 +174,7 @@ class Transaction:
         elif says_epoch and not is_current:
             if init.producer_epoch != txn_record.last_epoch:
                 return self._refuse_init(init, Code.PRODUCER_FENCED)
-            # it asks again for what it was given but did not hear
+            # it repeats a request whose reply it did not receive
             epoch, last_epoch = txn_record.producer_epoch, txn_record.last_epoch
         has_new_id = producer_id != txn_record.producer_id
         persist = self._move(
@@ -241,7 +241,7 @@ class Transaction:
     def _go_on(
         self, request: Request, txn_record: TransactionRecord, now_ms: int
     ) -> list[Instruction]:
-        """Open the transaction, or go on with it, with what the request added."""
+        """Open the transaction, or continue it, with what the request added."""
         is_first = self.txn_record.state is not TransactionState.ONGOING
         started_ms = now_ms if is_first else txn_record.started_ms
         persist = self._move(
@@ -271,7 +271,7 @@ class Transaction:
         return _refuse(end, code if was_commit is end.commit else Code.INVALID_TXN_STATE)
 
     def _fence(self, now_ms: int) -> list[Instruction]:
-        """Abort in nobody's name, under an epoch nobody has: whoever was writing no longer can."""
+        """Abort under an epoch that no producer has, so the current producer is fenced."""
         epoch = self.txn_record.producer_epoch + 1
         txn_record = replace(self.txn_record, producer_epoch=epoch, last_epoch=NO_PRODUCER)
         return self._prepare(txn_record, commit=False, now_ms=now_ms)
@@ -279,12 +279,12 @@ class Transaction:
     def _prepare(
         self, txn_record: TransactionRecord, *, commit: bool, now_ms: int
     ) -> list[Instruction]:
-        """Seal the transaction's fate, then begin to carry it out."""
+        """Persist the decision, then write the markers."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         persist = self._move(replace(txn_record, state=state, updated_ms=now_ms))
         if txn_record.partitions:
             return [persist, self._markers()]
-        return self._complete(now_ms)  # nothing to mark: it is over in one step
+        return self._complete(now_ms)  # no partition to mark: complete at once
 
     def _complete(self, now_ms: int) -> list[Instruction]:
         txn_record = self.txn_record
@@ -310,7 +310,7 @@ class Transaction:
         return [persist, *self._answer_end(), *self._arm()]
 
     def _postpone(self, now_ms: int) -> list[Instruction]:
-        """Its fate is sealed even if the markers must wait; who ended it has done its part."""
+        """Retry the markers later; answer the client now, as the decision is already durable."""
         assert self.txn_record.state in PREPARED
         self._retry_ms = now_ms + self._settings.retry_ms
         return [*self._answer_end(), SetTimer(self._retry_ms)]
@@ -340,7 +340,7 @@ class Transaction:
         return [Erase(), Forget()]
 
     def _due_ms(self) -> int | None:
-        """When an open transaction has lasted too long, or an idle id is forgotten."""
+        """When to time out a transaction, retry markers or forget an idle id; None for never."""
         if self._retry_ms is not None:
             return self._retry_ms
         if self.txn_record.state is TransactionState.ONGOING:
@@ -368,7 +368,7 @@ def _refuse(request: Request, code: Code) -> list[Instruction]:
 
 
 def _told(request: Request, code: Code) -> Code:
-    """The code as this version's clients know it."""
+    """The code in a form that clients of this request version know."""
     if code is not Code.PRODUCER_FENCED:
         return code
     knows_from = _FENCED_VERSION.get(type(request))
