@@ -1,1 +1,1 @@
-"""Replay of dead letters."""
+"""Replay: read dead letters, rewrite them with SQL and append them to a topic."""

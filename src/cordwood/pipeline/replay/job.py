@@ -1,17 +1,17 @@
-"""Replay: dead letters, chosen and rewritten by SQL, go back into a topic; each of them once.
+"""Replay: select dead letters with SQL, rewrite them, and append each to a topic exactly once.
 
-A replay *is* what it does: topic, conditions, rewriting and target give it its id. How far it has
-come is a cursor of the reader ``replay-<id>`` on the dead-letter topic, which the gate moves in the
-same step that appends a delivery. So a replay that dies half way goes on where it stopped, one that
-is run twice does nothing the second time, and one that is run again after new letters came takes
-only those. To do the same again on purpose, give it another name.
+A replay's id is a hash of its topic, condition, rewriting, target and name. Its progress is the
+cursor of the reader ``replay-<id>`` on the dead-letter topic; the broker moves the cursor and
+appends the delivery in one step. So a replay that dies continues where it stopped, running it twice
+has no further effect, and running it after new dead letters arrived takes only those. To repeat a
+replay on purpose, give it another name.
 
-A delivery takes letters of every partition that has some left; its tasks stage them side by side,
-and what they staged is appended in the order of partitions and offsets. So letters of one partition
-that go to the same partition stand there in their own order, as if one task had brought them.
+A delivery takes letters from every partition that has some left. Its tasks stage them in parallel,
+and the broker appends them in the order of partition and offset. So letters of one source partition
+that go to the same target partition keep their order.
 
-The dead letters themselves are only read. A replayed record keeps its own headers; those that said
-where it came from and why it died give way to ``replay.id``.
+The dead letters themselves are only read. A replayed record keeps its own headers; ``replay.id``
+replaces the headers about its origin and the reason it was dead-lettered.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLAY_ID: Final = "replay.id"
-TASK_RECORDS: Final = 50_000  # dead letters one task looks at for one delivery
-TASK_RECORDS_MIN: Final = 5_000  # below, another task costs more than it brings
-OURS: Final = ("dlq.", "src.", "replay.")  # headers that are about an earlier journey
+TASK_RECORDS: Final = 50_000  # dead letters one task reads for one delivery
+TASK_RECORDS_MIN: Final = 5_000  # for fewer, another task costs more than it saves
+OURS: Final = ("dlq.", "src.", "replay.")  # prefixes of headers about an earlier routing or replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What to replay, and how."""
+    """Which dead letters to replay, where to, and how to rewrite them."""
 
     topic: str
     to: str
@@ -60,33 +60,33 @@ class Replay:
 
     @property
     def id(self) -> str:
-        """The same replay has the same id."""
+        """Hash of all fields: the same replay always has the same id."""
         said = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def reader(self) -> str:
-        """Whose cursor says how far it has come; also what the gate knows it by."""
+        """The reader whose cursor is the replay's progress; also the query name of deliveries."""
         return f"replay-{self.id}"
 
 
 class ReplaySlice(NamedTuple):
-    """Offsets of one partition that one delivery looks at."""
+    """Offsets of one partition that one delivery reads."""
 
     partition: int
     start: int
     end: int
-    stands: int  # where the cursor must be for it
-    topic_id: str = ""  # of the topic the offsets are in
+    stands: int  # the cursor position that the delivery requires
+    topic_id: str = ""  # id of the dead-letter topic
 
     @property
     def size(self) -> int:
-        """How many offsets it spans."""
+        """Number of offsets."""
         return self.end - self.start
 
 
 class ReplayOutcome(NamedTuple):
-    """What a run did."""
+    """The result of a run."""
 
     id: str
     scanned: int
@@ -94,8 +94,8 @@ class ReplayOutcome(NamedTuple):
 
 
 def letters(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Dead letters with what an expression may name: texts, and why and where they died."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    """Read dead letters with the columns that expressions may use: text, reason and source."""
+    from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
     said = {**options, "includeHeaders": "true"}
     if "parallelism" not in said and (cores := told_parallelism(spark)):
@@ -123,7 +123,7 @@ def letters(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def header_text(name: str) -> Any:
-    """The last header of a name as text, or null; it may have been given more than once."""
+    """Return the last header of this name as text, or null; a name may occur more than once."""
     from pyspark.sql import functions as F  # noqa: N812
 
     same = F.filter("headers", lambda each: each["key"] == name)
@@ -131,7 +131,10 @@ def header_text(name: str) -> Any:
 
 
 def rewritten(found: DataFrame, replay: Replay) -> DataFrame:
-    """The rows a replay chooses, as the sink takes them, with the old key and value beside."""
+    """Return the rows a replay selects, in the sink's format, with the old key and value.
+
+    Raises ``InvalidOption`` if an expression is not valid.
+    """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -153,14 +156,14 @@ def rewritten(found: DataFrame, replay: Replay) -> DataFrame:
             _as_bytes(chosen, replay.set_value or "value").alias("value"),
             F.concat(kept, F.array(mark)).alias("headers"),
         )
-        shaped.schema  # noqa: B018 - Spark Connect looks at the expressions only now
+        shaped.schema  # noqa: B018 - Spark Connect analyses the expressions only now
     except (AnalysisException, ParseException) as error:
         raise InvalidOption(f"the expression does not hold: {_first_line(error)}") from None
     return shaped
 
 
 def _as_bytes(chosen: DataFrame, expression: str) -> Any:
-    """A record's bytes from whatever an expression gives: numbers and texts as text."""
+    """Cast an expression to bytes; anything but binary becomes text first."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = F.expr(expression)
@@ -178,9 +181,10 @@ def run_replay(
     batch_records: int | None = None,
     watch: Watch | None = None,
 ) -> ReplayOutcome:
-    """Replay what this replay has not replayed yet, batch by batch; ``watch`` hears of letters.
+    """Replay the letters that this replay has not read yet, batch by batch.
 
-    A delivery looks at ``batch_records`` letters, else at as many as all cores together may.
+    A delivery reads ``batch_records`` letters, by default ``TASK_RECORDS`` per core. ``rate`` is
+    the maximum of records per second. ``watch`` is called with the letters read and their total.
     """
     batch_records = batch_records or TASK_RECORDS * parallelism(spark)
     if rate is not None:
@@ -210,7 +214,7 @@ def run_replay(
 
 
 def _left(api: BrokerApi, replay: Replay) -> list[ReplaySlice]:
-    """What the replay has not looked at, up to the end as it is now, partition by partition."""
+    """Return the offsets the replay has not read, per partition, up to the current stable end."""
     stands = {
         part["partition"]: part["cursors"].get(replay.reader)
         for part in api.archive(replay.topic)["partitions"]
@@ -226,7 +230,7 @@ def _left(api: BrokerApi, replay: Replay) -> list[ReplaySlice]:
 
 
 def plan_rounds(left: Sequence[ReplaySlice], batch_records: int) -> list[list[ReplaySlice]]:
-    """Deliveries of about so many letters, shared evenly by the partitions that have some left."""
+    """Plan deliveries of about ``batch_records``, shared evenly by partitions with letters left."""
     rounds = []
     while left:
         share = max(1, batch_records // len(left))
@@ -240,14 +244,14 @@ def plan_rounds(left: Sequence[ReplaySlice], batch_records: int) -> list[list[Re
 
 
 def read_options(api: BrokerApi, where: BrokerAddress, topic: str) -> dict[str, str]:
-    """How Spark reaches the topic: its files from here, or the wire."""
+    """Return source options: read the topic's segment files if reachable, else use Kafka."""
     found = source_options(api, where, topic)
     said = {"path": found.path, "kafka.bootstrap.servers": where.servers, "subscribe": topic}
     return {**COMMITTED, **{name: value for name, value in said.items() if value}}
 
 
 def _begin(api: BrokerApi, replay: Replay) -> dict[str, Any]:
-    """The replay's record in the catalog, as earlier runs left it."""
+    """Mark the replay as running in the catalog; returns its record, with earlier runs' totals."""
     known = {row["id"]: row for row in api.replays()}.get(replay.id, {})
     record = {
         **asdict(replay),
@@ -261,7 +265,7 @@ def _begin(api: BrokerApi, replay: Replay) -> dict[str, Any]:
 
 
 class _ReplayRun:
-    """One run of a replay: slices become deliveries."""
+    """One run of a replay; turns slices into deliveries."""
 
     def __init__(
         self, spark: SparkSession, api: BrokerApi, where: BrokerAddress, replay: Replay
@@ -273,7 +277,10 @@ class _ReplayRun:
         self._options = read_options(api, where, replay.topic)
 
     def deliver(self, pieces: Sequence[ReplaySlice], batch: int) -> int:
-        """Stage what the slices hold; then append it and move the cursors, in one step."""
+        """Stage the letters of the slices, then append them and move the cursors in one step.
+
+        Returns the number of records.
+        """
         replay = self._replay
         job = f"{replay.reader}.{batch}.{secrets.token_hex(4)}"
         options = round_options(self._options, replay.topic, pieces, parallelism(self._spark))
@@ -282,7 +289,7 @@ class _ReplayRun:
             self._stager(job, batch),
             "partition bigint, offset bigint, parts string, records bigint",
         )
-        rows = sorted(collect_rows(staged))  # by where each task's first letter stood
+        rows = sorted(collect_rows(staged))  # by partition and offset of each task's first letter
         parts = [Part(*part) for row in rows for part in json.loads(row["parts"])]
         cursors = [
             Cursor(
@@ -299,7 +306,7 @@ class _ReplayRun:
         return sum(row["records"] for row in rows)
 
     def _stager(self, job: str, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-        """What a task does: rows → staged files, and one row that names them."""
+        """Return the function of a task: stage its rows, and yield one row that names the files."""
         from cordwood.pipeline.sink.sink import SinkPlan
 
         sink = SinkOptions(
@@ -334,9 +341,10 @@ class _ReplayRun:
 
 
 def with_target(letters: Any, count: int) -> Any:
-    """The batch as the sink takes it; keyless letters of a partition go to one partition.
+    """Return the batch in the sink's format, with a target partition for keyless letters.
 
-    The sink spreads them by task, and a partition's letters are shared by several tasks.
+    All keyless letters of a partition get the same target, to keep their order. The sink would
+    choose one per task, and several tasks share the letters of a partition.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -351,7 +359,7 @@ def with_target(letters: Any, count: int) -> Any:
 def round_options(
     options: Mapping[str, str], topic: str, pieces: Sequence[ReplaySlice], cores: int
 ) -> dict[str, str]:
-    """Source options that read just these slices, with work for every core."""
+    """Return source options that read exactly these slices, with work for every core."""
     starting, ending = (
         {topic: {str(piece.partition): getattr(piece, side) for piece in pieces}}
         for side in ("start", "end")
@@ -369,7 +377,7 @@ def round_options(
 
 
 def preview(spark: SparkSession, options: Mapping[str, str], replay: Replay) -> DataFrame:
-    """What a replay would do to every letter there is: old and new key and value."""
+    """Return the old and new key and value of every letter the replay would select."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return rewritten(letters(spark, options), replay).select(
@@ -383,7 +391,7 @@ def preview(spark: SparkSession, options: Mapping[str, str], replay: Replay) -> 
 
 
 def collect_rows(frame: DataFrame) -> list[Any]:
-    """The rows; what an expression does to a row it cannot handle is the operator's to fix."""
+    """Collect the rows; raises ``InvalidOption`` if an expression fails on a row."""
     from pyspark.errors import PySparkException
 
     try:

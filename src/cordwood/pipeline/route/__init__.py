@@ -1,1 +1,1 @@
-"""ROUTE: the streaming query from the ingress topic to the routes."""
+"""Routing: the streaming query from the ingress topic to the routes."""

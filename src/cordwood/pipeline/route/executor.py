@@ -1,9 +1,10 @@
-"""ROUTE on an executor: a chunk of records, decided, given its provenance, and staged by route.
+"""Routing on an executor: decide the target of each record, add provenance headers, stage by route.
 
-The decision is ``decide.routing.route``; here it is only asked as rarely as possible. Plain keys
-with the same prefix go the same way, so one of them is asked about; where a binding is exact, or a
-key is odd, each distinct key is. A record keeps its key, value, timestamp and headers; where it
-came from is added behind them (``decide.provenance``, or ``decide.deadletters`` with the reason).
+``decide.routing.route`` makes the decision; this module calls it as rarely as possible. ASCII keys
+with the same prefix go to the same topic, so it is called once per prefix. It is called for each
+distinct key of a chunk if the prefix has an exact binding or no route, or if the key is not ASCII.
+A record keeps its key, value, timestamp and headers. Headers that name its source are appended
+(``decide.provenance``; for dead letters ``decide.deadletters``, with the reason).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from cordwood.pipeline.runtime.staging import StagingWriter
 from cordwood.pipeline.sink.keys import NULL, arguments, group, partitions_of, prefixes
 from cordwood.pipeline.sink.targets import Targets
 
-BATCH_BYTES: Final = MIB  # of a routed batch, about
-HEADER_OVERHEAD: Final = 10  # the two lengths of one header, at most
-MARK_HEADERS: Final = 3  # topic, partition and offset
+BATCH_BYTES: Final = MIB  # approximate size of a routed batch
+HEADER_OVERHEAD: Final = 10  # maximum size of the two length fields of a header
+MARK_HEADERS: Final = 3  # topic, partition and offset of the source
 DEAD: Final = -1
 UNDECIDED: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """What decides a micro-batch: bindings and topics as they were when it was planned."""
+    """The bindings and topics that route a micro-batch, as they were when it was planned."""
 
     bindings: Bindings
     dead_letter_topic: str
@@ -60,20 +61,20 @@ class RowRun(NamedTuple):
 
 
 class Router:
-    """One task's memory of what it decided; bindings do not change within a micro-batch."""
+    """Routes the chunks of one task; caches decisions, as bindings are fixed per micro-batch."""
 
     def __init__(self, routing_table: RoutingTable, outbox: StagingWriter) -> None:
-        """Routes go to the outbox."""
+        """``outbox`` receives the routed records."""
         self._routing_table = routing_table
         self._outbox = outbox
         self._topics: list[str] = []
         self._ids: dict[str, int] = {}
         self._by_prefix: dict[bytes, int] = {}
         self._exact = {key_prefix(key).encode() for key in routing_table.bindings.exact}
-        self._room: Bytes = np.empty(0, np.uint8)  # for a chunk's output, used again and again
+        self._room: Bytes = np.empty(0, np.uint8)  # output buffer, reused for every chunk
 
     def route(self, tp: TopicPartition, columns: Columns) -> None:
-        """Stage every record of a chunk where it belongs."""
+        """Stage every record of a chunk for its route or for the dead-letter topic."""
         if not len(columns):
             return
         assert columns.keys is not None, "keys were wanted"
@@ -92,7 +93,7 @@ class Router:
             self._stage(self._routing_table.dead_letter_topic, letters)
 
     def _runs(self, keys: Spans, ids: Longs) -> Iterator[RowRun]:
-        """Which rows go to which partition, in the order they came."""
+        """Yield the rows of each target partition, in their original order."""
         order = np.argsort(
             ids.astype(np.int16) if len(self._topics) < 2**15 else ids, kind="stable"
         )
@@ -106,9 +107,9 @@ class Router:
     def _relay(
         self, tp: TopicPartition, columns: Columns, runs: Sequence[RowRun], bytes_max: int
     ) -> dict[int, DeadLetter]:
-        """Write the runs, all in one call, as they lie but for what says where they came from.
+        """Write the runs in one kernel call, adding only the source headers to each record.
 
-        The rows that make a batch larger than ``bytes_max`` even alone are returned, as dead.
+        Returns, as dead letters, the rows that exceed ``bytes_max`` even alone in a batch.
         """
         mark = _mark(tp)
         largest = _largest(columns, mark)
@@ -134,7 +135,7 @@ class Router:
     def _too_large(
         self, columns: Columns, runs: Sequence[RowRun], mark: Bytes, bytes_max: int
     ) -> dict[int, DeadLetter]:
-        """Which rows fit no batch of their topic; each that may not is written once to see."""
+        """Find rows too large for any batch of their topic; encodes each candidate to be sure."""
         bounds = _bounds(columns, mark)
         dead = {}
         for topic, _, rows in runs:
@@ -155,7 +156,7 @@ class Router:
             self._outbox.add(topic, partition, _renumbered(columns.chosen(which)))
 
     def _partitions(self, topic: str, keys: Spans) -> Iterator[tuple[int, Any]]:
-        """The topic's partitions that get something, and which of the rows."""
+        """Yield the topic's partitions that receive rows, and which rows."""
         count = self._routing_table.targets.get(topic).partitions
         if count == 1:
             yield 0, slice(None)
@@ -168,7 +169,7 @@ class Router:
     # --- the decision -------------------------------------------------------------------------
 
     def _decide(self, keys: Spans) -> tuple[Longs, dict[int, DeadLetter]]:
-        """Each row's topic as a number, and why rows are dead."""
+        """Return each row's topic as a number, and the rows to dead-letter."""
         before_dot, is_plain = prefixes(keys)
         groups = group(before_dot)
         table = np.array(
@@ -181,7 +182,10 @@ class Router:
         return ids, self._decide_singly(keys, ids)
 
     def _decide_prefix(self, prefix: bytes) -> int:
-        """The topic of all plain keys with this prefix, unless each must be looked at."""
+        """Return the topic number for all ASCII keys with this prefix, or ``UNDECIDED``.
+
+        ``UNDECIDED`` means that each key must be routed by itself.
+        """
         if prefix not in self._by_prefix:
             self._by_prefix[prefix] = UNDECIDED
             if prefix and prefix not in self._exact:
@@ -191,7 +195,7 @@ class Router:
         return self._by_prefix[prefix]
 
     def _decide_singly(self, keys: Spans, ids: Longs) -> dict[int, DeadLetter]:
-        """Fill in what prefixes did not tell; the dead rows."""
+        """Fill in the rows that no prefix decided; returns the rows to dead-letter."""
         dead: dict[int, DeadLetter] = {}
         verdicts: dict[bytes | None, Routed | DeadLetter] = {}
         for row in np.flatnonzero(ids == UNDECIDED).tolist():
@@ -217,7 +221,7 @@ class Router:
 
 
 def _mark(tp: TopicPartition) -> Bytes:
-    """What every record of a partition gets behind its headers; the offset's digits follow it."""
+    """Encode the source headers for records of a partition; the kernel appends the offset."""
     said = bytearray()
     for name, text in ((SOURCE_TOPIC, tp.topic), (SOURCE_PARTITION, str(tp.partition))):
         for part in (name, text):
@@ -229,7 +233,7 @@ def _mark(tp: TopicPartition) -> Bytes:
 
 
 def _bounds(columns: Columns, mark: Bytes) -> Longs:
-    """How many bytes each row takes at most as a routed record."""
+    """Return the maximum size in bytes of each row as a routed record."""
     assert columns.keys is not None, "keys were wanted"
     assert columns.values is not None, "values were wanted"
     fixed = len(mark) + _kernels().RECORD_OVERHEAD
@@ -245,7 +249,7 @@ def _bounds(columns: Columns, mark: Bytes) -> Longs:
 
 
 def _largest(columns: Columns, mark: Bytes) -> int:
-    """A bound of every row's bytes; cheap where rows have no headers."""
+    """Return an upper bound of all rows' sizes in bytes; cheap if rows have no headers."""
     assert columns.keys is not None, "keys were wanted"
     assert columns.values is not None, "values were wanted"
     if columns.headers is not None and len(columns.headers.names):
@@ -267,10 +271,10 @@ def relay(
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Bytes:
-    """Runs of rows as batches, written into ``room`` or a larger one, which is returned.
+    """Encode runs of rows as batches into the buffer ``room`` or a larger one, which is returned.
 
-    ``ends`` come in as where each run of ``rows`` ends, and go out as where its bytes do. A batch
-    is closed at ``batch_bytes`` or past it by one record.
+    On entry ``ends`` holds where each run ends in ``rows``; on return, where its bytes end. A batch
+    is closed once it reaches ``batch_bytes``, so it may exceed that by one record.
     """
     kernel = _kernels()
     assert columns.keys is not None, "keys were wanted"
@@ -305,7 +309,7 @@ def relay(
 def _reasons(
     tp: TopicPartition, offsets: Longs, reasons: Sequence[DeadLetter]
 ) -> list[tuple[str, Spans]]:
-    """The headers of ``deadletters.headers_for_record``, column by column."""
+    """Return the headers of ``deadletters.headers_for_record``, column by column."""
     whole = [
         deadletters.headers_for_record(why.reason, why.detail, *tp, offset)
         for why, offset in zip(reasons, offsets.tolist(), strict=True)
@@ -327,7 +331,7 @@ def _add_headers(columns: Columns, extra: Sequence[tuple[str, Spans]]) -> Column
 
 
 def with_headers(headers: HeaderSpans, extra: Sequence[tuple[str, Spans]]) -> HeaderSpans:
-    """Every row's headers followed by one of each name; bytes of the columns are joined."""
+    """Append one header of each name in ``extra`` to every row; the columns' bytes are joined."""
     old = np.diff(headers.rows)
     rows = np.zeros(len(old) + 1, np.int64)
     np.cumsum(old + len(extra), out=rows[1:])
@@ -343,7 +347,7 @@ def with_headers(headers: HeaderSpans, extra: Sequence[tuple[str, Spans]]) -> He
 
 
 def _woven(count: int, pieces: Sequence[tuple[Longs, Spans]]) -> Spans:
-    """One column from several: each piece's rows go where its indexes say."""
+    """Build one column from several; each piece has indexes that say where its rows go."""
     starts, lengths = np.empty(count, np.int64), np.empty(count, np.int32)
     buffers: list[Any] = []
     base = 0
@@ -358,7 +362,7 @@ def _woven(count: int, pieces: Sequence[tuple[Longs, Spans]]) -> Spans:
 
 
 def _renumbered(columns: Columns) -> Columns:
-    """Offsets that run on; the log gives the real ones."""
+    """Number the records from 0; the log assigns the real offsets."""
     return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
 
 

@@ -1,17 +1,17 @@
-"""ROUTE: the streaming query from the ingress topic to the routes, exactly once.
+"""Routing: the streaming query from the ingress topic to the routes, exactly once.
 
-Records never pass through the JVM. The query's source plans ranges of offsets; the task that reads
-a range also routes it and stages the result (``routing``), and its one row says what it staged. The
-driver then has the gate append all parts of the micro-batch and move the cursor of the reader
-``route``, in one step; the tasks of the next micro-batch run meanwhile.
+Records never pass through the JVM. The query's source plans ranges of offsets. The task that reads
+a range also routes it and stages the result (``executor``); its only output row names the staged
+files. The driver then asks the broker to append all parts of the micro-batch and to move the cursor
+of the reader ``route``, in one step. Meanwhile the tasks of the next micro-batch run.
 
-That cursor is where the query stands, and the only place that says so. A delivery names the offsets
-it starts from, and the gate takes it only if the cursor stands there: so nothing is routed twice
-and nothing is left out, whoever dies, and also when two drivers run at once. Spark's checkpoint is
-scratch: each start takes a new one, and begins at the cursor.
+The cursor is the query's only position. A delivery names the offsets it starts from, and the broker
+accepts it only if the cursor is there. So no record is routed twice or left out, whichever process
+dies, even when two drivers run at once. Spark's checkpoint is temporary: each start uses a new one
+and begins at the cursor.
 
-Bindings are read anew for each micro-batch. Order within a route is the source's order, partition
-by partition.
+Bindings are read again for each micro-batch. Records in a route keep the order of their source
+partition.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ logger = logging.getLogger("cordwood.pipeline")
 
 READER: Final = "route"
 FORMAT: Final = "cordwood-route"
-RECORDS_MAX: Final = 1_000_000  # of one micro-batch: bounds what is staged and what is repeated
-TASK_RECORDS_MAX: Final = 200_000  # so that two cores share a large micro-batch
-IDLE_WAIT_S: Final = 1.0  # how long one question for new records waits for them
+RECORDS_MAX: Final = 1_000_000  # per micro-batch: bounds staged data and work repeated on failure
+TASK_RECORDS_MAX: Final = 200_000  # so that several cores share a large micro-batch
+IDLE_WAIT_S: Final = 1.0  # how long one call of ``latestOffset`` waits for new records
 POLL_S: Final = 0.01
-IDLE_POLL_S: Final = 0.04  # once nothing has come for a while: an idle pipeline should cost little
+IDLE_POLL_S: Final = 0.04  # after ``BUSY_S`` without records, so that an idle query costs little
 BUSY_S: Final = 5.0
 SCRATCH: Final = "cordwood-route-"
 SCHEMA: Final = "partition int, start bigint, end bigint, job string, parts string"
@@ -65,23 +65,26 @@ _WANTED: Final = frozenset({"offset", "timestamp", "key", "value", "headers"})
 
 @dataclass(frozen=True, slots=True)
 class RouteJob:
-    """What is to be routed; small and picklable."""
+    """What to route, and where to stage it; small and picklable."""
 
     where: BrokerAddress
     topic: str
     dead_letter_topic: str
     staging: StagingTarget
-    topic_id: str  # of the topic that is routed: another one of its name has another cursor
+    topic_id: str  # id of the routed topic: if it is created again, the cursor is a different one
     records_max: int = RECORDS_MAX
-    parallelism: int | None = None  # tasks that the executors run at once
+    parallelism: int | None = None  # how many tasks the executors run at the same time
 
     @property
     def query(self) -> str:
-        """What the gate knows the query by."""
+        """Name of the query in deliveries."""
         return f"{READER}.{self.topic}"
 
     def source_options(self) -> SourceOptions:
-        """Files where they can be reached, else the wire; what is lost is lost, and said."""
+        """Return options that read segment files if reachable, else use Kafka.
+
+        Records that are no longer in the log do not fail the query.
+        """
         said = {
             **COMMITTED,
             "subscribe": self.topic,
@@ -100,10 +103,10 @@ class RouteJob:
 
 
 class RouteSplit(InputPartition):
-    """One task: a range, and everything that decides where its records go."""
+    """One task: a range, and the routing table that decides where its records go."""
 
     def __init__(self, split: Split, routing_table: Any, job: str) -> None:
-        """Plain values only: it is pickled for every task."""
+        """Holds plain values only, because it is pickled for every task."""
         super().__init__(None)
         self.split = split
         self.routing_table = routing_table
@@ -111,48 +114,51 @@ class RouteSplit(InputPartition):
 
 
 class RouteSource(DataSource):
-    """Spark's way to the reader below; the job travels as an option."""
+    """The Spark data source of ``RouteReader``; the job is passed as an option."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format``."""
+        """Return the name for ``spark.readStream.format``."""
         return FORMAT
 
     def schema(self) -> str:
-        """What a task says of the range it routed."""
+        """Return the schema of a task's row: the range it routed and what it staged."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """For ``spark.readStream``."""
+        """Return the reader for ``spark.readStream``."""
         return RouteReader(_parse_job(self.options["job"]))
 
 
 class RouteReader(DataSourceStreamReader):
-    """Plans ranges as the topic's own reader does; reading one routes it."""
+    """Plans ranges with ``TopicStreamReader``; reading a range routes it."""
 
     def __init__(self, job: RouteJob) -> None:
-        """Nothing is asked yet."""
+        """Sends no request yet."""
         self._job = job
         self._reader = TopicStreamReader(job.source_options(), StructType())
         self._api: BrokerApi | None = None
         self._active_s = 0.0  # when records were last found
 
-    # --- what Spark asks the driver ----------------------------------------------------------
+    # --- called by Spark on the driver -------------------------------------------------------
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
-        """Where the cursor stands."""
+        """Return the position of the cursor."""
         stands = self._broker().positions(self._job.topic, READER)
         begin = {self._job.topic: {str(at): offset for at, offset in sorted(stands.items())}}
         return self._reader.with_topic_ids(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """A micro-batch has a bound."""
+        """Return the limit of a micro-batch, ``records_max``."""
         return ReadMaxRows(self._job.records_max)
 
     def latestOffset(  # noqa: N802 - Spark's
         self, start: dict[str, dict[str, int]], limit: ReadLimit
     ) -> dict[str, dict[str, int]]:
-        """Where the next micro-batch ends; waits a moment for records, as asking costs more."""
+        """Return where the next micro-batch ends.
+
+        Waits up to ``IDLE_WAIT_S`` for records, because a call from Spark costs more than a poll.
+        """
         deadline = time.monotonic() + IDLE_WAIT_S
         while True:
             latest = self._reader.latestOffset(start, limit)
@@ -164,13 +170,13 @@ class RouteReader(DataSourceStreamReader):
             time.sleep(POLL_S if now_s - self._active_s < BUSY_S else IDLE_POLL_S)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802 - Spark's
-        """So that progress shows the lag."""
+        """Return the end of the topic, so that Spark's progress shows the lag."""
         return self._reader.reportLatestOffset()
 
     def partitions(
         self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
     ) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch, with the bindings of this moment."""
+        """Plan the tasks of one micro-batch with the current bindings."""
         splits = self._reader.partitions(start, end)
         if not splits:
             return []
@@ -181,20 +187,20 @@ class RouteReader(DataSourceStreamReader):
         ]
 
     def commit(self, end: dict[str, dict[str, int]]) -> None:
-        """The gate moved the cursor already."""
+        """Do nothing: the delivery has already moved the cursor."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close connections when the query ends."""
         self._reader.stop()
         if self._api is not None:
             self._api.close()
             self._api = None
 
-    # --- what an executor does ---------------------------------------------------------------
+    # --- called by Spark on an executor ------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Route the range; one row of what was staged."""
-        if isinstance(partition, RouteSplit):  # else Spark's stand-in when there is nothing
+        """Route the range; yields one row that says what was staged."""
+        if isinstance(partition, RouteSplit):  # Spark passes a placeholder if there is no split
             yield route_range(self._job, partition)
 
     # --- within ------------------------------------------------------------------------------
@@ -217,7 +223,7 @@ class RouteReader(DataSourceStreamReader):
 
 
 def parse_bindings(rows: Sequence[Mapping[str, str]], source: str) -> Bindings:
-    """As the broker lists them."""
+    """Parse bindings from the rows of the broker's list."""
     found: dict[str, dict[str, str]] = {"exact": {}, "prefix": {}}
     for row in rows:
         found[row["kind"]][row["key"]] = row["topic"]
@@ -225,7 +231,7 @@ def parse_bindings(rows: Sequence[Mapping[str, str]], source: str) -> Bindings:
 
 
 def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
-    """Runs on an executor: read, route, stage."""
+    """Runs on an executor: read, route and stage one range; returns a row of ``SCHEMA``."""
     from cordwood.batch.columns import decode_columns
     from cordwood.pipeline.route.executor import Router
 
@@ -257,7 +263,7 @@ def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class Totals:
-    """What a run has done."""
+    """Counts and times of a run."""
 
     batches: int = 0
     routed_records: int = 0
@@ -266,32 +272,32 @@ class Totals:
 
 
 class RouteDelivery:
-    """Has the gate append what the tasks of a micro-batch staged, one batch after the other.
+    """Asks the broker to append what the tasks of a micro-batch staged, one batch after another.
 
-    Picklable while it has delivered nothing: through Spark Connect it is called on the server.
+    Picklable until its first delivery, because with Spark Connect it runs on the server.
     """
 
     def __init__(self, job: RouteJob, batch: int) -> None:
-        """``batch`` is the number of the first one."""
+        """``batch`` is the number of the first micro-batch to deliver."""
         self.totals = Totals()
         self._job = job
         self._batch = batch
         self._api: BrokerApi | None = None
 
     def __call__(self, staged: DataFrame, _: int) -> None:
-        """One micro-batch, from its tasks to its end."""
+        """Run the tasks of one micro-batch and deliver the result."""
         if rows := self.collect(staged):
             self.hand_over(rows)
 
     def collect(self, staged: DataFrame) -> list[tuple[Any, ...]]:
-        """Run the tasks; what each says of the range it routed."""
+        """Run the tasks; returns their rows, sorted by partition and offset."""
         started = time.monotonic()
         rows = sorted(tuple(row) for row in staged.collect())
         self.totals.tasks_ms += int(1000 * (time.monotonic() - started))
         return rows
 
     def hand_over(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Records and cursors, in one step."""
+        """Deliver the records and move the cursors in one step."""
         started = time.monotonic()
         if self._api is None:
             self._api = BrokerApi(self._job.where)
@@ -304,7 +310,7 @@ class RouteDelivery:
         self.totals.delivery_ms += int(1000 * (time.monotonic() - started))
 
     def _cursors(self, rows: Sequence[tuple[Any, ...]]) -> list[Cursor]:
-        """From the first offset of the first range to the end of the last, by partition."""
+        """Return one cursor move per partition, from its first start offset to its last end."""
         spans: dict[int, tuple[int, int]] = {}
         for partition, start, end, *_ in rows:
             first, last = spans.get(partition, (start, start))
@@ -316,22 +322,26 @@ class RouteDelivery:
         ]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection to the broker."""
         if self._api is not None:
             self._api.close()
 
 
 class Overlap:
-    """Deliveries on a thread of their own, while the next micro-batch's tasks run."""
+    """Delivers on a separate thread while the next micro-batch's tasks run."""
 
     def __init__(self, delivery: RouteDelivery) -> None:
-        """Nothing is under way."""
+        """Starts without a delivery in progress."""
         self._delivery = delivery
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-deliver")
-        self._newest: Future[None] | None = None  # those before it went well
+        self._newest: Future[None] | None = None  # all earlier ones have succeeded
 
     def __call__(self, staged: DataFrame, _: int) -> None:
-        """One micro-batch; raising ends the query, and the next start begins at the cursor."""
+        """Run one micro-batch and start its delivery once the previous one has succeeded.
+
+        Raises the previous delivery's error, which ends the query; the next start begins at the
+        cursor.
+        """
         rows = self._delivery.collect(staged)
         if self._newest is not None:
             self._newest.result()
@@ -339,12 +349,12 @@ class Overlap:
             self._newest = self._thread.submit(self._delivery.hand_over, rows)
 
     def error(self) -> BaseException | None:
-        """What became of the newest, if that is known and bad."""
+        """Return the error of the newest delivery, if it has failed."""
         newest = self._newest
         return newest.exception() if newest is not None and newest.done() else None
 
     def close(self) -> None:
-        """When what is under way has ended."""
+        """Wait for the delivery in progress, then close."""
         self._thread.shutdown()
         self._delivery.close()
 
@@ -353,7 +363,7 @@ class RouteQuery:
     """The running query."""
 
     def __init__(self, spark: SparkSession, job: RouteJob, api: BrokerApi) -> None:
-        """Registers the reader and starts at its cursor; ``api`` is closed with it."""
+        """Registers the reader and starts at its cursor; ``stop`` closes ``api``."""
         self._api = api
         job = replace(job, parallelism=told_parallelism(spark))
         stand_up(api, job)
@@ -374,7 +384,7 @@ class RouteQuery:
         )
 
     def stop(self) -> None:
-        """End the query; a micro-batch under way is either delivered or was never there."""
+        """Stop the query; a micro-batch in progress is delivered completely or not at all."""
         try:
             self.query.stop()
         finally:
@@ -383,7 +393,7 @@ class RouteQuery:
             self._api.close()
 
     def failure(self) -> str | None:
-        """Why the query ended, if it did, or can go no further."""
+        """Return why the query ended or cannot continue; None while it runs."""
         error = self._overlap.error()
         if error is not None:
             return f"{type(error).__name__}: {error}"
@@ -392,15 +402,15 @@ class RouteQuery:
         return _cause(self.query.exception())
 
     def report(self) -> dict[str, Any]:
-        """What this run has routed so far, and how long the parts of it took, if known here."""
+        """Return the totals of this run so far; empty with Spark Connect, which counts remotely."""
         return {} if self._is_remote else asdict(self._delivery.totals)
 
 
 def plan_route(api: BrokerApi, where: BrokerAddress, *, records_max: int = RECORDS_MAX) -> RouteJob:
-    """The job a broker's settings ask for."""
+    """Plan the job from the broker's settings."""
     status = api.status()
     topic = status["ingress_topic"]
-    api.register(topic, READER)  # makes the topic, if need be
+    api.register(topic, READER)  # creates the topic if it does not exist
     return RouteJob(
         where=where,
         topic=topic,
@@ -412,7 +422,10 @@ def plan_route(api: BrokerApi, where: BrokerAddress, *, records_max: int = RECOR
 
 
 def stand_up(api: BrokerApi, job: RouteJob) -> None:
-    """Register the reader, and put its cursor where records can be read."""
+    """Register the reader, and move a cursor that is below the log start up to it.
+
+    Records skipped this way are logged as lost.
+    """
     api.register(job.topic, READER)
     stands = api.positions(job.topic, READER)
     tps = [TopicPartition(job.topic, partition) for partition in sorted(stands)]
@@ -426,7 +439,7 @@ def stand_up(api: BrokerApi, job: RouteJob) -> None:
 
 
 def make_scratch() -> Path:
-    """A directory for Spark's checkpoint; those of processes that are gone go too."""
+    """Create a directory for Spark's checkpoint; removes those of processes that have ended."""
     room = Path(tempfile.gettempdir())
     for old in room.glob(f"{SCRATCH}*"):
         pid = old.name.removeprefix(SCRATCH).partition("-")[0]
@@ -436,7 +449,7 @@ def make_scratch() -> Path:
 
 
 def _cause(error: BaseException | None) -> str:
-    """The sentence in Spark's pages, with our error's class where it is one of ours."""
+    """Return the reason in one sentence, with the error's class if it is one of cordwood's."""
     if error is None:
         return "the query ended"
     ours = our_error(error)
