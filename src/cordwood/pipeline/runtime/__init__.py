@@ -1,1 +1,1 @@
-"""What every job runs on: the Spark session, Java, Python workers, tasks, the broker's API."""
+"""The runtime of every Spark job: session, Java, Python workers, tasks, and the broker's API."""

@@ -1,10 +1,10 @@
-"""The broker as a job asks it, over HTTP: bindings, readers, topics, and the gate for staged work.
+"""The jobs' blocking client for the broker's HTTP API: bindings, readers, topics, deliveries.
 
-Blocking and small. Everything asked for here may be asked twice, so while the broker is away a
-request is simply sent again, until a deadline. The HTTP listener is given, or found: Kafka's
-DescribeConfigs tells the address it is bound to, which may be another one after a restart.
+All requests are idempotent, so while the broker is unavailable a request is repeated until a
+deadline. The address of the HTTP listener is either given or looked up with Kafka's
+DescribeConfigs, as it may change when the broker restarts.
 
-Knows no record, and nothing of Spark.
+Knows nothing of records or of Spark.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from cordwood.client.http import ANSWER_S, connect, exchange
 from cordwood.client.kafka import KafkaClient
 from cordwood.errors import RequestError, UnavailableError
 
-TIMEOUT_S: Final = 60.0  # how long a broker may be away before a job gives up
+TIMEOUT_S: Final = 60.0  # how long a job waits for an unavailable broker before it gives up
 _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How a broker is found: by its Kafka listener, or by its HTTP listener; picklable."""
+    """The address of a broker: of its Kafka listener or its HTTP listener; picklable."""
 
     servers: str | None = None
     http: str | None = None
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """The address for messages."""
         return self.http or self.servers or "nowhere"
 
 
 class TargetTopic(NamedTuple):
-    """A topic to write to; without an id it is created when the first batch is delivered."""
+    """A topic to write to; without an id, the first delivery creates it."""
 
     id: str
     partitions: int
@@ -46,17 +46,17 @@ class TargetTopic(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A staged file of whole batches for one partition, as the gate is told of it."""
+    """A staged file of whole batches for one partition, as listed in a delivery."""
 
     topic: str
     partition: int
     file: str
-    sha256: str  # of the file: what the broker appends has it, or nothing is appended
-    topic_id: str = ""  # of the topic it was staged for, if that was there
+    sha256: str  # of the file; the broker appends nothing if it does not match
+    topic_id: str = ""  # of the topic it was staged for; empty if that did not exist yet
 
 
 class Cursor(NamedTuple):
-    """How far a reader comes with a delivery, and where it must have stood before."""
+    """A reader's cursor after a delivery, and where it must be before (``start``)."""
 
     reader: str
     topic: str
@@ -67,7 +67,7 @@ class Cursor(NamedTuple):
 
 
 class BrokerApi:
-    """One connection to the HTTP listener, opened when first needed; one per thread."""
+    """A connection to the HTTP listener, opened on first use; not thread-safe."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class BrokerApi:
         answer_s: float = ANSWER_S,
         for_parent: bool = False,
     ) -> None:
-        """``timeout_s`` bounds how long an absent broker is waited for, ``answer_s`` one answer.
+        """``timeout_s`` limits the wait for an unavailable broker, ``answer_s`` one response.
 
-        ``for_parent``: nor is it waited for once the process that started this one is gone.
+        ``for_parent``: also stop waiting when the parent process has ended.
         """
         self._answer_s = answer_s
         self._where = where
@@ -87,10 +87,10 @@ class BrokerApi:
         self._connection: http.client.HTTPConnection | None = None
         self._parent = os.getppid() if for_parent else None
 
-    # --- what jobs ask ------------------------------------------------------------------------
+    # --- requests of jobs ---------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What the broker is: its data directory, topics for lines and dead letters."""
+        """The broker's status: data directory, settings, ingress and dead-letter topics."""
         return self._ask("GET", "/api/status")
 
     def partition_counts(self) -> dict[str, int]:
@@ -99,7 +99,7 @@ class BrokerApi:
         return {topic["name"]: topic["partition_count"] for topic in found}
 
     def targets(self) -> dict[str, TargetTopic]:
-        """Every topic as a job that writes to it must know it."""
+        """Every topic with what a job needs to write to it."""
         found = self._ask("GET", "/api/topics", brief="1")["topics"]
         return {
             row["name"]: TargetTopic(row["id"], row["partition_count"], row["max_message_bytes"])
@@ -107,24 +107,24 @@ class BrokerApi:
         }
 
     def bindings(self) -> list[dict[str, str]]:
-        """Every binding of a routing key."""
+        """All bindings of routing keys."""
         return cast("list[dict[str, str]]", self._ask("GET", "/api/routes")["routes"])
 
     def set_binding(self, kind: str, key: str, topic: str) -> None:
-        """Bind a key."""
+        """Bind a routing key to a topic."""
         self._ask("POST", "/api/routes", {"kind": kind, "key": key, "topic": topic})
 
     def remove_binding(self, kind: str, key: str) -> None:
-        """Take a binding away."""
+        """Remove a binding."""
         self._ask("DELETE", "/api/routes", kind=kind, key=key)
 
     def register(self, topic: str, reader: str) -> None:
-        """RECLAIM waits for this reader from now on; the topic is made if it is missing."""
+        """Register a named reader that RECLAIM waits for; creates the topic if it is missing."""
         said = {"action": "register", "topic": topic, "reader": reader, "create": True}
         self._ask("POST", "/api/readers", said)
 
     def advance(self, topic: str, partition: int, reader: str, offset: int) -> None:
-        """Move a reader's cursor on."""
+        """Advance a reader's cursor."""
         said = {"topic": topic, "partition": partition, "reader": reader, "offset": offset}
         self._ask("POST", "/api/readers", {"action": "advance", **said})
 
@@ -134,16 +134,16 @@ class BrokerApi:
         return {row["partition"]: row["seq"] for row in found if row["reader"] == reader}
 
     def last_batch(self, query: str) -> int | None:
-        """The last batch the query delivered."""
+        """The number of the last batch that the query delivered; None if there is none."""
         found = self._ask("GET", "/api/deliveries", query=query)["deliveries"]
         return cast("int | None", found[query]["batch"]) if query in found else None
 
     def upload(self, job: str, name: str, data: bytes | bytearray) -> None:
-        """Stage a file through the listener."""
+        """Stage a file by uploading it."""
         self._ask("PUT", "/api/staging", bytes(data), job=job, name=name)
 
     def discard(self, job: str) -> None:
-        """Forget what a job staged."""
+        """Delete the files that a job has staged."""
         self._ask("DELETE", "/api/staging", job=job)
 
     def deliver(
@@ -156,9 +156,9 @@ class BrokerApi:
         *,
         once: bool = False,
     ) -> bool:
-        """Have staged files appended, once; False when that batch was delivered before.
+        """Append staged files exactly once; returns False if the batch was already delivered.
 
-        ``once``: the query has this one batch, so the broker need not remember it for long.
+        ``once``: the query has only this batch, so the broker may forget it soon.
         """
         said = {
             "query": query,
@@ -179,19 +179,19 @@ class BrokerApi:
         self._ask("POST", "/api/cut", {"topic": topic})
 
     def archive(self, topic: str) -> dict[str, Any]:
-        """What of a topic is in bundles, and the cursors that belong in an archive."""
+        """The bundles of a topic, and the cursors to store in its archive."""
         return self._ask("GET", "/api/archive", topic=topic)
 
     def record_bundle(
         self, topic: str, partition: int, bundle: dict[str, Any], *, answer_s: float
     ) -> str | None:
-        """Tell of a bundle; why the broker could not read it itself, if it could not.
+        """Report a bundle to the broker; returns why the broker could not verify it, or None.
 
-        The broker reads it before it answers, which may take long.
+        The broker reads the whole bundle before it responds, so ``answer_s`` replaces the timeout.
         """
         said = {"topic": topic, "partition": partition, "bundles": [bundle]}
         before_s, self._answer_s = self._answer_s, answer_s
-        self.close()  # the next connection waits for so long
+        self.close()  # the next connection uses the new timeout
         try:
             return cast("str | None", self._ask("POST", "/api/archive", said)["unverified"])
         finally:
@@ -203,34 +203,34 @@ class BrokerApi:
         return cast("list[dict[str, Any]]", self._ask("GET", "/api/replays")["replays"])
 
     def record_replay(self, replay: str, record: dict[str, Any]) -> None:
-        """What a replay has done so far."""
+        """Store the progress of a replay."""
         self._ask("POST", "/api/replays", {"id": replay, "record": record})
 
     def reset(self, topic: str, partition: int, reader: str, offset: int) -> None:
-        """Put a reader's cursor anywhere."""
+        """Set a reader's cursor to any offset."""
         said = {"topic": topic, "partition": partition, "reader": reader, "offset": offset}
         self._ask("POST", "/api/readers", {"action": "reset", **said})
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
-        """What a path of the API answers."""
+        """Send a GET request to a path of the API."""
         return self._ask("GET", path, None, **params)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what the body says; it may come to the broker twice."""
+        """Send a POST request; the broker may receive it twice."""
         return self._ask("POST", path, dict(body))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    # --- within -------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------
 
     def _ask(
         self, method: str, path: str, body: dict[str, Any] | bytes | None = None, **params: str
     ) -> dict[str, Any]:
-        """The answer, however often it takes while the broker is away."""
+        """Send a request and repeat it while the broker is unavailable, until the deadline."""
         deadline = time.monotonic() + self._timeout_s
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         for pause_s in _pauses():
@@ -252,7 +252,7 @@ class BrokerApi:
 
 
 def find_http(servers: str) -> str:
-    """The HTTP listener of the first Kafka server that answers."""
+    """The address of the HTTP listener, from the first Kafka server that answers."""
     for server in (each.strip() for each in servers.split(",")):
         try:
             with KafkaClient(server, timeout_s=ANSWER_S) as client:

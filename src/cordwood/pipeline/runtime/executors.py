@@ -1,12 +1,13 @@
 """Wait for a cluster's executors before their cores are counted.
 
-A session on a cluster is ready before its executors are: Spark counts the cores of those that have
-registered, and two when there is none. A job that is planned in that moment gets two tasks on a
-cluster of any size. So whoever plans by cores waits for the executors first, once per application.
+A session on a cluster is ready before its executors are. Spark counts the cores of the executors
+that have registered, and reports two if there is none. A job planned at that moment gets two tasks
+on a cluster of any size. So code that plans by cores first waits here, once per application.
 
-Executors register one after another and Spark does not say how many will come, unless a setting
-does. They are taken to be complete when no further one has come for ``SETTLED_S``. Later ones are
-counted by later jobs. With dynamic allocation executors come after the tasks, so nobody waits.
+Executors register one after another, and unless a setting does, Spark does not say how many to
+expect. The count is taken as complete if no executor has registered for ``SETTLED_S``. Later jobs
+count later executors. With dynamic allocation, executors start only after tasks are submitted, so
+there is no wait.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-REGISTER_S: Final = 120.0  # no task runs before the first executor is there; Java starts late
+REGISTER_S: Final = 120.0  # longest wait; starting an executor's JVM may take that long
 SETTLED_S: Final = 1.0
 POLL_S: Final = 0.05
-_waited: set[str] = set()  # applications
+_waited: set[str] = set()  # ids of applications that were waited for
 
 
 def wait_for_executors(context: SparkContext) -> None:
-    """Until the application's executors have registered, as far as anybody can tell."""
+    """Wait until the application's executors seem to have registered."""
     application = str(context.applicationId)
     if application in _waited:
         return
@@ -41,7 +42,7 @@ def wait_for_executors(context: SparkContext) -> None:
 
 
 def is_waiting_useful(settings: Mapping[str, str]) -> bool:
-    """Whether executors come by themselves, and their cores are what Spark counts."""
+    """Whether allocation is static and Spark derives its parallelism from the executors' cores."""
     is_dynamic = settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
     return not is_dynamic and "spark.default.parallelism" not in settings
 
@@ -53,7 +54,7 @@ def wait_until_settled(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until as many as expected are there, or no further one comes; ``REGISTER_S`` at most."""
+    """Wait for the expected count, or until it stops growing; at most ``REGISTER_S``."""
     started_s = changed_s = monotonic()
     seen = 0
     while (now_s := monotonic()) - started_s < REGISTER_S:

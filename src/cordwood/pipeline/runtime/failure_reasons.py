@@ -1,4 +1,4 @@
-"""Why Spark refused or failed, in a sentence for people; pages of Java's stack help nobody."""
+"""Turn Spark's errors into one-sentence reasons, without Java stack traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE: Final = (
     "Spark's Python worker did not start in time: the machine is too busy or short of memory; "
     "try again when it is less so"
 )
-ATTEMPTS: Final = 3  # of a job whose worker came too late
+ATTEMPTS: Final = 3  # for a job whose Python worker started too late
 _LATE: Final = re.compile(
     r"Python worker failed to connect back|Timed out while waiting for the Python (worker|daemon)"
 )
@@ -29,7 +29,10 @@ Result = TypeVar("Result")
 
 
 def plain_reason(error: BaseException) -> str:
-    """Our own reason where a task met one, else the first cause, else what Spark says first."""
+    """The message of our own error if a task raised one, else the root cause, else the first line.
+
+    A Python worker that started too late has its own message.
+    """
     if is_late(error):
         return LATE
     ours = our_error(error)
@@ -43,7 +46,7 @@ def plain_reason(error: BaseException) -> str:
 
 
 def our_error(error: BaseException) -> CordwoodError | None:
-    """The error of ours that a task raised, as itself, found in what Spark says of it."""
+    """The ``CordwoodError`` that a task raised, recovered from the text of Spark's error."""
     if isinstance(error, CordwoodError):
         return error
     text = str(error).split("\n== SQL")[0]
@@ -57,12 +60,12 @@ def our_error(error: BaseException) -> CordwoodError | None:
 
 
 def is_late(error: BaseException) -> bool:
-    """Whether a Python worker took longer to start than Spark waits; no setting of ours helps."""
+    """Whether a Python worker started later than Spark waits; the timeout cannot be configured."""
     return _LATE.search(str(error)) is not None
 
 
 def failure(error: BaseException) -> CordwoodError:
-    """What a command ends with when a Spark job did."""
+    """The error with which a command ends after a Spark job failed."""
     ours = our_error(error)
     if ours is not None:
         return ours
@@ -72,27 +75,27 @@ def failure(error: BaseException) -> CordwoodError:
 
 
 def sentence(error: Exception) -> Exception:
-    """Spark's error as one of ours; any other error is returned as it is."""
+    """Convert an error of Spark to one of ours; returns any other error unchanged."""
     return failure(error) if is_from_spark(error) else error
 
 
 def is_from_spark(error: BaseException) -> bool:
-    """Whether PySpark or py4j defines the error's class; asked without importing either."""
+    """Whether PySpark or py4j defines the error's class; imports neither of them."""
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return not packages.isdisjoint({"pyspark", "py4j"})
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of Spark's that the body meets are raised as ours."""
+    """Convert Spark's errors that the body raises to ours."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - raised as it is unless it is Spark's
+    except Exception as error:  # noqa: BLE001 - raised unchanged unless it is Spark's
         raise sentence(error) from None
 
 
 def patiently(job: Callable[[], Result]) -> Result:
-    """Run a job that may be run again; it is, when a Python worker came too late for Spark."""
+    """Run an idempotent job; repeats it if a Python worker started too late for Spark."""
     for attempt in range(1, ATTEMPTS):
         try:
             return job()

@@ -1,9 +1,9 @@
-"""What Spark's UI says of a job: a group for whoever started it, and a sentence that says what.
+"""Set the job group and description that Spark's UI shows for our jobs.
 
-Labels nest: a job of ``labelled("archive orders")`` inside which ``labelled("write 12 bundles")``
-is in force is shown as *archive orders: write 12 bundles*. Whoever labelled their own thread keeps
-their group, and finds their words before ours. Streaming queries need none of it; Spark shows
-their names. Through Spark Connect a group becomes a tag, and a sentence cannot be sent.
+Labels nest: a job inside ``labelled("archive orders")`` and ``labelled("write 12 bundles")`` is
+shown as *archive orders: write 12 bundles*. If the user has set a job group on the thread, it is
+kept, and the user's description comes before ours. Streaming queries need no label; Spark shows
+their names. Spark Connect supports only a tag instead of the group, and no description.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 @contextmanager
 def labelled(spark: SparkSession, what: str) -> Iterator[None]:
-    """Jobs that this thread starts in the body say what they are."""
+    """Label the Spark jobs that this thread starts in the body of the ``with`` statement."""
     if is_remote(spark):
         with _tagged(spark):
             yield
@@ -45,14 +45,14 @@ def labelled(spark: SparkSession, what: str) -> Iterator[None]:
         if not isinstance(error.__context__, KeyboardInterrupt):
             _restore(context, before)
         raise
-    # An interrupted thread asks Java nothing more: it would be given an answer it left unread.
+    # After KeyboardInterrupt, make no further call: py4j would read the interrupted call's reply.
     _restore(context, before)
 
 
 def job(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For functions whose first argument is the session: all they do on it is labelled so.
+    """Label all jobs of a function whose first argument is the Spark session.
 
-    ``what`` may name the function's arguments by their places, as in ``"table {3.topic}"``.
+    ``what`` may refer to positional arguments, as in ``"table {3.topic}"``.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -68,7 +68,7 @@ def job(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def _restore(context: SparkContext, before: Mapping[str, str | None]) -> None:
     for name, value in before.items():
-        context.setLocalProperty(name, value)  # None takes it away
+        context.setLocalProperty(name, value)  # None removes the property
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def _tagged(spark: SparkSession) -> Iterator[None]:
 
 
 def join_labels(outer: str | None, inner: str) -> str:
-    """One line, short enough for a column of Spark's UI."""
+    """Join two labels to one line that is short enough for a column of Spark's UI."""
     line = " ".join(inner.split())
     text = f"{outer}: {line}" if outer else line
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

@@ -1,12 +1,12 @@
-"""Staged files: what tasks leave for the gate, and how they get where the broker finds them.
+"""Staged files: tasks write record batches where the broker finds them for delivery.
 
-A task fills an ``StagingWriter``: batches for partitions, gathered and written as files of bounded
-size under ``staging/<job>/`` of the data directory, or sent through the HTTP listener where that
-directory cannot be reached from the task's machine. The names, each with the sha256 of the bytes
-this process wrote, go to the driver, which asks the gate to deliver them; files nobody names are
-never read, and a file that is another by then is refused.
+A task adds batches to a ``StagingWriter``, which buffers them per partition and writes files of
+bounded size under ``staging/<job>/`` in the data directory. If the task's machine cannot reach that
+directory, the files are uploaded through the HTTP listener. The task returns the file names and
+their sha256 to the driver, which asks the broker to deliver them. The broker never reads a file
+that no delivery lists, and rejects a file whose sha256 does not match.
 
-Files are synced by the gate before it relies on them, not here.
+Never calls fsync: the broker does that before it relies on the files.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Part
 from cordwood.pipeline.sink.targets import Targets, encode_fitting
 from cordwood.pipeline.source.identity import is_proved
 
-FILE_BYTES: Final = 8 * MIB  # a part's file is closed past this; the listener takes 16 MiB
-HELD_BYTES_MAX: Final = 64 * MIB  # of all parts of a task together, before files are closed early
+FILE_BYTES: Final = 8 * MIB  # a part is written once it reaches this; uploads may be 16 MiB
+HELD_BYTES_MAX: Final = 64 * MIB  # buffered by a task for all partitions before it flushes
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTarget:
-    """Where jobs stage; small and picklable."""
+    """Where jobs stage files; small and picklable."""
 
     where: BrokerAddress
     data: str
 
     @classmethod
     def of(cls, api: BrokerApi, where: BrokerAddress) -> StagingTarget:
-        """As the broker tells it."""
+        """Ask the broker for its data directory."""
         return cls(where, api.status()["data"])
 
     def is_reachable(self) -> bool:
-        """Whether the broker's own data directory is at that path on this machine."""
+        """Whether that path on this machine is the broker's own data directory."""
         return is_proved(self.data, self.where)
 
     def is_writable(self) -> bool:
-        """Whether results can be left in it from here."""
+        """Whether this process can stage files in the data directory directly."""
         return self.is_reachable() and any(
             os.access(place, os.W_OK | os.X_OK)
             for place in (Path(self.data) / STAGING_NAME, Path(self.data))
@@ -56,7 +56,7 @@ class StagingTarget:
         )
 
     def discard(self, job: str) -> None:
-        """Forget what a job staged."""
+        """Delete the files that a job has staged."""
         api = BrokerApi(self.where)
         try:
             api.discard(job)
@@ -65,12 +65,12 @@ class StagingTarget:
 
 
 class StagingWriter:
-    """What one task stages; files are named so that no other attempt writes the same ones."""
+    """Stages the output of one task; file names are random so that attempts never collide."""
 
     def __init__(
         self, staging: StagingTarget, job: str, targets: Targets, *, codec: Codec = Codec.NONE
     ) -> None:
-        """Nothing is written before there is something to write."""
+        """Creates no file and opens no connection before the first write."""
         self._staging = staging
         self._job = job
         self._targets = targets
@@ -83,12 +83,12 @@ class StagingWriter:
         self.parts: list[Part] = []
 
     def add(self, topic: str, partition: int, columns: Columns) -> None:
-        """Encode rows, in their order, behind what the partition was given before."""
+        """Encode rows and append them, in order, to the partition's buffer."""
         bytes_max = self._targets.get(topic).batch_bytes_max
         self.put(topic, partition, encode_fitting(columns, self._codec, topic, bytes_max))
 
     def put(self, topic: str, partition: int, data: bytes | bytearray) -> None:
-        """Whole batches, behind what the partition was given before."""
+        """Append whole batches to the partition's buffer; writes files when it is full."""
         self._held.setdefault((topic, partition), []).append(data)
         self._held_bytes += len(data)
         if sum(map(len, self._held[topic, partition])) >= FILE_BYTES:
@@ -97,13 +97,13 @@ class StagingWriter:
             self.flush()
 
     def flush(self) -> Sequence[Part]:
-        """Write what is held; every part so far, in order."""
+        """Write all buffered batches; returns every part so far, in order."""
         for topic, partition in list(self._held):
             self._write(topic, partition)
         return self.parts
 
     def close(self) -> None:
-        """Hang up, if a listener was used."""
+        """Close the connection, if files were uploaded."""
         if self._api is not None:
             self._api.close()
 
@@ -132,9 +132,9 @@ class StagingWriter:
             self._api = BrokerApi(self._staging.where)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the writer."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Close the connection; does not flush."""
         self.close()

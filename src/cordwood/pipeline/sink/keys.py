@@ -1,10 +1,11 @@
-"""Keys of many rows at once: which partition each goes to, and which of them are equal.
+"""Partition and group the keys of many rows at once.
 
-``partitions_of`` is Kafka's default partitioner (murmur2 of the key), so a record lands where any
-Kafka producer would have put it. ``group`` numbers equal byte strings in the order they are first
-met, comparing bytes, so that a decision is made once for each distinct key or prefix.
+``partitions_of`` is Kafka's default partitioner (murmur2 of the key), so a record goes to the same
+partition as with any Kafka producer. ``group`` numbers distinct byte strings in order of first
+appearance, so that a decision is made once per distinct key or prefix.
 
-Rows are spans, never Python objects; the loops are in ``key_kernels``, loaded when first asked for.
+Rows are spans, never Python objects. The loops are compiled kernels (``batch.kernels.keys``),
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ NULL: Final = -1  # the group, or partition, of a row without a key
 
 
 class KeyGroups(NamedTuple):
-    """``ids[row]`` is the row's group, -1 for null; ``firsts[group]`` the first row in it."""
+    """``ids[row]`` is the row's group, -1 for null; ``firsts[group]`` is its first row."""
 
     ids: Longs
     firsts: Longs
 
 
 def partitions_of(keys: Spans, count: int) -> Longs:
-    """Where each key belongs among ``count`` partitions; -1 for null keys."""
+    """The partition of each key, out of ``count`` partitions; -1 for null keys."""
     found = np.full(len(keys), NULL, np.int64)
     _kernels().partition(*arguments(keys), count, found)
     return found
 
 
 def group(keys: Spans) -> KeyGroups:
-    """Equal keys together."""
+    """Group rows with equal keys."""
     rows = len(keys)
     ids, firsts = np.full(rows, NULL, np.int64), np.empty(rows, np.int64)
     slots = np.full(1 << max(4, (2 * rows).bit_length()), -1, np.int64)
@@ -44,7 +45,7 @@ def group(keys: Spans) -> KeyGroups:
 
 
 def prefixes(keys: Spans) -> tuple[Spans, Any]:
-    """Each key up to its first dot (null stays null), and a mask: which keys are all ASCII."""
+    """Each key up to its first dot (null stays null), and a mask of the keys that are ASCII."""
     lengths: Ints = np.empty(len(keys), np.int32)
     plain: Ints = np.empty(len(keys), np.int32)
     _kernels().prefix(*arguments(keys), lengths, plain)
@@ -52,7 +53,7 @@ def prefixes(keys: Spans) -> tuple[Spans, Any]:
 
 
 def arguments(keys: Spans) -> tuple[Any, Any, Any]:
-    """A column as kernels take it."""
+    """The arrays of a column, as the kernels expect them."""
     return (
         readonly(keys.data),
         np.ascontiguousarray(keys.starts),

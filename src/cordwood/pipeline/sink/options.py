@@ -1,4 +1,4 @@
-"""Sink options, with the names of Spark's Kafka sink, and what a row to be written looks like.
+"""Sink options, with the names of Spark's Kafka sink, and the columns that rows may have.
 
 Pure: no Spark, no files, no sockets.
 """
@@ -18,7 +18,7 @@ from cordwood.pipeline.runtime.broker_api import BrokerAddress
 from cordwood.pipeline.source.schema import COLUMNS as SOURCE_COLUMNS
 from cordwood.pipeline.source.schema import HEADERS
 
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {  # name → types it may have
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {  # name → accepted types
     "key": ("binary", "string"),
     "value": ("binary", "string"),
     HEADERS: (SOURCE_COLUMNS[HEADERS],),
@@ -38,7 +38,7 @@ OPTIONS: Final = {  # documented name → what it does
     "kafka.compression.type": "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.",
     "checkpointLocation": "Stream: where Spark keeps its place.",
 }
-TUNING: Final = (  # of the Java producer; the gate needs none of it
+TUNING: Final = (  # settings of the Java producer; ignored, as deliveries have no such settings
     "kafka.acks",
     "kafka.batch.size",
     "kafka.buffer.memory",
@@ -65,17 +65,17 @@ _BATCH_ONLY: Final = ("queryId", "batchId")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Everything a writer needs to know; small and picklable."""
+    """All settings of a writer; small and picklable."""
 
     where: BrokerAddress
     topic: str | None
     codec: Codec
-    query: str | None  # with ``batch``: a batch write that may be repeated, as in foreachBatch
+    query: str | None  # with ``batch``: an idempotent batch write, as in foreachBatch
     batch: int | None
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """What the user asked for, checked as a whole; raises ``InvalidOption``."""
+    """Parse and validate all options; raises ``InvalidOption``."""
     said = _known(options)
     for name in _BATCH_ONLY if streaming else ():
         if name in said:
@@ -98,7 +98,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
-    """Refuse rows that cannot become records, by column."""
+    """Raise ``InvalidOption`` if a column prevents rows from becoming records."""
     found = {field.name: field.dataType.simpleString() for field in fields}
     if "value" not in found:
         close = nearest("value", found)

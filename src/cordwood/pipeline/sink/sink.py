@@ -1,13 +1,13 @@
 """``df.write`` and ``df.writeStream.format("cordwood")``: rows become records, exactly once.
 
-Tasks encode their rows as batches and stage them; the driver's commit has the gate append them, as
-one delivery of (query, batch). Spark gives a streaming query an id that lives in its checkpoint and
-tasks find in their local properties, and runs a batch again only under its number: so a batch that
-is committed twice, after whatever crash, is appended once. A batch write gets an id of its own;
-inside ``foreachBatch``, the options ``queryId`` and ``batchId`` make it repeatable likewise.
+Tasks encode their rows as batches and stage them. On commit, the driver asks the broker to append
+them as one delivery, identified by (query, batch). Spark stores a streaming query's id in its
+checkpoint, passes it to tasks as a local property, and repeats a batch only under the same number.
+So a batch that is committed twice after a crash is appended once. A batch write gets a random id;
+inside ``foreachBatch``, the options ``queryId`` and ``batchId`` make it idempotent in the same way.
 
-The classes are what Spark's contract asks for; options and columns are checked in
-``sink_options``, staged files are the work of ``staging``.
+This module only implements Spark's writer classes: ``options`` validates options and columns, and
+``runtime.staging`` writes the staged files.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 
 class StagedRows(WriterCommitMessage):
-    """What one task staged, and for which query; travels to the driver."""
+    """Commit message of one task: the query and the staged parts; sent to the driver."""
 
     def __init__(self, query: str, job: str, parts: Sequence[Part]) -> None:
-        """Plain values only."""
+        """Takes plain values only, as it is pickled."""
         self.query = query
         self.job = job
         self.parts = list(parts)
@@ -55,7 +55,7 @@ class TopicWriter(DataSourceArrowWriter):
     """A batch write."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Refuse rows no record can be made of, before anything runs."""
+        """Reject rows that cannot become records before any task runs."""
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._query = options.query or f"write-{secrets.token_hex(8)}"
@@ -63,30 +63,30 @@ class TopicWriter(DataSourceArrowWriter):
         self._plan = SinkPlan.of(options)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
-        """On an executor."""
+        """Stage the rows of one task; runs on an executor."""
         return StagedRows(self._query, self._job, self._plan.stage(iterator, self._job))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, once every task has staged."""
-        is_once = self._options.query is None  # nobody can come with this id again
+        """Deliver the staged rows; runs on the driver after every task has staged."""
+        is_once = self._options.query is None  # the id is random, so it cannot be used again
         _deliver(self._options, messages, self._options.batch or 0, once=is_once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
-        """On the driver, when a task failed."""
+        """Discard the staged files; runs on the driver when a task failed."""
         self._plan.staging.discard(self._job)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write; Spark makes a new one for each commit, so it holds nothing."""
+    """A streaming write; Spark creates a new one for each commit, so it keeps no state."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Refuse rows no record can be made of, before anything runs."""
+        """Reject rows that cannot become records before any task runs."""
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._plan: SinkPlan | None = None
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
-        """On an executor."""
+        """Stage the rows of one task; runs on an executor."""
         context = TaskContext.get()
         assert context is not None, "a task has its context"
         query, batch = (context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY))
@@ -97,7 +97,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return StagedRows(f"stream-{query}", job, self._plan.stage(iterator, job))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, once every task has staged; repeated after a crash."""
+        """Deliver the staged rows; runs on the driver and is repeated after a crash."""
         _deliver(self._options, messages, batchId)
 
     def abort(
@@ -105,7 +105,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: ARG002, N803 - Spark's
     ) -> None:
-        """On the driver, when a task failed."""
+        """Discard the staged files; runs on the driver when a task failed."""
         jobs = {message.job for message in messages if isinstance(message, StagedRows)}
         if jobs:
             staging = SinkPlan.of(self._options).staging
@@ -114,26 +114,26 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 
 class SinkPlan:
-    """What tasks need to know of the broker: where to stage, and how many partitions there are."""
+    """What tasks need from the broker: where to stage files, and the target topics."""
 
     def __init__(self, options: SinkOptions, staging: StagingTarget, targets: Targets) -> None:
-        """Plain values only: it is pickled for every task."""
+        """Takes plain values only, as a plan is pickled for every task."""
         self._options = options
         self.staging = staging
         self._targets = targets
 
     @classmethod
     def of(cls, options: SinkOptions) -> SinkPlan:
-        """Ask the broker."""
+        """Ask the broker for the staging directory and its topics."""
         with closing(BrokerApi(options.where)) as api:
             return cls(options, StagingTarget.of(api, options.where), Targets.of(api))
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has, or will have."""
+        """The topic's number of partitions, or the number it will be created with."""
         return self._targets.get(topic).partitions
 
     def stage(self, batches: Iterator[Any], job: str) -> Sequence[Part]:
-        """Rows → staged files; the parts in order."""
+        """Write rows to staged files; returns the parts in order."""
         now_ms = SystemClock().now_ms()
         with StagingWriter(self.staging, job, self._targets, codec=self._options.codec) as outbox:
             for batch in batches:
@@ -158,7 +158,7 @@ class SinkPlan:
             yield topic, batch.filter(pc.equal(column, topic))
 
     def _add(self, outbox: StagingWriter, topic: str, batch: Any, now_ms: int) -> None:
-        """One topic's rows to its partitions."""
+        """Divide one topic's rows among its partitions."""
         columns = _columns(batch, now_ms)
         count = self.partition_count(topic)
         partitions = self._partitions(topic, batch, columns, count)
@@ -168,7 +168,7 @@ class SinkPlan:
             outbox.add(topic, partition, chosen)
 
     def _partitions(self, topic: str, batch: Any, columns: Columns, count: int) -> Any:
-        """The column where it says something, else by key as Kafka does, else one for the task."""
+        """The column ``partition`` if not null, else by key as Kafka does, else one per task."""
         context = TaskContext.get()
         own = context.partitionId() % count if context else 0
         assert columns.keys is not None, "keys are spans, null ones too"
@@ -194,7 +194,7 @@ def _check(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None
 
 
 def _columns(batch: Any, now_ms: int) -> Columns:
-    """An Arrow batch's rows, pointed into rather than copied."""
+    """The rows of an Arrow batch as columns that reference its buffers without a copy."""
     from cordwood.batch.arrow import columns_from_arrow
 
     names = batch.schema.names
@@ -218,7 +218,7 @@ def _columns(batch: Any, now_ms: int) -> Columns:
 
 
 def _renumbered(columns: Columns) -> Columns:
-    """Offsets that run on; the log gives the real ones."""
+    """Number the rows from 0; the broker assigns the real offsets."""
     return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
 
 
@@ -229,7 +229,7 @@ def _deliver(
     *,
     once: bool = False,
 ) -> None:
-    """The gate appends what tasks staged, in the order of the tasks."""
+    """Ask the broker to append the staged parts, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, StagedRows)]
     parts = [part for message in staged for part in message.parts]
     if not parts:

@@ -1,8 +1,8 @@
-"""The topics a job writes to, as its driver found them: ids, partitions, and the largest batch.
+"""The topics that a job writes to: ids, partition counts and maximum batch sizes.
 
-Tasks stage files for a topic as it was when the job was planned; the broker compares the ids and
-refuses files that were staged for a topic of the same name that is gone. Batches are cut here to
-fit ``max.message.bytes``, which the broker checks again.
+The driver reads them when it plans the job. The broker compares topic ids and rejects files that
+were staged for a deleted topic of the same name. Batches are cut here to fit
+``max.message.bytes``, which the broker checks again.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from cordwood.errors import BatchTooLarge
 from cordwood.model import Codec
 from cordwood.pipeline.runtime.broker_api import BrokerApi, TargetTopic
 
-BATCH_BYTES: Final = MIB  # of a batch, about, where the topic takes so much
-DEAD_LETTER_BYTES_MAX: Final = 64 * MIB  # the broker refuses no dead letter for its size
+BATCH_BYTES: Final = MIB  # target size of a batch, unless the topic's limit is lower
+DEAD_LETTER_BYTES_MAX: Final = 64 * MIB  # the broker rejects no dead letter for its size
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Every topic there was; small and picklable."""
+    """All topics at the time of planning; small and picklable."""
 
     known: Mapping[str, TargetTopic] = field(default_factory=dict)
-    new_count: int = 1  # partitions of a topic that is created on sight
+    new_count: int = 1  # partitions of a topic that the delivery creates
     dead_letter_topic: str = ""
 
     @classmethod
     def of(cls, api: BrokerApi) -> Targets:
-        """Ask the broker."""
+        """Ask the broker for its topics."""
         status = api.status()
         count = status["config"].get("num.partitions", BrokerConfig().num_partitions)
         return cls(api.targets(), int(count), status["dead_letter_topic"])
 
     def get(self, topic: str) -> TargetTopic:
-        """A topic as it is, or as it will be."""
+        """The topic, or the topic that will be created under this name."""
         found = self.known.get(topic) or TargetTopic(
             "", self.new_count, TopicConfig().max_message_bytes
         )
@@ -49,9 +49,10 @@ class Targets:
 
 
 def encode_fitting(columns: Columns, codec: Codec, topic: str, bytes_max: int) -> bytes | bytearray:
-    """Rows as batches of at most ``bytes_max``, as compressed; raises ``BatchTooLarge``.
+    """Encode rows as batches of at most ``bytes_max`` bytes after compression.
 
-    A record that does not fit alone is refused, with its size and the setting's name.
+    Raises ``BatchTooLarge``, with its size and the setting's name, for a record that does not fit
+    into a batch of its own.
     """
     batch_bytes = max(1, min(BATCH_BYTES, bytes_max - HEADER_BYTES))
     batches = plan_batches(columns, batch_bytes=batch_bytes, codec=codec)
@@ -70,7 +71,7 @@ def encode_fitting(columns: Columns, codec: Codec, topic: str, bytes_max: int) -
 
 
 def _halved(columns: Columns, codec: Codec, topic: str, bytes_max: int) -> list[bytes]:
-    """The rows of one batch that is too large, in as many as it takes."""
+    """Halve the rows of a batch that is too large until every part fits."""
     count = len(columns)
     if count == 1:
         raise too_large(_one_batch(columns, codec), topic, bytes_max)
@@ -89,7 +90,7 @@ def _one_batch(columns: Columns, codec: Codec) -> bytes:
 
 
 def too_large(batch: bytes | bytearray, topic: str, bytes_max: int) -> BatchTooLarge:
-    """What to say of a record that fits no batch of its topic."""
+    """The error for a record that is larger than its topic's batch limit."""
     return BatchTooLarge(
         f"a record takes {len(batch)} bytes as a batch of its own, and topic {topic} takes "
         f"max.message.bytes={bytes_max} at most; raise that setting, or leave the record out"
