@@ -1,10 +1,9 @@
 """Takes the broker offline when its data directory is moved, replaced or removed.
 
 Open files keep working after their directory is moved or removed, so the broker would acknowledge
-appends that no later start can find. The watch checks the directory once a second; every
-operation that changes a file name checks it too (``Files.check_place``). When the directory is
-lost, every partition goes offline until the next start: the broker never goes back online by
-itself.
+appends that no later start can find. The watch checks the directory once a second; every operation
+that changes a file name checks it too (``Files.check_place``). When the directory is lost, every
+partition goes offline until the next start: the broker never goes back online by itself.
 """
 
 from __future__ import annotations

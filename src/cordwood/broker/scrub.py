@@ -1,9 +1,9 @@
 """The background scrub: reads sealed segments to find damage before a reader does.
 
 Each segment is read every ``scrub.interval.ms``, the least recently read first, at no more than
-``scrub.bytes.per.second``, on a thread whose reads have the lowest I/O priority. A segment is
-read at once if a reader met damage in it, or if it was damaged before a restart, because it may
-have been restored since. Damage is reported to the health registry. The time and the result of each
+``scrub.bytes.per.second``, on a thread whose reads have the lowest I/O priority. A segment is read
+at once if a reader met damage in it, or if it was damaged before a restart, because it may have
+been restored since. Damage is reported to the health registry. The time and the result of each
 scrub go into the segment index, so they survive a restart.
 
 A run on demand (``cordwood segment scrub``) reads everything now, without the rate limit.

@@ -1,7 +1,7 @@
 """Topic service: find, auto-create, change and delete topics.
 
-Changes to partition directories run on the writer thread, changes to metadata alone on the
-metadata thread.
+Changes to partition directories run on the writer thread, changes to metadata alone on the metadata
+thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A one-thread executor beside the event loop that runs tasks one at a time, in order.
+"""A one-thread executor that runs tasks off the event loop, one at a time and in order.
 
 It is for long tasks that release the GIL, such as encoding a large block of lines; the event loop
 keeps reading sockets meanwhile. Results return to the loop in the order of submission.

@@ -1,6 +1,6 @@
 """Ingress service: takes blocks of lines, submits batches to the writer, sends ``ACK`` lines back.
 
-A session is one connection. Without a producer name it only sends: it gets no replies, and bad
+A session is one connection. Without a producer name it only sends: nothing is acknowledged, and bad
 lines go to the dead letters. After ``HELLO <producer>`` each durable line is acknowledged by its
 ``n``, and an ``n`` that was stored before is dropped. One connection at a time holds a name. A
 second connection takes the name over once all pending work of the first has ended, so that no line
@@ -11,9 +11,9 @@ one kernel call costs as much as encoding fifty lines. A large block is encoded 
 the event loop reads the next one; whatever else its session sends meanwhile is processed after it.
 
 Backpressure: a session may read lines while fewer than ``ingress.buffer`` records, and a bounded
-number of bytes, wait for the writer. At the limit ``block`` stops reading sockets until a
-commit frees capacity; ``drop_oldest`` drops the oldest waiting lines of nameless sessions and
-counts them. A session that sent HELLO was promised an answer, so it always waits instead.
+number of bytes, wait for the writer. At the limit ``block`` stops reading sockets until a commit
+frees capacity; ``drop_oldest`` drops the oldest waiting lines of nameless sessions and counts them.
+A session that sent HELLO was promised an answer, so it always waits instead.
 
 Bad lines cost more than good ones. They are written in slices that yield to the event loop, and
 their connection is not read meanwhile.
@@ -206,7 +206,7 @@ class IngressService:
         if session.failed:
             return
         if session.is_gathered:
-            self.flush()  # the earlier block sets the last n, which tells duplicates
+            self.flush()  # the next block needs this one's last n to find duplicates
         if session.ordered_executors or (len(block) >= ASIDE_BYTES and kernels_ready()):
             self._encode_in_order(session, block)
             return
@@ -351,7 +351,8 @@ class IngressService:
     def _hand_over(self, append: Append) -> None:
         """Submit to the writer.
 
-        Lines have no other copy, so the append waits for disk space, and their ``n`` may have gaps.
+        Lines have no other copy, so the append waits for disk space. Their ``n`` may have gaps, so
+        the sequence check is not strict.
         """
         append.hold = True
         append.strict = False

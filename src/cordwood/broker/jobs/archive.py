@@ -2,9 +2,9 @@
 
 A job writes bundles, enters them in the manifest and tells the broker. The broker does not trust
 the report: it reads the manifest and every bundle in the archive, and compares every record with
-its own log (``bundle_verification``), on a low-priority thread beside the event loop. A bundle
-that contradicts the log is refused. A bundle that the broker cannot reach or prove is recorded as
-not verified. RECLAIM does not rely on it (``archive.required``), unless the topic trusts its jobs
+its own log (``bundle_verification``), on a low-priority thread. A bundle that contradicts the log
+is refused. A bundle that the broker cannot reach or prove is recorded as not verified. RECLAIM does
+not rely on it (``archive.required``), unless the topic trusts its jobs
 (``archive.verified.by=job``).
 
 A bundle is proved once. It is read again just before segments are deleted because of it

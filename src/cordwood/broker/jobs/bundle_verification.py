@@ -2,8 +2,9 @@
 
 A bundle is verified if the archive's manifest has an intact hash chain and an entry with the
 bundle's hash, the bundle's bytes have that hash, the bundle holds exactly the records of the log
-(``log.lifecycle.archive_proof``), and every number in the entry matches the bundle. File names are
-derived from the topic and its offsets, so a request chooses only the place.
+(``log.lifecycle.archive_proof``), and every number in the entry matches the bundle.
+``ArchiveService`` accepts only bundle names derived from the topic and its offsets, so a request
+chooses only the place.
 
 ``verify_bundles`` does all this, once per bundle. ``confirm_bundles`` runs just before segments are
 deleted: verified bundles must still exist with the same hash.

@@ -3,11 +3,11 @@
 A job asks for orders (``begin``), compacts the files on its own, and reports the outcome
 (``finish`` or ``fail``). The broker swaps segments only on an order that is still valid
 (``swap_orders``). The order's token is the job's lease: the job renews it, and a broker restart
-ends every lease. Before it replaces a segment, the broker reads both the result and the log it
-was made from (``log.lifecycle.compaction_proof``). The last swap and the new cleaner state are
-recorded in one transaction. A partition is ordered again only after the job reports or its lease
-ends. A job whose partition went to another job gets an error when it renews or reports, and its
-result is refused.
+ends every lease. Before it replaces a segment, the broker reads both the result and the log it was
+made from (``log.lifecycle.compaction_proof``). The last swap and the new cleaner state are recorded
+in one transaction. A partition is ordered again only after the job reports or its lease ends. A job
+whose partition went to another job gets an error when it renews or finishes, and its result is
+refused.
 
 This module makes no compaction decisions; ``decide.compaction`` does. A partition whose pass failed
 is skipped until its retry time and is named in ``/readyz`` and in the metrics. It delays no other
@@ -174,7 +174,7 @@ class CompactionService:
                 order = await self._topics.on_writer(partial(self._order, looks[tp]))
                 if not dry:
                     await self._grant(looks[tp], order)
-            except CordwoodError as error:  # the others get their orders all the same
+            except CordwoodError as error:  # the other orders are still given out
                 await self._cannot_order(looks[tp], error)
                 continue
             orders.append(order)

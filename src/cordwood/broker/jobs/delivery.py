@@ -16,10 +16,10 @@ partitions, for the sink and for the router, in four steps:
 4. The broker marks the delivery as done and moves the cursors, in one transaction, and deletes
    the files.
 
-A request repeated after step 2 resumes at step 3; after step 4 it has no effect. A restart
-finishes recorded deliveries. So each batch of a query is in the log exactly once, for every kind of
-reader, whether the broker, the driver or an executor dies. A topic that was deleted and created
-again counts as another topic, so a batch is delivered to it again (``decide.delivery``).
+A request repeated after step 2 resumes at step 3; after step 4 it has no effect. A restart finishes
+recorded deliveries. So each batch of a query is in the log exactly once, for every kind of reader,
+whether the broker, the driver or an executor dies. A topic that was deleted and created again
+counts as another topic, so a batch is delivered to it again (``decide.delivery``).
 
 A delivery that cannot be finished (its files are gone, a partition is offline) is *quarantined*: a
 restart continues without it, and ``/readyz`` and ``GET /api/deliveries`` name it. Only its own
@@ -220,7 +220,7 @@ class DeliveryService:
             raise self._held_up(delivery.query, last) from None
         except RequestError:
             raise self._held_up(delivery.query, last) from None
-        except UnavailableError as error:  # the driver retries this by itself until its own limit
+        except UnavailableError as error:  # the driver retries it up to its own limit
             raise type(error)(str(self._held_up(delivery.query, last))) from None
 
     async def _is_untouched(self, record: DeliveryRecord) -> bool:
@@ -520,7 +520,7 @@ def _check_files(parts: Iterable[Part]) -> None:
         check_sha256(part.sha256, check_name(part.file, "file"))
 
 
-# A delivery may have 100,000 parts: functions that walk all of them run beside the event loop.
+# A delivery may have 100,000 parts: functions that walk all of them run on a background thread.
 
 
 def _targets_of(parts: Iterable[Part]) -> dict[str, str]:

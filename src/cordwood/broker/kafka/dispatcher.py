@@ -23,7 +23,7 @@ WAITING_BYTES_MAX: Final = 64 * MIB  # Produce is paused while more bytes wait f
 
 LOOP_ELEMENTS: Final = 2_000  # decoded on the loop in a millisecond or two; larger ones on a thread
 LARGE_REQUESTS_MAX: Final = 8  # concurrent requests with more elements: each takes megabytes
-_PARKED: Final = {11, 13}  # JoinGroup (waits for members), LeaveGroup (one step): never this large
+_PARKED: Final = {11, 13}  # refused if large: JoinGroup waits for others, LeaveGroup is one step
 
 
 class RequestDispatcher:

@@ -1,4 +1,4 @@
-"""Produce: appends batches as they arrive; replies with offsets once they are durable."""
+"""Produce: appends batches as they arrive; returns offsets once they are as durable as promised."""
 
 from __future__ import annotations
 

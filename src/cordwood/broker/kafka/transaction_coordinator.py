@@ -210,7 +210,7 @@ class TransactionCoordinator:
     # --- markers ----------------------------------------------------------------------------
 
     def _begin(self, marking: Coroutine[Any, Any, None]) -> None:
-        """Write markers in a task, so that requests meanwhile learn that the transaction ends."""
+        """Write markers in a task; requests in the meantime are told that the transaction ends."""
         task = asyncio.create_task(marking)
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)

@@ -1,4 +1,4 @@
-"""Counts the reply bytes that peers have not received yet, to limit the size of the next reply."""
+"""Counts the reply bytes not yet sent on all connections, to limit the size of the next reply."""
 
 from __future__ import annotations
 
