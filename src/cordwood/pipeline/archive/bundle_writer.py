@@ -182,7 +182,7 @@ def _bytes_of(data: memoryview, run: HeaderTable) -> memoryview:
 
 
 def _divided(data: Buffer, span: Span) -> bytes:
-    """Encode the part of a batch inside the span; all other header fields stay the same."""
+    """Encode the part of a batch inside the span, with the same producer, codec and flags."""
     (header,) = parse_headers(data)
     first = max(header.base_offset, span.start)
     last = min(header.last_offset, span.end - 1)

@@ -41,7 +41,7 @@ _WALKED: Final = (
 
 
 class Books(NamedTuple):
-    """The router's counts per time window of the ingress topic, and a few wrong offsets."""
+    """The router's counts per time window of the ingress topic, and the first wrong offsets."""
 
     windows: list[AuditWindow]
     samples: list[dict[str, Any]]
@@ -260,7 +260,10 @@ def _marked(entries: DataFrame, window: str) -> DataFrame:
 def _floors(
     spark: SparkSession, api: BrokerApi, where: BrokerAddress, source: str, others: Sequence[str]
 ) -> dict[int, int]:
-    """Return, per source partition, the offset below which copies may be reclaimed or compacted."""
+    """Return, per source partition, the offset below which copies may have been removed.
+
+    RECLAIM or compaction may have removed them, so a missing copy there is no loss.
+    """
     worn = {
         topic: "compact" in found["config"].get("cleanup.policy", "delete")
         for topic in others

@@ -206,7 +206,7 @@ class CompactionPass:
         )
 
     def _find_survivors(self) -> tuple[SupersededOffsets, SupersededOffsets]:
-        """Stage 2: find the superseded records and the markers without a transaction batch."""
+        """Stage 2: find superseded records, and markers of transactions without a batch left."""
         entries = sum(summary.entries for summary in self._summaries)
         digests = tuple(str(self._digest_path(source)) for source in self._sources)
         self._dead = []
@@ -366,7 +366,7 @@ class CompactionPass:
     def _replaced_numbers(self) -> set[int]:
         return {number for _, groups in self._jobs for group in groups for number in range(*group)}
 
-    # --- the end ------------------------------------------------------------------------------
+    # --- commit and outcome -------------------------------------------------------------------
 
     def commit(self) -> tuple[list[str], CleanerState]:
         """Write each job's manifest, as its last file; returns the jobs and the new state."""

@@ -366,7 +366,7 @@ class _BatchCleaner:
         needed: Mask = is_end | (is_known & is_last)
         return needed
 
-    # --- putting it together ------------------------------------------------------------------
+    # --- encoding the result ------------------------------------------------------------------
 
     def _assemble(self, chunk: _Chunk, kept: Mask, fates: _BatchActions) -> Buffer:
         """Return the batches that stay, in order; unchanged runs are copied as they are."""

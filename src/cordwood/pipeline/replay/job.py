@@ -184,7 +184,7 @@ def run_replay(
     """Replay the letters that this replay has not read yet, batch by batch.
 
     A delivery reads ``batch_records`` letters, by default ``TASK_RECORDS`` per core. ``rate`` is
-    the maximum of records per second. ``watch`` is called with the letters read and their total.
+    the limit in records per second. ``watch`` is called with the letters read and their total.
     """
     batch_records = batch_records or TASK_RECORDS * parallelism(spark)
     if rate is not None:
@@ -214,7 +214,7 @@ def run_replay(
 
 
 def _left(api: BrokerApi, replay: Replay) -> list[ReplaySlice]:
-    """Return the offsets the replay has not read, per partition, up to the current stable end."""
+    """Return the offsets not read yet, per partition, up to the current last stable offset."""
     stands = {
         part["partition"]: part["cursors"].get(replay.reader)
         for part in api.archive(replay.topic)["partitions"]

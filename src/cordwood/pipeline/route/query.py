@@ -203,11 +203,11 @@ class RouteReader(DataSourceStreamReader):
         if isinstance(partition, RouteSplit):  # Spark passes a placeholder if there is no split
             yield route_range(self._job, partition)
 
-    # --- within ------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------
 
     def _broker(self) -> BrokerApi:
         if self._api is None:
-            self._api = BrokerApi(self._job.where, for_parent=True)  # Spark's Java may be killed
+            self._api = BrokerApi(self._job.where, for_parent=True)  # in case Spark's JVM dies
         return self._api
 
     def _routing_table(self) -> Any:

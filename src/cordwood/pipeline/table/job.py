@@ -181,7 +181,7 @@ def latest(changes: DataFrame) -> DataFrame:
 
 
 def _continues(state: TableState, topic_id: str, ends: Mapping[int, int]) -> bool:
-    """Return whether the table can be updated to these ends: same topic, and no end before it."""
+    """Return whether the table can be updated to these ends: same topic, no offset moves back."""
     return state.topic_id == topic_id and all(
         at in ends and offset <= ends[at] for at, offset in state.offsets.items()
     )
