@@ -8,9 +8,9 @@
         for line in client.subscribe("append", from_start=True, idle_timeout_s=1):
             print(line.seq, line.routing_key, line.payload)
 
-What is said and when is decided once, in flows (``producing``, ``asking``) that do no I/O: a flow
-yields effects, and ``blocking`` and ``aio`` carry them out, each with its own kind of socket.
-Neither a producer nor a client may be shared between threads or tasks; make one for each.
+Flows (``producer_flows``, ``control_flows``) implement the protocol once, without I/O: a flow
+yields effects, and ``blocking`` and ``aio`` perform them, each with its own kind of socket. Neither
+a producer nor a client may be shared between threads or tasks; create one for each.
 """
 
 from cordwood.client.blocking import Client, Producer, Subscription

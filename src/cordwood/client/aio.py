@@ -1,4 +1,4 @@
-"""The async client: the names and rules of ``cordwood.client``, on the running asyncio loop."""
+"""The async client: the names and rules of ``cordwood.client``, on the running event loop."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ARRIVED_BYTES_MAX: Final = 1024 * 1024  # above it the transport stops reading
 
 
 class Channel(asyncio.Protocol):
-    """One connection's state, as the loop reports it; a transfer waits for its next change."""
+    """The state of one connection, updated by the event loop; a transfer waits for a change."""
 
     def __init__(self) -> None:
-        """Handed to the loop."""
+        """Created by the event loop's ``create_connection``."""
         self._arrived = bytearray()
         self._changed = asyncio.Event()
         self._transport: asyncio.Transport | None = None
@@ -34,37 +34,37 @@ class Channel(asyncio.Protocol):
         self.is_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """The connection is open."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Keep it until a transfer takes it, up to a bound."""
+        """Keep the data until a transfer takes it; stop reading above a limit."""
         self._arrived += data
         if len(self._arrived) > _ARRIVED_BYTES_MAX and self._transport:
             self._transport.pause_reading()
         self._changed.set()
 
     def pause_writing(self) -> None:
-        """The peer takes data too slowly."""
+        """The peer reads too slowly."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """It has taken enough."""
+        """The peer has read enough."""
         self.is_writable = True
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The connection is gone."""
+        """The connection is closed."""
         self.is_ended = True
         self._changed.set()
 
     def write(self, data: bytes) -> None:
-        """Queue data; ``is_writable`` says whether there is room for more."""
+        """Queue data; ``is_writable`` says whether the transport accepts more."""
         if self._transport and data and not self.is_ended:
             self._transport.write(data)
 
     def take(self) -> bytes:
-        """What has arrived since."""
+        """Return and clear what has arrived."""
         arrived = bytes(self._arrived)
         self._arrived.clear()
         if self._transport and not self.is_ended:
@@ -73,11 +73,11 @@ class Channel(asyncio.Protocol):
         return arrived
 
     async def wait(self) -> None:
-        """Until something changes after the last ``take``."""
+        """Wait until something changes after the last ``take``."""
         await self._changed.wait()
 
     def close(self) -> None:
-        """Drop the connection at once."""
+        """Abort the connection."""
         if self._transport:
             self._transport.abort()
 
@@ -86,13 +86,13 @@ class AsyncConnection:
     """One connection and the flows that use it."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        """Connects when a flow asks for it."""
+        """Does not connect before a flow requests it."""
         self._address = address
         self._tls = tls
         self._channel: Channel | None = None
 
     async def run(self, flow: Flow[T]) -> T:
-        """Carry a flow out. Cancelled, it closes: what was half written must not go on."""
+        """Run a flow; close the connection if cancelled, because a write may be incomplete."""
         try:
             effect = next(flow)
             while True:
@@ -106,7 +106,7 @@ class AsyncConnection:
             value: T = stop.value
             return value
         except CordwoodError:
-            raise  # an answer like any other; the flow knows what it means for the connection
+            raise  # a reply like any other; the flow decides what it means for the connection
         except BaseException:
             self.close()
             raise
@@ -158,7 +158,7 @@ class AsyncConnection:
 
 
 class Producer:
-    """As ``cordwood.client.Producer``, awaited."""
+    """The async version of ``cordwood.client.Producer``."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Producer:
         timeout_s: float = 30.0,
         **limits: Unpack[Limits],
     ) -> None:
-        """Connects with the first record; ``timeout_s`` is how long any call may take."""
+        """Connects on the first record; ``timeout_s`` limits every call."""
         where = parse_address(address)
         self._timeout_s = timeout_s
         self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
@@ -179,17 +179,17 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """The name the broker knows this producer by."""
+        """The name of this producer at the broker."""
         return self._flows.name
 
     @property
     def epoch(self) -> int | None:
-        """The epoch the broker welcomed, once it has."""
+        """The epoch that the broker assigned; None before the first connection."""
         return self._flows.epoch
 
     @property
     def unconfirmed(self) -> int:
-        """How many records the broker has not confirmed yet."""
+        """The number of records that the broker has not confirmed yet."""
         return len(self._flows.outbox)
 
     @property
@@ -200,7 +200,7 @@ class Producer:
     async def send(
         self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
     ) -> int:
-        """Hand over one record; its ``n``."""
+        """Queue one record and return its ``n``."""
         if not self._is_opened:
             await self._wire.run(self._flows.open(self._timeout_s))
             self._is_opened = True
@@ -210,20 +210,20 @@ class Producer:
         return n
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent is durable; reconnects and resends as needed."""
+        """Wait until everything sent is durable; reconnects and resends as necessary."""
         await self._wire.run(self._flows.flush(self._timeout_s if timeout_s is None else timeout_s))
 
     async def send_and_confirm(
         self, records: Iterable[Sendable], timeout_s: float | None = None
     ) -> int:
-        """Send records and wait until all are durable, each once; how many they were."""
+        """Send records, wait until all are durable, each exactly once, and return their number."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         count = await self._wire.run(self._flows.send_and_confirm(records, limit_s))
         self._is_opened = True
         return count
 
     async def close(self) -> None:
-        """Close the connection; what was not flushed may or may not be stored."""
+        """Close the connection; records that were not flushed may or may not be stored."""
         self._wire.close()
 
     async def __aenter__(self) -> Self:
@@ -236,7 +236,7 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush if the block ended well; close in any case."""
+        """Flush if the block raised no exception; close in any case."""
         try:
             if kind is None:
                 await self.flush()
@@ -245,7 +245,7 @@ class Producer:
 
 
 class Client:
-    """As ``cordwood.client.Client``, awaited."""
+    """The async version of ``cordwood.client.Client``."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Client:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """Connects with the first question; ``timeout_s`` is how long an answer may take."""
+        """Connects on the first request; ``timeout_s`` limits the wait for a reply."""
         self._address = parse_address(address)
         self._tls = tls
         self._timeout_s = timeout_s
@@ -262,11 +262,11 @@ class Client:
         self._wire = AsyncConnection(self._address, tls)
 
     async def get_ack(self, topic: str | None = None) -> int:
-        """The last durable seq of the topic (the ingress topic unless named); 0 when empty."""
+        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty."""
         return await self._ask(control_flows.ask_ack(topic))
 
     async def status(self, seq: int, topic: str | None = None) -> Status:
-        """What became of a record."""
+        """Return the state of a record."""
         return await self._ask(control_flows.ask_status(seq, topic))
 
     def subscribe(
@@ -278,63 +278,63 @@ class Client:
         reader: str | None = None,
         idle_timeout_s: float | None = None,
     ) -> Subscription:
-        """Records as they come, on a connection of their own; iterate with ``async for``."""
+        """Stream records on a separate connection; iterate with ``async for``."""
         start = control_flows.plan_start(from_seq=from_seq, from_start=from_start)
         request = c.Subscribe(topic, start, reader)
         flows = SubscriptionFlows(self._address, request, idle_timeout_s)
         return Subscription(flows, AsyncConnection(self._address, self._tls), self._timeout_s)
 
     async def ack(self, topic: str, reader: str, seq: int) -> None:
-        """The reader has processed everything up to and with ``seq``; durable on return."""
+        """Mark everything up to and including ``seq`` as processed; durable on return."""
         await self._ask(control_flows.ask_done(c.Ack(topic, reader, seq)))
 
     async def register(self, topic: str, reader: str | None = None) -> None:
-        """Make the topic if it is missing and, with a name, register a reader on it."""
+        """Create the topic if it is missing and, with a name, register a reader on it."""
         await self._ask(control_flows.ask_done(c.Register(topic, reader)))
 
     async def put(self, topic: str, payload: str | bytes) -> None:
-        """Append one record, durable on return. Not repeated when the connection breaks."""
+        """Append one record, durable on return. Not repeated if the connection breaks."""
         body = payload.encode() if isinstance(payload, str) else payload
         await self._ask(control_flows.ask_done(c.Put(topic, body), is_repeatable=False))
 
     async def get(self, topic: str, reader: str | None = None) -> Taken | None:
-        """Take the reader's next record, or None when there is none."""
+        """Take the reader's next record; None if there is none."""
         return await self._ask(control_flows.ask_get(topic, reader))
 
     async def state(self, topic: str) -> dict[str, object]:
-        """The topic's segments."""
+        """Return the topic's segments."""
         return await self._ask(control_flows.ask_json(c.State(topic)))
 
     async def metrics(self) -> dict[str, object]:
-        """The broker's counters."""
+        """Return the broker's counters."""
         return await self._ask(control_flows.ask_json(c.Metrics()))
 
     async def readers(self, topic: str | None = None) -> dict[str, object]:
-        """The registered readers and where they stand."""
+        """Return the registered readers and their cursors."""
         return await self._ask(control_flows.ask_json(c.Readers(topic)))
 
     async def reset(self, topic: str, reader: str, to: int | c.StartPosition) -> None:
-        """Move a reader: the next record it gets is ``to``, a seq, ``START`` or ``END``."""
+        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``."""
         await self._ask(control_flows.ask_done(c.Reset(topic, reader, to)))
 
     async def remove(self, topic: str, reader: str) -> None:
-        """Forget a reader; it no longer holds records back."""
+        """Remove a reader; RECLAIM no longer waits for it."""
         await self._ask(control_flows.ask_done(c.Remove(topic, reader)))
 
     async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Change a topic's settings, all or none; names and values are Kafka's."""
+        """Change a topic's settings, all or none, with Kafka's names and values."""
         await self._ask(control_flows.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     async def cut(self, topic: str) -> int:
-        """Seal the active segment now; how many segments that sealed."""
+        """Seal the active segment now; return how many segments were sealed."""
         return await self._ask(control_flows.ask_count(c.Cut(topic)))
 
     async def reclaim(self, topic: str | None = None) -> int:
-        """Drop what may go now; how many segments went."""
+        """Delete the segments that RECLAIM allows now; return how many were deleted."""
         return await self._ask(control_flows.ask_count(c.Reclaim(topic)))
 
     async def close(self) -> None:
-        """Close the connection; subscriptions have their own."""
+        """Close the connection; subscriptions have connections of their own."""
         self._wire.close()
 
     async def __aenter__(self) -> Self:
@@ -353,7 +353,7 @@ class Subscription:
     """An async iterator of records that owns its connection; ``close`` it or use ``async with``."""
 
     def __init__(self, flows: SubscriptionFlows, wire: AsyncConnection, timeout_s: float) -> None:
-        """Made by ``Client.subscribe``."""
+        """Created by ``Client.subscribe``."""
         self._flows = flows
         self._wire = wire
         self._timeout_s = timeout_s
@@ -363,7 +363,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Line:
-        """The next record; raises ``UnavailableError`` when the connection breaks."""
+        """Return the next record; raise ``UnavailableError`` if the connection breaks."""
         line = self._flows.take() or await self._wire.run(self._flows.next_line(self._timeout_s))
         if line is None:
             await self.close()

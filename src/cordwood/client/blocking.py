@@ -1,4 +1,4 @@
-"""The blocking client: flows carried out with a non-blocking socket and ``poll``."""
+"""The blocking client: runs flows with a non-blocking socket and ``poll``."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class BlockingConnection:
     """One socket and the flows that use it."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        """Connects when a flow asks for it."""
+        """Does not connect before a flow requests it."""
         self._address = address
         self._tls = tls
         self._socket: socket.socket | None = None
 
     def run(self, flow: Flow[T]) -> T:
-        """Carry a flow out. Interrupted, it closes: what was half written must not go on."""
+        """Run a flow; close the socket if interrupted, because a write may be incomplete."""
         try:
             effect = next(flow)
             while True:
@@ -48,7 +48,7 @@ class BlockingConnection:
             value: T = stop.value
             return value
         except CordwoodError:
-            raise  # an answer like any other; the flow knows what it means for the connection
+            raise  # a reply like any other; the flow decides what it means for the connection
         except BaseException:
             self.close()
             raise
@@ -105,7 +105,7 @@ class BlockingConnection:
 
 
 def _receive(source: socket.socket, arrived: bytearray) -> bool:
-    """Take in what is there; whether the peer has ended."""
+    """Read what is available into ``arrived``; return whether the peer closed its side."""
     try:
         data = source.recv(_RECEIVE_BYTES)
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -115,7 +115,7 @@ def _receive(source: socket.socket, arrived: bytearray) -> bool:
 
 
 def _send(target: socket.socket, unsent: memoryview) -> int | None:
-    """Write what fits; None when TLS must read before it can write."""
+    """Write as much as the socket accepts; None if TLS must read before it can write."""
     if not unsent:
         return 0
     try:
@@ -127,7 +127,7 @@ def _send(target: socket.socket, unsent: memoryview) -> int | None:
 
 
 def _wait(waited: socket.socket, deadline: float | None, *, is_writing: bool) -> bool:
-    """Until the socket can be read (or written, if asked); whether that came in time."""
+    """Wait until the socket is readable (or writable, if asked); False if the time ran out."""
     poll = select.poll()
     poll.register(waited, select.POLLIN | (select.POLLOUT if is_writing else 0))
     if deadline is None:
@@ -136,13 +136,13 @@ def _wait(waited: socket.socket, deadline: float | None, *, is_writing: bool) ->
 
 
 class Producer:
-    """Sends records to the ingress listener, each stored exactly once however connections fare.
+    """Sends records to the ingress listener; each is stored exactly once, even across reconnects.
 
-    ``name`` identifies the producer across restarts of either side: one that comes back under its
-    name continues after the last record the broker holds. Without a name, one is made up. A record
-    waits until ``batch_bytes`` have gathered, ``flush`` is called or the ``with`` block ends well;
-    no more than ``unconfirmed_bytes_max`` are ever unconfirmed, then ``send`` waits. Payloads with
-    newlines need ``binary=True``.
+    ``name`` identifies the producer across restarts of either side: a producer that returns under
+    its name continues after the last record the broker has. Without a name, one is generated. A
+    record is queued until ``batch_bytes`` have accumulated, ``flush`` is called or the ``with``
+    block ends without an exception. At most ``unconfirmed_bytes_max`` are unconfirmed; above it
+    ``send`` waits. Payloads with newlines need ``binary=True``.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Producer:
         timeout_s: float = 30.0,
         **limits: Unpack[Limits],
     ) -> None:
-        """Connects with the first record; ``timeout_s`` is how long any call may take."""
+        """Connects on the first record; ``timeout_s`` limits every call."""
         where = parse_address(address)
         self._timeout_s = timeout_s
         self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
@@ -164,17 +164,17 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """The name the broker knows this producer by."""
+        """The name of this producer at the broker."""
         return self._flows.name
 
     @property
     def epoch(self) -> int | None:
-        """The epoch the broker welcomed, once it has."""
+        """The epoch that the broker assigned; None before the first connection."""
         return self._flows.epoch
 
     @property
     def unconfirmed(self) -> int:
-        """How many records the broker has not confirmed yet."""
+        """The number of records that the broker has not confirmed yet."""
         return len(self._flows.outbox)
 
     @property
@@ -185,10 +185,10 @@ class Producer:
     def send(
         self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
     ) -> int:
-        """Hand over one record; its ``n``. The producer's time is now unless given.
+        """Queue one record and return its ``n``. The producer's timestamp defaults to now.
 
-        Raises ``UnavailableError`` if it had to wait too long for earlier records; this one is
-        numbered and kept all the same, so ``flush`` again rather than send it again.
+        Raises ``UnavailableError`` if it had to wait too long for earlier records. This record is
+        numbered and kept anyway, so call ``flush`` instead of sending it again.
         """
         if not self._is_opened:
             self._wire.run(self._flows.open(self._timeout_s))
@@ -199,14 +199,14 @@ class Producer:
         return n
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent is durable; reconnects and resends as needed."""
+        """Wait until everything sent is durable; reconnects and resends as necessary."""
         self._wire.run(self._flows.flush(self._timeout_s if timeout_s is None else timeout_s))
 
     def send_and_confirm(self, records: Iterable[Sendable], timeout_s: float | None = None) -> int:
-        """Send records and wait until all are durable, each once; how many they were.
+        """Send records, wait until all are durable, each exactly once, and return their number.
 
-        Raises ``UnavailableError`` when the time is over; what is unconfirmed is kept, and the
-        next ``flush`` goes on with it.
+        Raises ``UnavailableError`` on timeout. Unconfirmed records are kept, and the next ``flush``
+        continues with them.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         count = self._wire.run(self._flows.send_and_confirm(records, limit_s))
@@ -214,7 +214,7 @@ class Producer:
         return count
 
     def close(self) -> None:
-        """Close the connection; what was not flushed may or may not be stored."""
+        """Close the connection; records that were not flushed may or may not be stored."""
         self._wire.close()
 
     def __enter__(self) -> Self:
@@ -227,7 +227,7 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush if the block ended well; close in any case."""
+        """Flush if the block raised no exception; close in any case."""
         try:
             if kind is None:
                 self.flush()
@@ -236,7 +236,7 @@ class Producer:
 
 
 class Client:
-    """Asks the control listener. Errors of the broker are raised as the classes they are."""
+    """Sends commands to the control listener. Broker errors are raised as their own classes."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Client:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """Connects with the first question; ``timeout_s`` is how long an answer may take."""
+        """Connects on the first request; ``timeout_s`` limits the wait for a reply."""
         self._address = parse_address(address)
         self._tls = tls
         self._timeout_s = timeout_s
@@ -253,11 +253,11 @@ class Client:
         self._wire = BlockingConnection(self._address, tls)
 
     def get_ack(self, topic: str | None = None) -> int:
-        """The last durable seq of the topic (the ingress topic unless named); 0 when empty."""
+        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty."""
         return self._ask(control_flows.ask_ack(topic))
 
     def status(self, seq: int, topic: str | None = None) -> Status:
-        """What became of a record."""
+        """Return the state of a record."""
         return self._ask(control_flows.ask_status(seq, topic))
 
     def subscribe(
@@ -269,10 +269,10 @@ class Client:
         reader: str | None = None,
         idle_timeout_s: float | None = None,
     ) -> Subscription:
-        """Records as they come, on a connection of their own.
+        """Stream records on a separate connection.
 
-        From a seq, from the start, from where the named reader stands, or else only new ones.
-        Iteration ends when nothing came for ``idle_timeout_s``, and without it never.
+        It starts at a seq, at the start, at the cursor of the named reader, or else with new
+        records only. Iteration ends when nothing arrives for ``idle_timeout_s``; without it, never.
         """
         start = control_flows.plan_start(from_seq=from_seq, from_start=from_start)
         request = c.Subscribe(topic, start, reader)
@@ -280,56 +280,56 @@ class Client:
         return Subscription(flows, BlockingConnection(self._address, self._tls), self._timeout_s)
 
     def ack(self, topic: str, reader: str, seq: int) -> None:
-        """The reader has processed everything up to and with ``seq``; durable on return."""
+        """Mark everything up to and including ``seq`` as processed; durable on return."""
         self._ask(control_flows.ask_done(c.Ack(topic, reader, seq)))
 
     def register(self, topic: str, reader: str | None = None) -> None:
-        """Make the topic if it is missing and, with a name, register a reader on it."""
+        """Create the topic if it is missing and, with a name, register a reader on it."""
         self._ask(control_flows.ask_done(c.Register(topic, reader)))
 
     def put(self, topic: str, payload: str | bytes) -> None:
-        """Append one record, durable on return. Not repeated when the connection breaks."""
+        """Append one record, durable on return. Not repeated if the connection breaks."""
         body = payload.encode() if isinstance(payload, str) else payload
         self._ask(control_flows.ask_done(c.Put(topic, body), is_repeatable=False))
 
     def get(self, topic: str, reader: str | None = None) -> Taken | None:
-        """Take the reader's next record, or None when there is none."""
+        """Take the reader's next record; None if there is none."""
         return self._ask(control_flows.ask_get(topic, reader))
 
     def state(self, topic: str) -> dict[str, object]:
-        """The topic's segments."""
+        """Return the topic's segments."""
         return self._ask(control_flows.ask_json(c.State(topic)))
 
     def metrics(self) -> dict[str, object]:
-        """The broker's counters."""
+        """Return the broker's counters."""
         return self._ask(control_flows.ask_json(c.Metrics()))
 
     def readers(self, topic: str | None = None) -> dict[str, object]:
-        """The registered readers and where they stand."""
+        """Return the registered readers and their cursors."""
         return self._ask(control_flows.ask_json(c.Readers(topic)))
 
     def reset(self, topic: str, reader: str, to: int | c.StartPosition) -> None:
-        """Move a reader: the next record it gets is ``to``, a seq, ``START`` or ``END``."""
+        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``."""
         self._ask(control_flows.ask_done(c.Reset(topic, reader, to)))
 
     def remove(self, topic: str, reader: str) -> None:
-        """Forget a reader; it no longer holds records back."""
+        """Remove a reader; RECLAIM no longer waits for it."""
         self._ask(control_flows.ask_done(c.Remove(topic, reader)))
 
     def configure(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Change a topic's settings, all or none; names and values are Kafka's."""
+        """Change a topic's settings, all or none, with Kafka's names and values."""
         self._ask(control_flows.ask_done(c.Configure(topic, tuple(settings.items()))))
 
     def cut(self, topic: str) -> int:
-        """Seal the active segment now; how many segments that sealed."""
+        """Seal the active segment now; return how many segments were sealed."""
         return self._ask(control_flows.ask_count(c.Cut(topic)))
 
     def reclaim(self, topic: str | None = None) -> int:
-        """Drop what may go now; how many segments went."""
+        """Delete the segments that RECLAIM allows now; return how many were deleted."""
         return self._ask(control_flows.ask_count(c.Reclaim(topic)))
 
     def close(self) -> None:
-        """Close the connection; subscriptions have their own."""
+        """Close the connection; subscriptions have connections of their own."""
         self._wire.close()
 
     def __enter__(self) -> Self:
@@ -350,7 +350,7 @@ class Subscription:
     def __init__(
         self, flows: SubscriptionFlows, wire: BlockingConnection, timeout_s: float
     ) -> None:
-        """Made by ``Client.subscribe``."""
+        """Created by ``Client.subscribe``."""
         self._flows = flows
         self._wire = wire
         self._timeout_s = timeout_s
@@ -360,7 +360,7 @@ class Subscription:
         return self
 
     def __next__(self) -> Line:
-        """The next record; raises ``UnavailableError`` when the connection breaks."""
+        """Return the next record; raise ``UnavailableError`` if the connection breaks."""
         line = self._flows.take() or self._wire.run(self._flows.next_line(self._timeout_s))
         if line is None:
             self.close()

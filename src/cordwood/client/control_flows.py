@@ -1,8 +1,8 @@
-"""How a client talks to the control listener, as flows: one question, one answer; or a stream.
+"""Client side of the control protocol, as flows: one request and its reply, or a stream.
 
-Always in frames, so payloads may hold any byte. A question that changes nothing when asked twice is
-asked again when a connection turns out to be dead, as one idle for long is; ``PUT`` and ``GET`` are
-not, since the first asking may have been heard.
+Messages are always framed, so payloads may contain any byte. An idempotent request is sent again if
+an existing connection turns out to be broken, as happens after a long idle time. ``PUT`` and
+``GET`` are not repeated, because the broker may have executed the first one.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class StatusWord(StrEnum):
-    """What became of a record."""
+    """The state of a record."""
 
-    PENDING = "PENDING"  # durable, and some registered reader has not passed it
+    PENDING = "PENDING"  # durable, and some registered reader has not read it yet
     PROCESSED = "PROCESSED"
-    ARCHIVED = "ARCHIVED"  # gone from the broker's disk, and in a bundle
-    UNKNOWN = "UNKNOWN"  # never written, or gone without a bundle
+    ARCHIVED = "ARCHIVED"  # deleted from the broker's disk, and in a bundle
+    UNKNOWN = "UNKNOWN"  # never written, or deleted without a bundle
 
 
 class Status(NamedTuple):
-    """The answer to ``status``; the bundle is named when the record is archived."""
+    """The answer to ``status``; it names the bundle of an archived record."""
 
     word: StatusWord
     bundle: str | None = None
 
 
 class Taken(NamedTuple):
-    """A record that ``get`` took; a tombstone's payload is None."""
+    """A record that ``get`` returned; a tombstone's payload is None."""
 
     payload: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """A request, how its answer is read, and whether asking it twice is harmless."""
+    """A request, the parser of its reply, and whether it may be repeated."""
 
     request: c.Request
     parse: Callable[[bytes], T]
@@ -69,17 +69,17 @@ def ask_status(seq: int, topic: str | None) -> Question[Status]:
 
 
 def ask_done(request: c.Request, *, is_repeatable: bool = True) -> Question[None]:
-    """Any command that answers ``OK``."""
+    """Any command whose reply is ``OK``."""
     return Question(request, r.parse_ok, is_repeatable)
 
 
 def ask_json(request: c.Request) -> Question[dict[str, object]]:
-    """Any command that answers JSON."""
+    """Any command whose reply is JSON."""
     return Question(request, r.parse_json)
 
 
 def ask_count(request: c.Request) -> Question[int]:
-    """Any command that answers ``OK <count>``; all of them act, so none is repeated."""
+    """Any command whose reply is ``OK <count>``; never repeated, because each changes the log."""
     return Question(request, r.parse_count, is_repeatable=False)
 
 
@@ -89,7 +89,7 @@ def ask_get(topic: str, reader: str | None) -> Question[Taken | None]:
 
 
 def plan_start(*, from_seq: int | None, from_start: bool) -> int | c.StartPosition:
-    """Where a subscription begins."""
+    """Return where a subscription starts."""
     assert from_seq is None or not from_start, "from_seq and from_start exclude each other"
     if from_seq is not None:
         return from_seq
@@ -97,15 +97,15 @@ def plan_start(*, from_seq: int | None, from_start: bool) -> int | c.StartPositi
 
 
 class ClientFlows:
-    """One client's conversation; ``blocking`` and ``aio`` each wrap one of these."""
+    """The flows of one client; ``blocking`` and ``aio`` each wrap one of these."""
 
     def __init__(self, address: Address) -> None:
-        """Nothing is opened before the first question."""
+        """Does not connect before the first request."""
         self._address = address
         self._replies: Splitter | None = None  # None while not connected
 
     def ask(self, question: Question[T], timeout_s: float) -> Flow[T]:
-        """The answer; raises the broker's ``ERR``, or ``UnavailableError`` when it is away."""
+        """Return the reply; raise the broker's error, or ``UnavailableError`` without a reply."""
         data = _FRAMES.encode(c.encode_command(question.request))
         was_connected = self._replies is not None
         try:
@@ -120,7 +120,7 @@ class ClientFlows:
         return question.parse(reply)
 
     def _exchange(self, data: bytes, timeout_s: float) -> Flow[bytes]:
-        """Whatever goes wrong, the connection is not used again: its next reply might be this."""
+        """Never reuse the connection after a failure: its next reply may belong to this request."""
         replies, self._replies = self._replies, None
         if replies is None:
             yield Connect(timeout_s)
@@ -139,12 +139,12 @@ class ClientFlows:
 
 
 class SubscriptionFlows:
-    """One subscription on a connection of its own."""
+    """The flow of one subscription, on its own connection."""
 
     def __init__(
         self, address: Address, request: c.Subscribe, idle_timeout_s: float | None
     ) -> None:
-        """Nothing is opened before the first record is asked for."""
+        """Does not connect before the first record is requested."""
         self._address = address
         self._opening = _FRAMES.encode(c.encode_command(request))
         self._idle_timeout_s = idle_timeout_s
@@ -154,11 +154,11 @@ class SubscriptionFlows:
         self._last_seq = 0
 
     def take(self) -> Line | None:
-        """A record already here, if there is one."""
+        """Return a record that has already arrived, if any."""
         return self._lines.popleft() if self._lines else None
 
     def next_line(self, timeout_s: float) -> Flow[Line | None]:
-        """The next record; None when nothing came for the idle time. Raises what ``ERR`` says."""
+        """The next record, or None after the idle time-out; raise the error of an ``ERR``."""
         try:
             if not self._is_open:
                 yield Connect(timeout_s)

@@ -1,8 +1,7 @@
-"""What a flow may ask of the world, and the address it is asked of.
+"""The I/O that a flow may request, and the address of a listener.
 
-A flow is a generator: it yields an effect, is sent its result, and sees an ``OSError`` raised at
-the yield when the effect failed. Two drivers run flows: one with blocking sockets, one
-with asyncio.
+A flow is a generator: it yields an effect and is sent the result; if the effect fails, ``OSError``
+is raised at the yield. Two drivers run flows: one with blocking sockets, one with asyncio.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a listener is."""
+    """The address of a listener."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """As users write it."""
+        """Format it as ``HOST:PORT``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection, in place of the one there was."""
+    """Open a connection; it replaces the previous one."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Write all the data, taking in meanwhile what arrives; the result is what arrived.
+    """Write all the data and read what arrives meanwhile; the result is what arrived.
 
-    Awaited, it also waits for something to arrive. When the time is over it fails if data is still
-    unwritten, and else results in nothing. Reading while writing is what keeps two peers that both
-    have much to say from blocking each other.
+    If awaited, it also waits until something arrives. On time-out it fails if data is still
+    unwritten, otherwise the result is empty. Reading while writing prevents a deadlock between two
+    peers that both have much to send.
     """
 
     data: bytes
@@ -50,7 +49,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let time pass."""
+    """Sleep."""
 
     seconds: float
 
@@ -60,7 +59,7 @@ Flow = Generator[Effect, bytes, T]
 
 
 def parse_address(address: str | tuple[str, int]) -> Address:
-    """``HOST:PORT``, ``[IPV6]:PORT`` or a pair."""
+    """Parse ``HOST:PORT``, ``[IPV6]:PORT`` or a pair."""
     if isinstance(address, tuple):
         return Address(*address)
     host, colon, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""The broker's JSON API, asked with the standard library."""
+"""A client of the broker's JSON API, on the standard library."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from cordwood.errors import CordwoodError, RequestError, UnavailableError
 from cordwood.protocol.line.replies import parse_error
 
 CONTENT_TYPES = {"POST": "application/json", "PUT": "application/octet-stream"}
-ANSWER_S = 60.0  # for one answer; a delivery is appended and synced before it comes
+ANSWER_S = 60.0  # limit for one reply; a delivery is appended and synced before its reply
 
 
 class HttpClient:
-    """Asks one broker; each request has a connection of its own."""
+    """A client of one broker; each request uses a new connection."""
 
     def __init__(self, address: str, *, timeout_s: float = ANSWER_S) -> None:
         self._address = address
         self._timeout_s = timeout_s
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
-        """What a path answers."""
+        """Send a GET and return the JSON answer."""
         return self._ask("GET", path, params, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what the body says."""
+        """Send a POST with a JSON body."""
         return self._ask("POST", path, {}, json.dumps(body).encode())
 
     def put(self, path: str, body: bytes, **params: str) -> dict[str, Any]:
-        """Leave bytes there."""
+        """Upload bytes with a PUT."""
         return self._ask("PUT", path, params, body)
 
     def delete(self, path: str, **params: str) -> dict[str, Any]:
-        """Take away what the parameters name."""
+        """Send a DELETE for what the parameters name."""
         return self._ask("DELETE", path, params, None)
 
     def _ask(
@@ -48,7 +48,7 @@ class HttpClient:
 
 
 def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
-    """A connection that is opened when first used."""
+    """Return a connection that opens on first use."""
     return http.client.HTTPConnection(*parse_address(address), timeout=timeout_s)
 
 
@@ -59,7 +59,7 @@ def exchange(
     params: Mapping[str, str],
     body: bytes | None,
 ) -> dict[str, Any]:
-    """One request and its answer; raises the broker's error, or ``UnavailableError``."""
+    """Send one request and return its answer; raise the broker's error or ``UnavailableError``."""
     where = f"{connection.host}:{connection.port}"
     headers = {"content-type": CONTENT_TYPES[method]} if method in CONTENT_TYPES else {}
     try:
@@ -82,7 +82,7 @@ def exchange(
 
 
 def _refusal(status: int, answer: Mapping[str, Any]) -> CordwoodError:
-    """The broker's error as the class it was there."""
+    """Return the broker's error as an instance of its own class."""
     message = answer.get("message", f"the broker answered with status {status}")
     error = parse_error(f"ERR {answer.get('error', '-')} {message}".encode())
     if type(error) is not CordwoodError:

@@ -1,8 +1,8 @@
-"""A blocking Kafka client over our own codec: what the command line asks, and no more.
+"""A blocking Kafka client on our own codec, limited to what the command line needs.
 
-One connection, one request at a time, to the broker it was pointed at. Applications use a real
-Kafka client instead; this one exists so that the command line needs none installed. Error codes
-come back as our own errors.
+It uses one connection to one broker and sends one request at a time. Applications should use a real
+Kafka client; this one exists so that the command line needs none installed. Error codes are raised
+as our own errors.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Committed(NamedTuple):
 
 
 class KafkaClient:
-    """A connection to one broker; opened when first used."""
+    """A connection to one broker, opened on first use."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
         self._address = parse_address(bootstrap)
@@ -118,7 +118,7 @@ class KafkaClient:
     # --- topics ---------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> list[MetadataTopic]:
-        """All topics, or those named; never creates one. Raises for a name that is missing."""
+        """Return all topics, or those named; never creates one. Raises if a name does not exist."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(wanted, allow_auto_topic_creation=False)
         topics = self.ask(request, MetadataResponse).topics
@@ -154,7 +154,7 @@ class KafkaClient:
             _check(grown.error_code, f"topic {name}", grown.error_message)
 
     def topic_config(self, name: str) -> Sequence[DescribedConfig]:
-        """Every setting of a topic, with where its value comes from."""
+        """Every setting of a topic, with the source of its value."""
         return self._configs(_TOPIC, name)
 
     def broker_config(self) -> Sequence[DescribedConfig]:
@@ -162,9 +162,9 @@ class KafkaClient:
         return self._configs(_BROKER, "1")
 
     def addresses(self) -> dict[str, str]:
-        """Where the broker's other listeners are, as it tells.
+        """Return the addresses of the broker's other listeners, from its settings.
 
-        One bound to every address is reached as this client was: by the same name.
+        A listener bound to every address is reached at the host name that this client uses.
         """
         shown = {config.name: config.value or "" for config in self.broker_config()}
         listeners = ("http", "control", "ingress")
@@ -176,13 +176,13 @@ class KafkaClient:
 
     def _reachable(self, address: str) -> str:
         host, port = parse_address(address)
-        if host not in {"0.0.0.0", "::"}:  # noqa: S104 - looked for, not bound to
+        if host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             return address
         mine = self._address.host
         return f"[{mine}]:{port}" if ":" in mine else f"{mine}:{port}"
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Change settings, all or none; None gives one its default back."""
+        """Change settings, all or none; None restores the default."""
         wanted = [
             ConfigChange(key, _DELETE if value is None else _SET, value)
             for key, value in changes.items()
@@ -202,7 +202,7 @@ class KafkaClient:
     # --- records --------------------------------------------------------------------------
 
     def offset(self, tp: TopicPartition, at: int) -> int | None:
-        """``EARLIEST``, ``LATEST`` or the first at a time in ms; None when nothing is so late."""
+        """The offset for ``EARLIEST``, ``LATEST`` or a time in ms; None if no record is so late."""
         wanted = ListOffsetsTopic(tp.topic, [ListOffsetsPartition(tp.partition, timestamp_ms=at)])
         reply = self.ask(ListOffsetsRequest(-1, topics=[wanted]), ListOffsetsResponse)
         part = reply.topics[0].partitions[0]
@@ -212,7 +212,7 @@ class KafkaClient:
     def fetch(
         self, wanted: Mapping[TopicPartition, int], *, max_wait_ms: int, committed: bool = False
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Whole batches from each offset on; waits until there are any, or for ``max_wait_ms``."""
+        """Fetch complete batches from each offset; waits for data, at most ``max_wait_ms``."""
         topics: dict[str, list[FetchPartition]] = {}
         for tp, offset in wanted.items():
             part = FetchPartition(
@@ -238,9 +238,9 @@ class KafkaClient:
         return found
 
     def produce(self, tp: TopicPartition, batch: bytes, *, acks: int = -1) -> int:
-        """Append a whole batch, durable before this returns; its first offset.
+        """Append a batch, durable on return; return its first offset.
 
-        With ``acks`` 0 nobody answers: it returns when the batch was sent, and says -1.
+        With ``acks`` 0 there is no reply: it returns -1 after the batch is sent.
         """
         topic = ProduceTopic(tp.topic, [ProducePartition(tp.partition, memoryview(batch))])
         request = ProduceRequest(None, acks, _TIMEOUT_MS, [topic])
@@ -264,7 +264,7 @@ class KafkaClient:
         """A group's state and members."""
         described = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
         _check(described.error_code, f"group {group}")
-        if described.state == "Dead":  # as Kafka answers for a group nobody has heard of
+        if described.state == "Dead":  # Kafka's answer for an unknown group
             raise UnknownReader(f"there is no group {group}; `cordwood group list` has all")
         return described
 
@@ -291,21 +291,21 @@ class KafkaClient:
                 _check(part.error_code, f"group {group} on {topic.name}-{part.partition}")
 
     def delete_group(self, group: str) -> None:
-        """Forget a group and its cursors."""
+        """Delete a group and its cursors."""
         for deleted in self.ask(DeleteGroupsRequest([group]), DeleteGroupsResponse).results:
             _check(deleted.error_code, f"group {group}")
 
-    # --- the wire -------------------------------------------------------------------------
+    # --- connection -----------------------------------------------------------------------
 
     def ask(self, request: tuple[Any, ...], reply: type[Reply]) -> Reply:
-        """Send one request and read its reply; raises ``UnavailableError`` when nobody answers."""
+        """Send one request and read its reply; raise ``UnavailableError`` if there is none."""
         try:
             return self._connection.ask(request, reply)
         except OSError as error:
             raise self._lost(error) from None
 
     def _send(self, request: tuple[Any, ...]) -> None:
-        """Send what nobody answers."""
+        """Send a request that has no reply."""
         try:
             self._connection.send(request)
         except OSError as error:
@@ -323,7 +323,7 @@ class KafkaClient:
         self._connection.close()
 
     def __enter__(self) -> Self:
-        """Nothing is opened before it is needed."""
+        """For ``with``; connects on first use."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -332,14 +332,14 @@ class KafkaClient:
 
 
 def _check(code: int, what: str, said: str | None = None) -> None:
-    """Raise the error a code stands for, in the broker's own words where it had some."""
+    """Raise the error for a Kafka error code, with the broker's message if there is one."""
     if code != Code.NONE:
         kind = _by_code().get(code, RequestError)
         raise kind(said or f"{what}: {Code(code).name.lower().replace('_', ' ')}")
 
 
 def _by_code() -> dict[int, type[CordwoodError]]:
-    """Kafka's code → the first of our request errors that carries it."""
+    """Map Kafka error codes to the first of our request errors that has the code."""
     found: dict[int, type[CordwoodError]] = {}
     for kind in cast(list[type[CordwoodError]], RequestError.__subclasses__()):
         found.setdefault(kind.code, kind)

@@ -1,7 +1,7 @@
-"""One connection to one Kafka listener: a request goes out, its reply comes back.
+"""One connection to one Kafka listener: sends a request and reads its reply.
 
-Whoever speaks the protocol from our side shares it: the command line's client, and the one that
-Spark's source reads with. Whom to ask, and what to do when nobody answers, is theirs to know.
+Both of our Kafka clients use it: the command line's, and the one that Spark's source reads with.
+They choose the broker and decide what to do if it does not answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Versions = Mapping[type, int]
 
 
 class ClientConnection:
-    """Connects when first used, and anew after it broke; one request at a time.
+    """Connects on first use, and again after a failure; one request at a time.
 
-    ``versions`` says which version of a request is sent, where it is not the newest.
+    ``versions`` gives the version of requests that are not sent in the newest one.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ClientConnection:
         self._socket: socket.socket | None = None
 
     def ask(self, request: tuple[Any, ...], reply_type: type[Reply]) -> Reply:
-        """Send a request and read its reply; raises ``OSError`` when none comes."""
+        """Send a request and read its reply; raise ``OSError`` if none arrives."""
         correlation = self.send(request)
         try:
             frame = _receive_frame(self._connect())
@@ -50,7 +50,7 @@ class ClientConnection:
         return reply
 
     def send(self, request: tuple[Any, ...]) -> int:
-        """Send a request that nobody answers, or whose reply is still to be read."""
+        """Send a request without waiting for a reply; return its correlation id."""
         correlation = next(self._correlations)
         parts = encode_request(request, self._version(request), correlation, self._client_id)
         try:
@@ -61,7 +61,7 @@ class ClientConnection:
         return correlation
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -82,7 +82,7 @@ def _receive_frame(connection: socket.socket) -> memoryview:
 
 
 def _receive(connection: socket.socket, length: int) -> memoryview:
-    """Exactly so many bytes."""
+    """Read exactly ``length`` bytes."""
     frame = memoryview(bytearray(length))
     filled = 0
     while filled < length:

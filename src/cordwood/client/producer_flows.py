@@ -1,8 +1,8 @@
-"""How a producer talks to the ingress listener, as flows: connect, number, send, confirm, resend.
+"""Producer side of the ingress protocol, as flows: connect, number, send, confirm, resend.
 
-This is the retry loop of the KMQ notes without its duplicates. Each connection opens with
-``HELLO``; the answer says what is durable; ``ACK`` lines say so as it grows; and a lost
-connection is opened again, with growing pauses, until the caller's time is over.
+This is the retry loop of the KMQ notes without its duplicates. Each connection begins with
+``HELLO``, whose reply says what is durable; ``ACK`` lines report further progress. A lost
+connection is opened again with exponential backoff until the caller's time-out.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cordwood.protocol.line.replies import Welcome, parse_ack, parse_welcome
 
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
-CHUNK_BYTES: Final = 256 * 1024  # how much is written between two looks at the acknowledgements
+CHUNK_BYTES: Final = 256 * 1024  # written between two reads of the acknowledgements
 
 _REPLY_BYTES_MAX: Final = 64 * 1024
 
 
 class Limits(TypedDict, total=False):
-    """What a producer may be told beside its address and name; ``ProducerOptions`` explains."""
+    """Options of a producer besides its address and name; see ``ProducerOptions``."""
 
     binary: bool
     batch_bytes: int
@@ -43,22 +43,22 @@ class Limits(TypedDict, total=False):
 class ProducerOptions:
     """A producer's name and limits, with their defaults."""
 
-    name: str | None = None  # None makes one up
-    epoch: int | None = None  # None takes the one the broker says
-    binary: bool = False  # frames instead of lines, so that payloads may hold newlines
-    batch_bytes: int = 64 * 1024  # what gathers before it is written
+    name: str | None = None  # None generates one
+    epoch: int | None = None  # None accepts the one that the broker assigns
+    binary: bool = False  # frames instead of lines, so payloads may contain newlines
+    batch_bytes: int = 64 * 1024  # collected before it is written
     unconfirmed_bytes_max: int = 8 * 1024 * 1024  # above it ``send`` waits
     line_bytes_max: int = 1024 * 1024  # the broker's line.bytes.max
-    stall_timeout_s: float = 30.0  # silence this long means the connection is dead
+    stall_timeout_s: float = 30.0  # a connection silent for this long counts as broken
 
 
 class ProducerFlows:
-    """One producer's conversation; ``blocking`` and ``aio`` each wrap one of these."""
+    """The flows of one producer; ``blocking`` and ``aio`` each wrap one of these."""
 
     def __init__(
         self, address: Address, options: ProducerOptions, clock: Clock | None = None
     ) -> None:
-        """Nothing is opened before the first record."""
+        """Does not connect before the first record."""
         self.name = options.name or f"py-{uuid.uuid4().hex}"
         if not is_producer_name(self.name):
             raise RequestError(f"{self.name!r} cannot name a producer; use A-Z a-z 0-9 . _ -")
@@ -69,23 +69,23 @@ class ProducerFlows:
         self._framing = Framing.FRAMES if options.binary else Framing.TEXT
         self._replies = Splitter(self._framing, _REPLY_BYTES_MAX)
         self._is_connected = False
-        self._attempts = 0  # connections tried since the last confirmation
+        self._attempts = 0  # connection attempts since the last confirmation
         self.outbox = SendBuffer(self._framing, options.line_bytes_max)
 
     def open(self, timeout_s: float) -> Flow[None]:
-        """Connect and say HELLO, unless that is done."""
+        """Connect and send HELLO, unless already done."""
         yield from self._drive(self._deadline(timeout_s), lambda: self._is_connected)
 
     def add(self, message: Message) -> int:
-        """Queue one record; its ``n``. The producer must have been opened once."""
+        """Queue one record and return its ``n``. The producer must have been opened once."""
         return self.outbox.add(message, self._clock.now_ms())
 
     def is_due(self) -> bool:
-        """Whether enough is queued that it should be written."""
+        """Whether enough is queued to write it."""
         return self.outbox.unsent_bytes >= self._options.batch_bytes
 
     def relieve(self, timeout_s: float) -> Flow[None]:
-        """Write what is queued; wait only while too much is unconfirmed."""
+        """Write what is queued; wait while too much is unconfirmed."""
         limit = self._options.unconfirmed_bytes_max
         box = self.outbox
         yield from self._drive(
@@ -94,11 +94,11 @@ class ProducerFlows:
         )
 
     def flush(self, timeout_s: float) -> Flow[None]:
-        """Until everything added is confirmed."""
+        """Wait until everything added is confirmed."""
         yield from self._drive(self._deadline(timeout_s), lambda: not len(self.outbox))
 
     def send_and_confirm(self, messages: Iterable[Sendable], timeout_s: float) -> Flow[int]:
-        """Add all, confirm all, in that time; how many they were."""
+        """Add all messages, wait until all are confirmed, and return their number."""
         deadline = self._deadline(timeout_s)
         yield from self._drive(deadline, lambda: self._is_connected)
         count = 0
@@ -111,7 +111,7 @@ class ProducerFlows:
         return count
 
     def _drive(self, deadline: float, is_done: Callable[[], bool]) -> Flow[None]:
-        """Connect, write and listen until done; lost connections are opened again."""
+        """Connect, write and read until done; reopen lost connections."""
         cause: Exception | None = None
         while not is_done():
             if self._left(deadline) <= 0:
@@ -121,7 +121,7 @@ class ProducerFlows:
                     yield from self._exchange(deadline, is_done)
                 else:
                     yield from self._connect(deadline)
-            except ssl.SSLCertVerificationError as error:  # the one OSError time will not mend
+            except ssl.SSLCertVerificationError as error:  # the only OSError a retry cannot fix
                 raise UnavailableError(f"{self._address} is not to be trusted: {error}") from error
             except OSError as error:
                 self._is_connected = False
@@ -135,7 +135,7 @@ class ProducerFlows:
     def _connect(self, deadline: float) -> Flow[None]:
         if self._attempts:
             pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(self._attempts - 1, 10))
-            jitter = 0.5 + random.random() / 2  # noqa: S311 - spreads producers, hides nothing
+            jitter = 0.5 + random.random() / 2  # noqa: S311 - spreads reconnects, not for security
             yield Pause(min(pause_s * jitter, self._left(deadline)))
         self._attempts += 1
         yield Connect(max(self._left(deadline), 0.001))
@@ -147,7 +147,7 @@ class ProducerFlows:
         self._take_replies(b"")
 
     def _greet(self, deadline: float) -> Flow[Welcome]:
-        """HELLO, and its answer. Later the epoch is named, so that nobody fences us by accident."""
+        """Send HELLO and read the reply; reconnects send the epoch, to fence nobody by accident."""
         hello = self._framing.encode(encode_hello(self.name, self.epoch))
         arrived = yield Transfer(hello, True, max(self._left(deadline), 0.001))
         self._replies.receive(arrived)
@@ -162,7 +162,7 @@ class ProducerFlows:
         return welcome
 
     def _exchange(self, deadline: float, is_done: Callable[[], bool]) -> Flow[None]:
-        """Write a chunk and take in acknowledgements; silence for too long is a lost connection."""
+        """Write a chunk and read acknowledgements; too long a silence is a lost connection."""
         data = self.outbox.take_unsent(CHUNK_BYTES)
         is_awaited = self.outbox.unsent_bytes == 0 and not is_done()
         wait_s = max(min(self._options.stall_timeout_s, self._left(deadline)), 0.001)
@@ -172,7 +172,7 @@ class ProducerFlows:
         self._take_replies(arrived)
 
     def _take_replies(self, arrived: bytes) -> None:
-        """``ACK`` lines move the outbox on; an ``ERR`` is raised as the error it was."""
+        """``ACK`` lines confirm records; an ``ERR`` is raised as the error class it names."""
         self._replies.receive(arrived)
         while (reply := self._replies.next_message()) is not None:
             if self.outbox.confirm(parse_ack(whole(reply))):
@@ -193,7 +193,7 @@ class ProducerFlows:
 
 
 def whole(reply: bytes | TooLong) -> bytes:
-    """The reply, unless it is longer than any a broker sends."""
+    """Return the reply; raise if it is longer than any reply of a broker."""
     if isinstance(reply, TooLong):
         raise ProtocolError(f"a reply of {reply.total_bytes} bytes is no broker's")
     return reply

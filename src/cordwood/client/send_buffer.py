@@ -1,8 +1,8 @@
-"""A producer's records between the caller and the broker's acknowledgement. Pure: no I/O, no clock.
+"""A producer's records until the broker acknowledges them. Pure: no I/O, no clock.
 
 Every record is numbered once, when it is added, and kept until an ``ACK`` covers its number. After
-a lost connection the broker says the last number it holds; what lies behind it is forgotten, the
-rest is sent again under the same numbers, and the broker drops what it has already.
+a lost connection the broker reports the last number it has. Records up to that number are dropped
+here, the rest are sent again under the same numbers, and the broker ignores duplicates.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.replies import Welcome
 from cordwood.protocol.line.serial import NOTHING_YET, is_after, next_n
 
-_ROUTING_KEY: Final = re.compile(rb"[^|\x00-\x1f\x7f]{1,249}")  # as batch.lines asks
+_ROUTING_KEY: Final = re.compile(rb"[^|\x00-\x1f\x7f]{1,249}")  # the rule of batch.lines
 
 
 class Message(NamedTuple):
-    """What ``send_and_confirm`` takes; a plain tuple of the same will do."""
+    """A record for ``send_and_confirm``, which also accepts a plain tuple."""
 
     routing_key: str | bytes
     payload: str | bytes
-    timestamp_ms: int | None = None  # the producer's clock; None is now
+    timestamp_ms: int | None = None  # the producer's timestamp; None is now
 
 
 Sendable = Message | tuple[str | bytes, str | bytes] | tuple[str | bytes, str | bytes, int]
@@ -34,23 +34,23 @@ class SendBuffer:
     """Numbered records that are not yet confirmed, oldest first."""
 
     def __init__(self, framing: Framing, line_bytes_max: int) -> None:
-        """Records above ``line_bytes_max`` are refused here, as the broker would skip them."""
+        """Refuses records above ``line_bytes_max``, which the broker would skip."""
         self._framing = framing
         self._bytes_max = line_bytes_max
         self._pending: deque[tuple[int, bytes]] = deque()
         self._unsent: deque[bytes] = deque()
         self._is_open = False
-        self.last_n = NOTHING_YET  # of the newest record added
+        self.last_n = NOTHING_YET  # the n of the newest record added
         self.confirmed_n = NOTHING_YET
         self.pending_bytes = 0
         self.unsent_bytes = 0
 
     def __len__(self) -> int:
-        """How many records are not confirmed."""
+        """The number of unconfirmed records."""
         return len(self._pending)
 
     def add(self, message: Message, now_ms: int) -> int:
-        """Number a record and queue it; raises ``InvalidRecord`` and changes nothing."""
+        """Number a record and queue it; on ``InvalidRecord`` nothing changes."""
         n = next_n(self.last_n)
         data = self._framing.encode(self._encode(message, n, now_ms))
         self._pending.append((n, data))
@@ -61,7 +61,7 @@ class SendBuffer:
         return n
 
     def take_unsent(self, bytes_max: int) -> bytes:
-        """The next records to write, about so many bytes; they count as sent."""
+        """Return the next records to write, about ``bytes_max`` bytes; they count as sent."""
         chunk: list[bytes] = []
         taken = 0
         while self._unsent and taken < bytes_max:
@@ -71,7 +71,7 @@ class SendBuffer:
         return b"".join(chunk)
 
     def confirm(self, n: int) -> bool:
-        """The broker holds everything up to ``n``; whether that was news."""
+        """The broker has everything up to ``n``; return whether that confirms more than before."""
         if is_after(n, self.last_n):
             raise ProtocolError(f"the broker confirmed n={n} and the last sent is {self.last_n}")
         if not is_after(n, self.confirmed_n):
@@ -82,7 +82,7 @@ class SendBuffer:
         return True
 
     def resume(self, welcome: Welcome) -> None:
-        """Go on where the broker says, on a new connection: all that it lacks is unsent again."""
+        """Continue on a new connection: mark everything that the broker lacks as unsent."""
         if not self._is_open:
             self.last_n = self.confirmed_n = welcome.last_n
             self._is_open = True

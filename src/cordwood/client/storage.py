@@ -1,7 +1,7 @@
-"""Where archives and tables lie: a directory (an LTFS mount is one) or an object store, by URL.
+"""Storage of archives and tables: a directory (such as an LTFS mount) or an object store, by URL.
 
-Read a file, write one whole, move it, remove it, ask for its size, list names. A written file is
-durable, and never seen half written under its name.
+It can read a file, write a complete one, move, remove, ask for a size and list names. A written
+file is durable, and never visible under its name before it is complete.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ from cordwood.log.files.modes import like, make_shared_directory, open_shared, o
 
 _COPY_BYTES: Final = 1 << 20
 _REASON_CHARS: Final = 300
-PART: Final = ".part"  # a file being written; no name of ours ends so
-_LEFT_S: Final = 24 * 3600.0  # without a lock, what is older than this was left by a dead run
+PART: Final = ".part"  # suffix of a file being written; no finished file has it
+_LEFT_S: Final = 24 * 3600.0  # without a lock, files older than this were left by a crashed run
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "file")
 
 
 class Storage(Protocol):
-    """Named files, wherever they are."""
+    """Named files in one location."""
 
     place: str
 
     def open(self, name: str) -> IO[bytes]:
-        """A file for reading; raises ``FileNotFoundError``."""
+        """Open a file for reading; raise ``FileNotFoundError`` if it is missing."""
         ...
 
     def put(self, name: str, source: IO[bytes]) -> None:
-        """Write a file whole, over whatever had its name."""
+        """Write a complete file; it replaces any file of that name."""
         ...
 
     def move(self, old: str, new: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         ...
 
     def remove(self, name: str) -> None:
-        """Take a file away, if it is there."""
+        """Remove a file; no error if it is missing."""
         ...
 
     def size(self, name: str) -> int | None:
-        """How many bytes it has; None when it is not there."""
+        """Return the size in bytes; None if the file is missing."""
         ...
 
     def names(self, prefix: str = "") -> list[str]:
-        """Every file below a prefix, in order."""
+        """Return every file below a prefix, sorted."""
         ...
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
-        """Remove what runs that died left below a prefix, but for what ``keep`` names.
+        """Remove what crashed runs left below a prefix, except the names that ``keep`` accepts.
 
-        Call it inside ``held``. Where the place has no lock another run may be at work, and only
-        what is a day old goes.
+        Call it inside ``held``. A store without locks may be in use by another run, so only files
+        that are a day old are removed.
         """
         ...
 
     def held(self, name: str) -> Any:
-        """A context that one process at a time is in, as far as the place allows."""
+        """Return a context that admits one process at a time, if the storage has locks."""
         ...
 
 
 def open_storage(place: str) -> Storage:
-    """By directory or URL; small enough to be opened again by every task."""
+    """Open a directory or URL; cheap enough for every task to open its own."""
     scheme, is_url, _ = place.partition("://")
     if not is_url:
         return DirectoryStorage(place)
@@ -83,14 +83,14 @@ def open_storage(place: str) -> Storage:
 
 
 class DirectoryStorage:
-    """Files under a directory."""
+    """Files in a directory."""
 
     def __init__(self, place: str) -> None:
         self._root = Path(place).absolute()
         self.place = str(self._root)
 
     def open(self, name: str) -> IO[bytes]:
-        """A file for reading; what is no file, as a pipe is none, counts as missing."""
+        """Open a file for reading; anything else, such as a pipe, counts as missing."""
         path = self._root / name
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -99,23 +99,23 @@ class DirectoryStorage:
         return os.fdopen(fd, "rb")
 
     def put(self, name: str, source: IO[bytes]) -> None:
-        """Under a temporary name, synced, then renamed."""
+        """Write to a temporary name, fsync, then rename."""
         target = self._root / name
         make_shared_directory(target.parent)
-        part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART}")  # mine alone
+        part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART}")  # unique per call
         try:
             with naming(part), open_shared(part) as file:
                 shutil.copyfileobj(source, file, _COPY_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:  # a full disk is not filled further by what cannot be finished
+        except OSError:  # do not leave an incomplete file on a full disk
             part.unlink(missing_ok=True)
             raise
         part.replace(target)
         _sync(target.parent)
 
     def move(self, old: str, new: str) -> None:
-        """One rename, synced at both ends."""
+        """Rename, and fsync both directories."""
         target = self._root / new
         make_shared_directory(target.parent)
         (self._root / old).replace(target)
@@ -123,16 +123,16 @@ class DirectoryStorage:
         _sync((self._root / old).parent)
 
     def remove(self, name: str) -> None:
-        """Unlink it."""
+        """Unlink the file."""
         (self._root / name).unlink(missing_ok=True)
 
     def size(self, name: str) -> int | None:
-        """What the file system says."""
+        """Return the size from the file system."""
         path = self._root / name
         return path.stat().st_size if path.is_file() else None
 
     def names(self, prefix: str = "") -> list[str]:
-        """Every finished file below a prefix."""
+        """Return every finished file below a prefix."""
         found = (path for path in (self._root / prefix).rglob("*") if path.is_file())
         return sorted(
             str(path.relative_to(self._root))
@@ -141,11 +141,11 @@ class DirectoryStorage:
         )
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
-        """Half-written files and empty directories too."""
+        """Remove incomplete files and empty directories too."""
         for path in sorted((self._root / prefix).rglob("*"), reverse=True):
             name = str(path.relative_to(self._root))
             if path.is_dir() and not path.is_symlink():
-                with suppress(OSError):  # what is kept is in it
+                with suppress(OSError):  # not empty: it contains files that are kept
                     path.rmdir()
             elif path.suffix != ".lock" and not keep(name):
                 path.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ class DirectoryStorage:
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """By a lock on a file beside it."""
+        """Hold an ``flock`` on a lock file next to it."""
         lock = self._root / f"{name}.lock"
         make_shared_directory(lock.parent)
         flags, mode = os.O_RDWR | os.O_CREAT, like(lock.parent).shared_file
@@ -187,33 +187,33 @@ class ObjectStorage:
             Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
         try:
             self._store: Any = from_url(self.place)
-        except Exception as error:  # noqa: BLE001 - whatever the library makes of a bad URL
+        except Exception as error:  # noqa: BLE001 - the library raises various errors for a bad URL
             raise ConfigError(f"{place} is no object store: {error}") from None
 
     def open(self, name: str) -> IO[bytes]:
-        """An object for reading, block by block."""
+        """Open an object for reading in blocks."""
         with self._asking():
-            self._api.head(self._store, name)  # raises FileNotFoundError now, not when it is read
+            self._api.head(self._store, name)  # raises FileNotFoundError now, not at the first read
             reader = self._api.open_reader(self._store, name)
         return io.BufferedReader(_Reader(reader, self._asking), _COPY_BYTES)
 
     def put(self, name: str, source: IO[bytes]) -> None:
-        """An object appears whole."""
+        """Write an object; it becomes visible only when complete."""
         with self._asking(is_there=True):
             self._api.put(self._store, name, source)
 
     def move(self, old: str, new: str) -> None:
-        """A copy and a deletion, where the store has no rename."""
+        """Rename; the store may do it as a copy and a delete."""
         with self._asking():
             self._api.rename(self._store, old, new)
 
     def remove(self, name: str) -> None:
-        """Delete it; a store says nothing of an object that was not there."""
+        """Delete the object; no error if it is missing."""
         with suppress(FileNotFoundError), self._asking():
             self._api.delete(self._store, name)
 
     def size(self, name: str) -> int | None:
-        """What the store says."""
+        """Return the size from the store."""
         try:
             with self._asking():
                 return int(self._api.head(self._store, name)["size"])
@@ -221,13 +221,13 @@ class ObjectStorage:
             return None
 
     def names(self, prefix: str = "") -> list[str]:
-        """Every object below a prefix."""
+        """Return every object below a prefix, sorted."""
         with self._asking():
             found = self._api.list(self._store, prefix or None)
             return sorted(str(each["path"]) for chunk in found for each in chunk)
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
-        """By the age the store gives an object."""
+        """Remove objects by the age that the store reports."""
         before_s = time.time() - _LEFT_S
         with self._asking():
             found = [
@@ -239,7 +239,7 @@ class ObjectStorage:
 
     @contextmanager
     def _asking(self, *, is_there: bool = False) -> Iterator[None]:
-        """What the store refuses is one sentence; that an object is not there stays itself."""
+        """Turn errors of the store into one sentence; ``FileNotFoundError`` passes through."""
         try:
             yield
         except (self._error, OSError) as error:
@@ -252,13 +252,13 @@ class ObjectStorage:
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """An object store has no lock; the broker refuses the slower of two runs."""
+        """An object store has no lock; if two runs compete, the broker refuses the slower one."""
         del name
         yield
 
 
 class _Reader(io.RawIOBase):
-    """An object as a file is to whoever buffers it."""
+    """A raw file interface to an object, for ``io.BufferedReader``."""
 
     def __init__(self, inner: Any, asking: Callable[[], AbstractContextManager[None]]) -> None:
         self._inner = inner
@@ -280,14 +280,14 @@ class _Reader(io.RawIOBase):
 
 
 def _reason(said: str) -> str:
-    """What a store says, without the pages around it: its own message, or the first line."""
+    """Extract the message from a store's error: its own message element, or the first line."""
     told = re.search(r"<Message>(.*?)</Message>", said, re.DOTALL)
     return told[1] if told else said.strip().partition("\n")[0][:_REASON_CHARS]
 
 
 @contextmanager
 def naming(place: Path) -> Iterator[None]:
-    """Errors of the system that name no file, as those of a write, name this place."""
+    """Add the path to an ``OSError`` that names no file, such as that of a write."""
     try:
         yield
     except OSError as error:
