@@ -1,13 +1,14 @@
-"""Record-batch bytes: one layout for wire, disk and Spark (RecordBatch v2, as Kafka writes it).
+"""Record batches as bytes: one layout (Kafka's RecordBatch v2) for wire, disk and Spark.
 
-Two ways over one layout. ``header`` works on whole batches and never touches a record: it is all
-the Kafka path needs; ``compress`` has the five codecs. Records are reached either in plain Python
-(``records``: small work, and the oracle of the tests) or by numba kernels:
+``header`` works on whole batches and never reads a record, which is all the Kafka path needs.
+``compression`` has the five codecs. Records are decoded and encoded either in plain Python
+(``records``, for small work and as the reference in tests) or by numba kernels:
 
-* ``table``: many headers in one walk; ``columns``: batches ↔ columns, compaction's rewriting
-  included; ``arrow``: columns ↔ Arrow, for Spark; ``lines``: ingress lines → batches.
-* ``kernels``, ``line_kernels`` and their pieces in ``machine`` behind those. They load slowly,
-  so ``warmth`` says whether they are there, and loads them off the request path.
+- ``header_table`` reads many headers at once; ``columns`` converts batches to columns and back, and
+  also serves compaction; ``arrow`` converts columns to Arrow and back, for Spark; ``lines`` encodes
+  ingress lines as batches; ``subscriber_lines`` writes records as lines.
+- ``kernels`` holds the compiled functions behind these. They load slowly, so ``kernels.loader``
+  reports whether they are loaded, and loads them off the request path.
 
-This room computes: it opens no file, reads no clock and logs nothing.
+This package only computes: it opens no file, reads no clock and logs nothing.
 """

@@ -1,10 +1,11 @@
-"""Columns ↔ Arrow, in the shape of Spark's Kafka source.
+"""Converts columns to Arrow and back, with the schema of Spark's Kafka source.
 
     key binary · value binary · topic string · partition int32 · offset int64
     · timestamp timestamp[us, UTC] · timestampType int32 · headers list<struct<key, value>>
 
-Only this module imports pyarrow, and only when called: a broker runs without it. From Arrow nothing
-is copied; towards Arrow the bytes of a column are brought together once, by a kernel.
+In this package only this module imports pyarrow, and only when called, because a broker runs
+without it. Reading from Arrow copies nothing; writing to Arrow copies the bytes of a column once,
+in a kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SPARK_COLUMNS: Final = (
     "timestampType",
     "headers",
 )
-ARROW_BYTES_MAX: Final = 2**31 - 1  # of one column: its offsets are 32-bit
+ARROW_BYTES_MAX: Final = 2**31 - 1  # per column: its offsets are 32-bit
 _WANTED: Final = {
     "key": "key",
     "value": "value",
@@ -40,7 +41,7 @@ _MICROS_LAST: Final = (2**63 - 1) // 1000
 
 
 def wanted_columns(names: Sequence[str]) -> frozenset[str]:
-    """What to decode so that ``arrow_batch`` can give the named columns."""
+    """The columns to decode so that ``arrow_batch`` can return the named ones."""
     assert set(names) <= set(SPARK_COLUMNS), f"not all of {', '.join(names)} are columns"
     return frozenset(_WANTED[name] for name in names if name in _WANTED)
 
@@ -48,7 +49,7 @@ def wanted_columns(names: Sequence[str]) -> frozenset[str]:
 def arrow_batch(
     columns: Columns, topic: str, partition: int, names: Sequence[str] = SPARK_COLUMNS
 ) -> Any:
-    """All rows as one ``pyarrow.RecordBatch`` with the named columns, in their order."""
+    """All rows as one ``pyarrow.RecordBatch`` with the named columns, in the given order."""
     import pyarrow as pa
 
     arrays = [_array(pa, name, columns, topic, partition) for name in names]
@@ -64,10 +65,10 @@ def arrow_batches(
     rows_max: int = 65_536,
     bytes_max: int = 64 * 1024 * 1024,
 ) -> Iterator[Any]:
-    """The rows as batches of bounded size, whatever they inflated to."""
+    """The rows as batches of bounded size, however large they are after decompression."""
     parts = [spans for spans in (columns.keys, columns.values) if spans is not None]
     held_bytes = max((spans.data.nbytes for spans in parts), default=0)
-    if 0 < len(columns) <= rows_max and held_bytes <= bytes_max:  # as a chunk of a file is
+    if 0 < len(columns) <= rows_max and held_bytes <= bytes_max:  # usual for a chunk of a file
         yield arrow_batch(columns, topic, partition, names)
         return
     sizes = np.zeros(len(columns), np.int64)
@@ -108,9 +109,9 @@ def columns_from_arrow(
     values: Any = None,
     headers: Any = None,
 ) -> Columns:
-    """Rows to encode from Arrow arrays: binary or string, and a list of header structs.
+    """Rows to encode, from Arrow arrays: binary or string, and a list of header structs.
 
-    The arrays' own buffers are pointed into, not copied. A null list of headers is no headers.
+    The columns refer to the arrays' buffers without copying. A null header list means no headers.
     """
     return Columns.of(
         offsets,
@@ -122,7 +123,7 @@ def columns_from_arrow(
 
 
 def spans_from_arrow(array: Any) -> Spans:
-    """A binary or string array (large ones too) as spans into its buffers."""
+    """A binary or string array (also a large one) as spans into its buffers."""
     import pyarrow as pa
 
     if pa.types.is_null(array.type):
@@ -146,7 +147,7 @@ def spans_from_arrow(array: Any) -> Spans:
 
 
 def _array(pa: Any, name: str, columns: Columns, topic: str, partition: int) -> Any:
-    """One column; what it needs must have been wanted when the rows were decoded."""
+    """Build one Arrow column; its source must have been decoded."""
     if name == "topic":
         return _constant_text(pa, topic.encode(), len(columns))
     if name == "partition":

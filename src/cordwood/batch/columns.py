@@ -1,11 +1,11 @@
-"""Batches ↔ columns, by the kernels: many batches in one call, and only the wanted columns.
+"""Converts batches to columns and back with kernels: many batches per call, only wanted columns.
 
-Decoding notes where keys and values lie (spans into the bytes, nothing is copied); ``arrow`` brings
-them together for Spark. Encoding takes spans from anywhere: decoded ones, so that compaction
-rewrites batches and keeps whatever their headers say, or Arrow's own buffers, for sink and router.
+Decoding finds where keys and values are (spans into the input, without copying); ``arrow``
+gathers them for Spark. Encoding takes spans from decoded batches, so that compaction can rewrite
+batches and keep their headers, or from Arrow buffers, for the sink and the router.
 
-Kernels look only at what is wanted, so damage elsewhere in a record goes unseen here;
-``validation`` looks at everything.
+Kernels read only the wanted columns, so damage elsewhere in a record goes unnoticed here;
+``validation`` checks everything.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NO_BYTES: Final = readonly(b"")
 
 
 class Aborted(NamedTuple):
-    """A transaction that was given up: its records are for nobody."""
+    """An aborted transaction, whose records no reader may see."""
 
     producer_id: int
     first_offset: int
@@ -65,7 +65,7 @@ class Spans:
     lengths: Ints
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.starts)
 
     def __getitem__(self, row: int) -> bytes | None:
@@ -75,17 +75,17 @@ class Spans:
         return None if length < 0 else self.data[start : start + length].tobytes()
 
     def chosen(self, which: Any) -> Spans:
-        """The rows a mask, slice or list of indexes names; the bytes stay where they are."""
+        """The rows selected by a mask, slice or list of indexes; shares the bytes."""
         return Spans(self.data, self.starts[which], self.lengths[which])
 
     @property
     def size_bytes(self) -> int:
-        """What the rows hold together."""
+        """The total size of all rows."""
         return int(np.maximum(self.lengths, 0).sum(dtype=np.int64))
 
     @classmethod
     def nulls(cls, count: int) -> Spans:
-        """A column of nothing."""
+        """A column of nulls."""
         return cls(_NO_BYTES, np.zeros(count, np.int64), np.full(count, -1, np.int32))
 
     @classmethod
@@ -107,7 +107,7 @@ class HeaderSpans:
     contents: Spans
 
     def chosen(self, which: Any) -> HeaderSpans:
-        """The rows a mask, slice or list of indexes names."""
+        """The rows selected by a mask, slice or list of indexes."""
         firsts, counts = self.rows[:-1][which], np.diff(self.rows)[which]
         ends = np.cumsum(counts, dtype=np.int64)
         within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(ends - counts, counts)
@@ -117,23 +117,23 @@ class HeaderSpans:
 
     @classmethod
     def none(cls, count: int) -> HeaderSpans:
-        """No headers on any row."""
+        """A column without any headers."""
         return cls(np.zeros(count + 1, np.int64), Spans.nulls(0), Spans.nulls(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Decoded records. Offsets are always there; the rest when it was wanted."""
+    """Decoded records. Offsets are always present; other columns only if they were wanted."""
 
-    batches: HeaderTable  # those the rows come from
-    batch_rows: Ints  # which of them each row is in
+    batches: HeaderTable  # the batches the rows come from
+    batch_rows: Ints  # the index in ``batches`` of each row
     offsets: Longs
     timestamps_ms: Longs | None = None
     keys: Spans | None = None
     values: Spans | None = None
     headers: HeaderSpans | None = None
-    size_bytes: int = 0  # how much of the bytes was whole batches; a cut last one is left
-    next_offset: int = -1  # one past the last offset any of them covers, control batches too
+    size_bytes: int = 0  # bytes of complete batches; a truncated last one is not counted
+    next_offset: int = -1  # one past the last offset that any batch covers, also a control batch
 
     @classmethod
     def of(
@@ -145,23 +145,23 @@ class Columns:
         values: Spans | None = None,
         headers: HeaderSpans | None = None,
     ) -> Columns:
-        """Rows that come from no batch yet, to be encoded."""
+        """Rows to encode that belong to no batch yet."""
         rows = np.zeros(len(offsets), np.int32)
         return cls(HeaderTable.blank(1), rows, offsets, timestamps_ms, keys, values, headers)
 
     def __len__(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.offsets)
 
     @property
     def timestamp_types(self) -> Ints:
-        """0 the producer's clock, 1 the broker's, per row."""
+        """Per row: 0 for producer time, 1 for broker time."""
         bits: Ints = (self.batches.attributes & APPEND_TIME_BIT != 0).astype(np.int32)
         types: Ints = bits[self.batch_rows]
         return types
 
     def chosen(self, which: Any) -> Columns:
-        """The rows a mask, slice or list of indexes names; ``batches`` stay as they are."""
+        """The rows selected by a mask, slice or list of indexes; ``batches`` is unchanged."""
         return replace(
             self,
             batch_rows=self.batch_rows[which],
@@ -189,10 +189,10 @@ def decode_columns(
 ) -> Columns:
     """The records of concatenated batches with offsets in [start, end); raises ``CorruptBatch``.
 
-    Control batches are skipped, batches of ``aborted`` transactions, and of batches in the log's
-    order the records at the ``skipped`` offsets, which ascend. A last batch that is cut short is
-    left alone: ``size_bytes`` says where it starts. ``size_max`` bounds what one compressed batch
-    may inflate to. The columns point into ``data``: keep it unchanged.
+    Control batches and batches of ``aborted`` transactions are left out. So are the records at
+    ``skipped`` offsets; then both these offsets and the batches must be in ascending order. A
+    truncated last batch is ignored: ``size_bytes`` is where it starts. ``size_max`` bounds the
+    decompressed size of one batch. The columns refer to ``data``, which must not change.
     """
     assert wanted <= COLUMNS, f"there is no column {', '.join(wanted - COLUMNS)}"
     bytes_ = readonly(data)
@@ -211,7 +211,7 @@ def decode_columns(
 
 
 def _check_spans(batches: HeaderTable) -> None:
-    """Offsets that 64 bits can count; what a decoder may then add up without a thought."""
+    """Check offsets, codecs and counts, so that decoding cannot overflow int64."""
     bad = (
         (batches.base_offsets < 0)
         | (batches.last_offset_deltas < 0)
@@ -248,7 +248,7 @@ def _select(
 
 
 class _Bodies(NamedTuple):
-    """Where the records of each batch lie: in the bytes themselves, or inflated in an arena."""
+    """Where the records of each batch are: in the input, or in one buffer after decompression."""
 
     data: Bytes
     starts: Longs
@@ -313,12 +313,12 @@ def _scan(
 
 
 def _room(data: Bytes, rows: int) -> Spans:
-    """Spans for a kernel to fill in."""
+    """Allocate spans for a kernel to fill."""
     return Spans(data, np.empty(rows, np.int64), np.empty(rows, np.int32))
 
 
 def _check_counts(batches: HeaderTable, bodies: _Bodies) -> None:
-    """Before room is made for them: a count may not be more than the bytes could hold."""
+    """Check, before allocating, that no count exceeds what the bytes could hold."""
     records_max = (bodies.ends - bodies.starts) // RECORD_BYTES_MIN
     bad = (batches.counts < 0) | (batches.counts > records_max)
     if bool(bad.any()):
@@ -333,7 +333,7 @@ def _corrupt(batches: HeaderTable, batch: int) -> CorruptBatch:
 
 
 def _scan_headers(headers: Spans) -> HeaderSpans:
-    """The headers one by one, of records whose header counts stand in ``lengths``."""
+    """Split the headers of records whose header counts are in ``lengths``."""
     rows = np.zeros(len(headers) + 1, np.int64)
     np.cumsum(headers.lengths, dtype=np.int64, out=rows[1:])
     total = int(rows[-1])
@@ -365,10 +365,10 @@ def plan_batches(
     is_transactional: bool = False,
     delete_horizon_ms: int | None = None,
 ) -> HeaderTable:
-    """Headers for new batches around the rows: about ``batch_bytes`` each, uncompressed.
+    """Headers for new batches of the rows, each of about ``batch_bytes`` uncompressed.
 
-    Each batch covers from its first row's offset up to its last; ``base_offset`` and
-    ``last_offset`` stretch the first and the last one. Sequences count offsets on from
+    Each batch covers the offsets from its first to its last row; ``base_offset`` and
+    ``last_offset`` extend the first and the last batch. Sequences follow the offsets, starting at
     ``base_sequence``.
     """
     assert len(columns), "a batch needs a record, or a header of its own"
@@ -402,10 +402,10 @@ def plan_batches(
 
 
 def encode_columns(columns: Columns, batches: HeaderTable | None = None) -> bytearray:
-    """Batches from rows: each of ``batches`` takes the next ``counts`` rows, offsets as they are.
+    """Encode rows as batches: each of ``batches`` takes its ``counts`` rows, with their offsets.
 
-    What a header says is kept (a count of 0 makes the empty 61-byte batch) but for its largest
-    timestamp, which follows the rows. Without ``batches``, ``plan_batches`` decides.
+    Headers are kept (a count of 0 makes an empty 61-byte batch), except for the maximum timestamp,
+    which is computed from the rows. Without ``batches``, ``plan_batches`` makes them.
     """
     if batches is None:
         batches = plan_batches(columns)
@@ -437,14 +437,14 @@ def encode_columns(columns: Columns, batches: HeaderTable | None = None) -> byte
         _arguments(headers.contents),
         out,
     )
-    del out  # a bytearray that is looked at cannot shrink
+    del out  # a bytearray with an exported buffer cannot shrink
     del data[size:]
     written = HeaderTable(table)
     return _packed(data, written) if bool((written.attributes & CODEC_BITS).any()) else data
 
 
 def _cuts(columns: Columns, batch_bytes: int) -> Longs:
-    """Row numbers where batches start, and the end: each takes what fits, one row at least."""
+    """The row numbers where batches start, and the end; each batch has at least one row."""
     sizes = np.full(len(columns), kernels().RECORD_OVERHEAD, np.int64)
     for spans in (columns.keys, columns.values):
         if spans is not None:
@@ -472,7 +472,7 @@ def _arguments(spans: Spans) -> tuple[Bytes, Longs, Ints]:
 
 
 def _assert_fit(columns: Columns, batches: HeaderTable) -> None:
-    """Rows and headers agree: our own mistake otherwise, and the kernel does not look again."""
+    """Assert that rows and headers agree, because the kernel does not check again."""
     assert int(batches.counts.sum()) == len(columns), "every row has its batch"
     ends = np.cumsum(batches.counts)
     owners = np.repeat(np.arange(len(batches)), batches.counts)
@@ -480,12 +480,12 @@ def _assert_fit(columns: Columns, batches: HeaderTable) -> None:
     assert bool((deltas >= 0).all()), "rows lie in their batch"
     assert bool((deltas <= batches.last_offset_deltas[owners]).all()), "rows lie in their batch"
     rises = np.diff(columns.offsets) > 0
-    rises[ends[(ends > 0) & (ends < len(columns))] - 1] = True  # batches need not follow
+    rises[ends[(ends > 0) & (ends < len(columns))] - 1] = True  # batches need not be in order
     assert bool(rises.all()), "offsets rise within a batch"
 
 
 def _packed(data: bytearray, batches: HeaderTable) -> bytearray:
-    """The batches with their records compressed, where their attributes say so."""
+    """The batches with their records compressed as their attributes require."""
     packed = bytearray()
     view = memoryview(data)
     for attributes, count, position, size in zip(

@@ -1,9 +1,9 @@
-"""The five codecs of record batches, each bounded when it inflates.
+"""The five codecs of record batches, with bounded decompression.
 
-Written as Kafka's Java client writes them: gzip, xerial-framed snappy, lz4 and zstd frames. Read
-as any client writes them: snappy raw too (librdkafka), several gzip members or zstd frames in a
-row. Nothing here returns more than ``size_max`` bytes, nor holds more than twice as many: a small
-hostile batch cannot take a process down. What does not inflate raises ``CorruptBatch``.
+Output matches Kafka's Java client: gzip, xerial-framed snappy, lz4 and zstd frames. Input may come
+from any client: also raw snappy (librdkafka), and several gzip members or zstd frames in sequence.
+No function returns more than ``size_max`` bytes or holds more than twice as many, so a small
+hostile batch cannot exhaust memory. Data that cannot be decompressed raises ``CorruptBatch``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ else:
 
 INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
 
-_GZIP_WINDOW: Final = 31  # zlib's way to say: a gzip header and trailer around it
+_GZIP_WINDOW: Final = 31  # zlib's wbits value for a gzip header and trailer
 _GZIP_LEVEL: Final = 6
 _LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"  # independent blocks of 64 KiB, no checksums
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED_BIT: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
-_LZ4_RATIO_MAX: Final = 255  # of the format: a length byte stands for at most 255 bytes
+_LZ4_RATIO_MAX: Final = 255  # format limit: a length byte stands for at most 255 bytes
 _ZSTD_LEVEL: Final = 3
-_SNAPPY_RATIO_MAX: Final = 32  # of the format: three bytes stand for at most 64
+_SNAPPY_RATIO_MAX: Final = 32  # format limit: three bytes stand for at most 64
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -43,12 +43,12 @@ _BLOCK_LENGTH: Final = struct.Struct(">i")
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """The records section of a batch, compressed."""
+    """Compress the records section of a batch."""
     return _COMPRESSORS[codec](data)
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -> bytes:
-    """What ``compress`` was given; raises ``CorruptBatch`` if damaged or above ``size_max``."""
+    """Inverse of ``compress``; raises ``CorruptBatch`` if damaged or larger than ``size_max``."""
     inflated = inflate(codec, data, size_max)
     if inflated is None:
         raise CorruptBatch(f"the records inflate past {size_max} bytes; send smaller batches")
@@ -56,7 +56,7 @@ def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -
 
 
 def inflate(codec: Codec, data: Buffer, size_max: int) -> bytes | None:
-    """As ``decompress``; None when there may be more than ``size_max`` bytes."""
+    """Like ``decompress``, but returns None if the output may exceed ``size_max`` bytes."""
     try:
         return _DECOMPRESSORS[codec](data, size_max)
     except _PastLimit:
@@ -66,7 +66,7 @@ def inflate(codec: Codec, data: Buffer, size_max: int) -> bytes | None:
 
 
 class _PastLimit(Exception):
-    """More bytes than were asked for."""
+    """The output exceeds the limit."""
 
 
 def _keep(data: Buffer) -> bytes:
@@ -129,7 +129,7 @@ def _unsnap(data: Buffer, size_max: int) -> bytes:
 
 
 def _unsnap_block(block: memoryview, left: int) -> bytes:
-    stated: int = cramjam.snappy.decompress_raw_len(block)  # up front, so nothing is held yet
+    stated: int = cramjam.snappy.decompress_raw_len(block)  # read the size before allocating
     if stated > left:
         raise _PastLimit
     if stated > _SNAPPY_RATIO_MAX * len(block):
@@ -138,7 +138,7 @@ def _unsnap_block(block: memoryview, left: int) -> bytes:
 
 
 def _lz4(data: Buffer) -> bytes:
-    """A frame of independent 64 KiB blocks: Java's reader refuses the linked ones cramjam makes."""
+    """Write independent 64 KiB blocks: Java's reader refuses the linked ones that cramjam makes."""
     view = memoryview(data)
     parts = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK_BYTES):
@@ -153,7 +153,7 @@ def _lz4(data: Buffer) -> bytes:
 
 
 def _unlz4(data: Buffer, size_max: int) -> bytes:
-    """Inflate into a bounded buffer, grown until it is large enough: frames need not say."""
+    """Decompress into a buffer that grows up to the limit: frames need not state their size."""
     ceiling = min(size_max, _LZ4_RATIO_MAX * len(data) + _LZ4_BLOCK_BYTES)
     size = min(ceiling, 4 * len(data) + _LZ4_BLOCK_BYTES)
     while True:
@@ -162,7 +162,7 @@ def _unlz4(data: Buffer, size_max: int) -> bytes:
             written: int = cramjam.lz4.decompress_into(data, room)
             return bytes(memoryview(room)[:written])
         except cramjam.DecompressionError as error:
-            if size == size_max:  # damaged, or too much: the library does not tell them apart
+            if size == size_max:  # damaged or too large: the library does not tell them apart
                 raise _PastLimit from error
             if size == ceiling:
                 raise

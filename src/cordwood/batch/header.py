@@ -1,7 +1,7 @@
 """Whole-batch operations on RecordBatch v2: read, check and patch the 61-byte header.
 
-Nothing here touches a record, so the cost of a batch does not grow with what is in it (but for one
-pass of CRC32C over its bytes). The base offset and the leader epoch lie outside the checksum: a
+Nothing here reads a record, so the cost of a batch does not depend on its contents, except for one
+CRC32C pass over its bytes. The base offset and the leader epoch are outside the checksum: a
 produced batch is stored as it arrived with only these two fields patched.
 
     baseOffset i64 · batchLength i32 (bytes after this field) · partitionLeaderEpoch i32 · magic i8
@@ -27,9 +27,9 @@ from cordwood.model import NO_PRODUCER, Codec, TimestampType
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
-LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
+LOG_OVERHEAD: Final = 12  # base offset and length, which the length excludes
 MAGIC: Final = 2
-SEQUENCE_MODULUS: Final = 2**31  # sequences run 0 … 2**31 - 1 and then from 0 again
+SEQUENCE_MODULUS: Final = 2**31  # sequences run 0 … 2**31 - 1, then wrap to 0
 
 CODEC_BITS: Final = 0x07
 APPEND_TIME_BIT: Final = 0x08
@@ -39,7 +39,7 @@ DELETE_HORIZON_BIT: Final = 0x40
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 CRC_POSITION: Final = 17
-CRC_START: Final = 21  # the checksum covers from here to the end of the batch
+CRC_START: Final = 21  # the checksum covers the batch from here to its end
 _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
@@ -53,11 +53,11 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 assert HEADER.size == HEADER_BYTES
 
 
-_new: Final = tuple.__new__  # as ``_make`` does, without a frame of Python for each header
+_new: Final = tuple.__new__  # like ``_make``, without a Python call per header
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields as they stand in the bytes; properties say what they mean."""
+    """The header's raw fields; the properties interpret them."""
 
     base_offset: int
     batch_length: int
@@ -66,16 +66,16 @@ class BatchHeader(NamedTuple):
     crc: int
     attributes: int
     last_offset_delta: int
-    base_timestamp_ms: int  # the delete horizon instead, when the batch has one
+    base_timestamp_ms: int  # the delete horizon, if the batch has one
     max_timestamp_ms: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a header for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return LOG_OVERHEAD + self.batch_length
 
     def patched(self, base_offset: int, leader_epoch: int) -> BatchHeader:
@@ -84,7 +84,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The last offset the batch covers; after compaction no record may stand there."""
+        """The last offset the batch covers; after compaction it may have no record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -94,7 +94,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed; raises ``CorruptBatch`` for a number nobody defined."""
+        """How the records are compressed; raises ``CorruptBatch`` for an undefined number."""
         number = self.attributes & CODEC_BITS
         if number > Codec.ZSTD.value:
             raise CorruptBatch(f"batch at offset {self.base_offset}: unknown codec {number}")
@@ -102,7 +102,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whose clock: with APPEND every record's time is ``max_timestamp_ms``."""
+        """Who set the timestamps: with APPEND every record has ``max_timestamp_ms``."""
         return TimestampType.APPEND if self.attributes & APPEND_TIME_BIT else TimestampType.CREATE
 
     @property
@@ -112,24 +112,24 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a marker instead of records for readers."""
+        """Whether it holds a control record, such as a transaction marker, instead of data."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether ``base_timestamp_ms`` is the time from which tombstones may go."""
+        """Whether ``base_timestamp_ms`` is the time from which tombstones may be removed."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last offset covered; ``NO_PRODUCER`` when nobody numbered it."""
+        """The sequence of the last offset covered; ``NO_PRODUCER`` without a sequence."""
         if self.base_sequence == NO_PRODUCER:
             return NO_PRODUCER
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS
 
 
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``: its fields unchecked; raises ``CorruptBatch`` when cut short."""
+    """Parse the header at ``position`` unchecked; raises ``CorruptBatch`` if it is truncated."""
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatch(
             f"a batch header needs {HEADER_BYTES} bytes; {len(data) - position} are left "
@@ -139,13 +139,13 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def parse_headers(data: Buffer) -> list[BatchHeader]:
-    """The headers of concatenated whole batches of our own making: nothing is checked."""
+    """The headers of concatenated batches that this process made; contents are not checked."""
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
-    new, unpack = _new, HEADER.unpack_from  # a hot loop: many senders, few records
+    new, unpack = _new, HEADER.unpack_from  # a hot loop: many senders, few records each
     while position < end:
         if end - position < HEADER_BYTES:
-            parse_header(data, position)  # says what is wrong
+            parse_header(data, position)  # raises the error
         header = new(BatchHeader, unpack(data, position))
         size_bytes = LOG_OVERHEAD + header[1]
         assert size_bytes >= HEADER_BYTES, "we made this batch"
@@ -157,8 +157,8 @@ def parse_headers(data: Buffer) -> list[BatchHeader]:
 
 def crc32c(data: Buffer) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
-    # The library takes read-only bytes alone; one copy at memory speed is cheaper than any detour.
-    # It keeps the GIL: a large batch goes in pieces, between which other threads have their turn.
+    # The library accepts only read-only bytes; one copy at memory speed is the cheapest way. It
+    # holds the GIL, so a large batch is processed in pieces and other threads can run in between.
     crc: int
     if len(data) <= _CRC_PIECE_BYTES:
         crc = google_crc32c.value(data if type(data) is bytes else bytes(data))
@@ -170,17 +170,17 @@ def crc32c(data: Buffer) -> int:
 
 
 def is_crc_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the batch at ``position`` has the checksum its header states."""
+    """Whether the checksum of the batch at ``position`` matches its header."""
     view = memoryview(data)
     return crc32c(view[position + CRC_START : position + header.size_bytes]) == header.crc
 
 
 def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
-    """The headers of concatenated whole batches, checked as a broker must before it stores them.
+    """The headers of concatenated complete batches, with the checks a broker makes before storing.
 
-    Raises ``CorruptBatch`` (bytes damaged on the way: sending again may help), ``BatchTooLarge``,
-    ``UnsupportedCompression`` or ``InvalidRecord`` (what no client may send). Records are not
-    looked at: see ``validation``.
+    Raises ``CorruptBatch`` (damaged in transit: a retry may help), ``BatchTooLarge``,
+    ``UnsupportedCompression`` or ``InvalidRecord`` (not allowed from a client). Records are not
+    checked: see ``validation``.
     """
     headers: list[BatchHeader] = []
     position = 0
@@ -196,7 +196,7 @@ def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
 
 
 def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max: int) -> None:
-    """Length, size and format: what must hold before the checksum can be asked."""
+    """Check format, length and size, which must be valid before the checksum is computed."""
     where = f"batch at position {position}"
     if header.magic in {0, 1}:
         raise InvalidRecord(
@@ -217,7 +217,7 @@ def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max:
 
 
 def _check_claims(header: BatchHeader, position: int) -> None:
-    """What an intact header may not say when it comes from a client."""
+    """Check for values that an intact header from a client must not have."""
     where = f"batch at position {position}"
     if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise InvalidRecord(
@@ -242,7 +242,7 @@ def patch(data: bytearray | memoryview, position: int, base_offset: int, leader_
 
 
 def stamp_append_time(data: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Make the batch LogAppendTime at ``now_ms``, in place, and its checksum new."""
+    """Set LogAppendTime at ``now_ms`` in place, and update the checksum."""
     header = parse_header(data, position)
     _ATTRIBUTES.pack_into(data, position + CRC_START, header.attributes | APPEND_TIME_BIT)
     _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, now_ms)
@@ -250,7 +250,7 @@ def stamp_append_time(data: bytearray | memoryview, position: int, now_ms: int) 
 
 
 def stamp_max_timestamp(data: bytearray | memoryview, position: int, newest_ms: int) -> None:
-    """State the newest timestamp its records have, in place; the checksum is written anew."""
+    """Set the maximum timestamp of the records in place, and update the checksum."""
     header = parse_header(data, position)
     _OFFSET.pack_into(data, position + _MAX_TIMESTAMP_POSITION, newest_ms)
     seal(data, position, header.size_bytes)
@@ -264,7 +264,7 @@ def stamp_producer(
     producer_epoch: int,
     base_sequence: int,
 ) -> None:
-    """Number a batch: whoever delivers it again is recognised. The checksum is written anew."""
+    """Set producer id, epoch and sequence in place for deduplication, and update the checksum."""
     header = parse_header(data, position)
     _PRODUCER.pack_into(
         data, position + _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence
@@ -273,6 +273,6 @@ def stamp_producer(
 
 
 def seal(data: bytearray | memoryview, position: int, size_bytes: int) -> None:
-    """Write the checksum of the batch at ``position``; the last step of whoever built it."""
+    """Write the checksum of the batch at ``position``; the last step of building a batch."""
     crc = crc32c(memoryview(data)[position + CRC_START : position + size_bytes])
     _CRC.pack_into(data, position + CRC_POSITION, crc)

@@ -1,7 +1,7 @@
-"""Many batch headers at once: a table with one row per batch, walked and verified by a kernel.
+"""Many batch headers at once: a table with one row per batch, read and verified by a kernel.
 
-For a large active segment at start-up, and the first step of every decode. It looks at headers and
-checksums only; where the bytes end early it says how, and repairs nothing.
+It serves recovery of a large active segment and the first step of every decode. It reads only
+headers and checksums; it reports how the bytes end and repairs nothing.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 class WalkEnd(StrEnum):
-    """How the bytes end: at a batch boundary, within a batch, or in something that is none."""
+    """How the bytes end: at a batch boundary, inside a batch, or with an invalid batch."""
 
     CLEAN = "clean"
     TORN = "torn"
     CORRUPT = "corrupt"
 
 
-_ENDS = (WalkEnd.CLEAN, WalkEnd.TORN, WalkEnd.CORRUPT)  # as the kernels number them
+_ENDS = (WalkEnd.CLEAN, WalkEnd.TORN, WalkEnd.CORRUPT)  # in the order of the kernels' numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderTable:
-    """Headers of batches, a row each; the properties are columns that may be written to.
+    """The headers of batches, one row each; the properties are writable columns.
 
-    ``positions`` and ``sizes`` are where a walk found the batches, or an encoder put them.
+    ``positions`` and ``sizes`` locate the batches in the bytes that were read or encoded.
     """
 
     table: Longs  # (batches, kernels.TABLE_FIELDS)
 
     def __len__(self) -> int:
-        """How many batches."""
+        """The number of batches."""
         return len(self.table)
 
     @property
     def positions(self) -> Longs:
-        """Where each batch starts."""
+        """The byte position where each batch starts."""
         return self.table[:, 0]
 
     @property
     def sizes(self) -> Longs:
-        """Bytes of each batch, header included."""
+        """The size of each batch in bytes, header included."""
         return self.table[:, 1]
 
     @property
@@ -62,7 +62,7 @@ class HeaderTable:
 
     @property
     def leader_epochs(self) -> Longs:
-        """The leadership term each was stored in."""
+        """The leader epoch each batch was stored with."""
         return self.table[:, 3]
 
     @property
@@ -72,7 +72,7 @@ class HeaderTable:
 
     @property
     def last_offset_deltas(self) -> Longs:
-        """The last offset each covers, less its base offset."""
+        """The last offset each batch covers, minus its base offset."""
         return self.table[:, 5]
 
     @property
@@ -82,41 +82,41 @@ class HeaderTable:
 
     @property
     def base_timestamps_ms(self) -> Longs:
-        """What timestamp deltas count from: the delete horizon, when the batch has one."""
+        """The base of the timestamp deltas: the delete horizon, if the batch has one."""
         return self.table[:, 6]
 
     @property
     def max_timestamps_ms(self) -> Longs:
-        """The largest timestamp."""
+        """The maximum timestamp of each batch."""
         return self.table[:, 7]
 
     @property
     def producer_ids(self) -> Longs:
-        """Who numbered the batch; -1 nobody."""
+        """The producer id of each batch; -1 without one."""
         return self.table[:, 8]
 
     @property
     def producer_epochs(self) -> Longs:
-        """Which instance of that producer."""
+        """The producer epoch of each batch."""
         return self.table[:, 9]
 
     @property
     def base_sequences(self) -> Longs:
-        """The producer's number of the base offset."""
+        """The sequence number of each base offset."""
         return self.table[:, 10]
 
     @property
     def counts(self) -> Longs:
-        """Records really there."""
+        """The number of records stored in each batch."""
         return self.table[:, 11]
 
     def chosen(self, which: Any) -> HeaderTable:
-        """The batches a mask or a list of indexes names (a copy)."""
+        """The batches selected by a mask or a list of indexes (a copy)."""
         return HeaderTable(self.table[which])
 
     @classmethod
     def blank(cls, count: int) -> HeaderTable:
-        """Rows of zeros without producer, to be filled by who plans batches."""
+        """Rows of zeros without a producer, to be filled in."""
         table = np.zeros((count, kernels().TABLE_FIELDS), np.int64)
         table[:, 8:11] = -1
         return cls(table)
@@ -124,7 +124,7 @@ class HeaderTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderWalk:
-    """The whole, intact batches from the start of some bytes, and how they end."""
+    """The complete, intact batches from the start of the bytes, and how the bytes end."""
 
     batches: HeaderTable
     valid_bytes: int
@@ -132,10 +132,10 @@ class HeaderWalk:
 
 
 def walk_batches(data: Buffer | Bytes, *, verify: bool = True) -> HeaderWalk:
-    """Walk batch by batch from the start, each checksum verified unless told otherwise.
+    """Read batch by batch from the start, and verify checksums unless ``verify`` is False.
 
-    TORN: the last batch is cut short (a damaged length can look so too). CORRUPT: a whole batch
-    whose checksum disagrees, or bytes that are no batch of format v2.
+    TORN: the last batch is truncated (a damaged length can look the same). CORRUPT: a complete
+    batch with a wrong checksum, or bytes that are not a batch of format v2.
     """
     bytes_ = readonly(data)
     kernel = kernels()
@@ -151,7 +151,7 @@ def walk_batches(data: Buffer | Bytes, *, verify: bool = True) -> HeaderWalk:
 
 
 def readonly(data: Buffer | Bytes) -> Bytes:
-    """The bytes as the kernels take them: one read-only view, whatever holds them."""
+    """The bytes as a read-only array, the type the kernels take."""
     view = data.view() if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""Ingress lines → batches ready to be appended: a chunk at a time, never a line at a time.
+"""Encodes ingress lines as batches ready to append: whole chunks, never single lines.
 
     line     = routing_key "|" timestamp "|" n "|" payload [ CR ] LF
     routing_key  1 … 249 bytes, no "|" and no control character (below 32, or 127)
@@ -7,15 +7,16 @@
     payload      any bytes but LF, "|" included; may be empty
 
 The record's key is the routing key, its value the payload, its timestamp the broker's. Blank lines
-are ignored. A line that does not parse is reported with its byte range and the reason, and its
-neighbours are not harmed.
+are ignored. An invalid line is reported with its byte range and the reason; the other lines are not
+affected.
 
 With a producer (``HELLO``) the batches carry its id, epoch and sequence, ``n`` mod 2**31. A line
 whose ``n`` is not newer than the last one, by serial-number arithmetic, was stored before and is
-dropped. A batch ends where the next ``n`` is not the previous one plus 1, so that the headers in
-the log alone tell what the last ``n`` was.
+dropped. A batch ends where the next ``n`` is not the previous one plus 1, so the last ``n`` can be
+recovered from the batch headers in the log.
 
-Two ways with identical results: a numba kernel, and a plain-Python twin until the kernel is warm.
+Two implementations give identical results: a numba kernel, and plain Python until the kernels are
+loaded.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ REASONS: Final = {
     6: "n is not a whole number from 0 to 2**63 - 1",
 }
 _NEWLINE: Final = 10
-_SMALL_BYTES: Final = 1024  # less is counted sooner than a kernel is called
+_SMALL_BYTES: Final = 1024  # below this size, plain counting beats a kernel call
 _NO_N: Final = -1
 _CONTROL: Final = bytes(range(32)) + b"\x7f"
 _KEY_BYTES_MAX: Final = 249
@@ -64,9 +65,9 @@ _INT64_END: Final = 2**63
 
 
 class LineProducer(NamedTuple):
-    """Who sends numbered lines, and the newest ``n`` of theirs that is stored (or on its way).
+    """A producer of numbered lines, and its newest ``n`` that is stored or being stored.
 
-    ``last_n`` counts modulo 2**31 only, so the last sequence found in the log will do.
+    ``last_n`` matters only modulo 2**31, so the last sequence found in the log is sufficient.
     """
 
     producer_id: int
@@ -78,7 +79,7 @@ _NOBODY: Final = LineProducer(NO_PRODUCER, NO_PRODUCER, None)
 
 
 class Rejected(NamedTuple):
-    """A line that does not parse: ``chunk[start:end]``, without its newline."""
+    """An invalid line: ``chunk[start:end]``, without its newline."""
 
     start: int
     end: int
@@ -86,19 +87,19 @@ class Rejected(NamedTuple):
 
 
 class LineBatch(NamedTuple):
-    """What a chunk of lines became; the producer's ``last_n`` once the append is accepted."""
+    """The result of encoding one chunk; ``last_n`` is valid once the append is accepted."""
 
-    data: bytearray  # whole batches with base offsets from 0; empty when no line was taken
-    count: int  # type: ignore[assignment]  # records; hides tuple.count, which nobody asks for
+    data: bytearray  # complete batches with base offsets from 0; empty without records
+    count: int  # type: ignore[assignment]  # records; hides tuple.count, which is not needed here
     rejected: list[Rejected]
     duplicates: int
-    last_n: int | None  # the producer's newest n, unchanged when no line was newer
+    last_n: int | None  # the producer's newest n; unchanged if no line was newer
 
 
 class BlockResult(NamedTuple):
-    """What became of one block among several; as ``LineBatch``."""
+    """The result of one block among several; fields as in ``LineBatch``."""
 
-    end: int  # of its batches in what all became
+    end: int  # where its batches end in the joint data
     records: int
     rejected: list[Rejected]
     duplicates: int
@@ -106,18 +107,18 @@ class BlockResult(NamedTuple):
 
 
 class LineBatches(NamedTuple):
-    """What several blocks became: their batches one after the other, and what of it is whose."""
+    """The result of several blocks: their batches in sequence, and the result of each."""
 
     data: bytearray
     blocks: list[BlockResult]
 
     @property
     def is_plain(self) -> bool:
-        """Whether every block became records, and nothing but."""
+        """Whether every block has records, and none has rejected or duplicate lines."""
         return not any(fate.rejected or fate.duplicates or not fate.records for fate in self.blocks)
 
     def each(self) -> list[LineBatch]:
-        """Each block's batches alone."""
+        """The result of each block with its own batches."""
         if len(self.blocks) == 1:
             return [LineBatch(self.data, *self.blocks[0][1:])]
         ends = [0, *(fate.end for fate in self.blocks)]
@@ -128,7 +129,7 @@ class LineBatches(NamedTuple):
 
 
 def count_lines(block: Buffer) -> int:
-    """How many newlines there are; of a large block ``bytes.count`` takes forty times as long."""
+    """The number of newlines; for a large block ``bytes.count`` takes forty times as long."""
     if len(block) < _SMALL_BYTES or not kernels_ready():
         return bytes(block).count(b"\n")
     return int(kernels().count_lines(_read_only(block)))
@@ -141,7 +142,7 @@ def encode_lines(
     producer: LineProducer | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatch:
-    """One block of complete lines → batches."""
+    """Encode one block of complete lines."""
     blocks = encode_blocks([(chunk, producer)], now_ms, batch_bytes_max=batch_bytes_max)
     return blocks.each()[0]
 
@@ -152,10 +153,10 @@ def encode_blocks(
     *,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatches:
-    """Blocks of complete lines → batches, each producer's its own, by the kernel when it is warm.
+    """Encode blocks of complete lines, each with its own producer; uses the kernel once loaded.
 
-    A batch ends before it would pass ``batch_bytes_max``; a longer single line gets its own. A call
-    of the kernel costs as much as fifty lines do in it: that is why it takes many blocks.
+    A batch ends before it would exceed ``batch_bytes_max``; a longer line gets its own batch. A
+    kernel call costs as much as encoding fifty lines, so one call takes many blocks.
     """
     if kernels_ready():
         return _encode_by_kernel(blocks, now_ms, batch_bytes_max)
@@ -173,7 +174,7 @@ def encode_blocks(
 def _encode_by_kernel(
     blocks: Sequence[tuple[Buffer, LineProducer | None]], now_ms: int, batch_bytes_max: int
 ) -> LineBatches:
-    import numpy as np  # it comes with the kernels; start-up does without
+    import numpy as np  # loaded with the kernels, to keep start-up fast
 
     kernel = kernels()
     chunk = blocks[0][0] if len(blocks) == 1 else b"".join([chunk for chunk, _ in blocks])
@@ -181,7 +182,7 @@ def _encode_by_kernel(
     assert not len(lines) or lines[-1] == _NEWLINE, "only complete lines are encoded"
     count = kernel.count_lines(lines)
     bytes_max = len(lines) + count * kernel.LINE_OVERHEAD
-    # A batch that is full and the first record of the next one are together above the limit.
+    # A full batch and the first record of the next one together exceed the limit.
     is_roomy = batch_bytes_max >= 4 * HEADER_BYTES and all(who is None for _, who in blocks)
     batches_max = len(blocks) + 4 * bytes_max // batch_bytes_max if is_roomy else count
     data = bytearray(bytes_max + batches_max * HEADER_BYTES + kernel.WIDE)
@@ -191,13 +192,13 @@ def _encode_by_kernel(
     rejected = np.empty(3 * count, np.int64)
     out = np.frombuffer(data, np.uint8)
     size = kernel.encode_lines(lines, rows, batch_bytes_max, header, out, rejected)
-    del out  # a bytearray that is looked at cannot shrink
+    del out  # a bytearray with an exported buffer cannot shrink
     del data[size:]
     return LineBatches(data, _fates(rows.tolist(), rejected))
 
 
 def _read_only(block: Buffer) -> Any:
-    """The bytes as kernels take them."""
+    """The bytes as a read-only array, the type the kernels take."""
     import numpy as np
 
     lines = np.frombuffer(block, np.uint8)
@@ -208,7 +209,7 @@ def _read_only(block: Buffer) -> Any:
 def _block_rows(
     blocks: Sequence[tuple[Buffer, LineProducer | None]],
 ) -> list[tuple[int, int, int, int, int, int, int, int]]:
-    """The kernel's table of blocks."""
+    """The kernel's input table, one row per block."""
     rows = []
     end = 0
     for chunk, producer in blocks:
@@ -219,7 +220,7 @@ def _block_rows(
 
 
 def _fates(rows: list[list[int]], rejected: Any) -> list[BlockResult]:
-    """What the kernel made of each block."""
+    """The results that the kernel wrote for each block."""
     fates = []
     first = 0
     for _, _, _, last_n, end, records, refused, duplicates in rows:
@@ -237,7 +238,7 @@ def _refusals(rejected: Any) -> list[Rejected]:
     ]
 
 
-# --- the plain-Python twin ------------------------------------------------------------------
+# --- plain-Python implementation ------------------------------------------------------------
 
 
 class _Fields(NamedTuple):
@@ -254,7 +255,7 @@ def encode_lines_plain(
     producer: LineProducer | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatch:
-    """The same without kernels: some twenty times slower, byte for byte the same result."""
+    """The same in plain Python: about twenty times slower, with identical bytes."""
     building = _Building(now_ms, producer, batch_bytes_max)
     start = 0
     text = bytes(chunk)
@@ -273,9 +274,9 @@ def encode_frames(
     producer: LineProducer | None = None,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> LineBatch:
-    """The bodies of frames → batches: as lines, but a payload may hold newlines.
+    """Encode the bodies of frames: like lines, but a payload may contain newlines.
 
-    What is rejected is told by its place in ``bodies`` joined together.
+    Rejected bodies are reported by their position in the concatenated ``bodies``.
     """
     building = _Building(now_ms, producer, batch_bytes_max)
     start = 0
@@ -286,7 +287,7 @@ def encode_frames(
 
 
 def _parse_line(line: bytes) -> _Fields | int | None:
-    """The four fields, the number of the reason why not, or None for a blank line."""
+    """The four fields, the number of the reason for rejection, or None for a blank line."""
     if not line:
         return None
     parts = line.split(b"|", 3)
@@ -323,7 +324,7 @@ _VARINTS: Final = [_varint(number) for number in range(1024)]  # most lengths ar
 
 
 def _encode_line(fields: _Fields, delta: int) -> bytes:
-    """The record of a line, at an offset delta within its batch."""
+    """The record of a line, with an offset delta in its batch."""
     key, timestamp, n, payload = (
         _VARINTS[len(part)] + part if len(part) < len(_VARINTS) else _varint(len(part)) + part
         for part in fields
@@ -333,7 +334,7 @@ def _encode_line(fields: _Fields, delta: int) -> bytes:
 
 
 class _Building:
-    """The batches so far, and the one that is open."""
+    """The finished batches, and the open one."""
 
     def __init__(self, now_ms: int, producer: LineProducer | None, batch_bytes_max: int) -> None:
         self.data = bytearray()
@@ -349,7 +350,7 @@ class _Building:
         self._duplicates = 0
 
     def take(self, line: bytes, start: int, end: int) -> None:
-        """One line, which stands at ``start`` to ``end`` of what came."""
+        """Process one line, at ``start`` to ``end`` of the input."""
         fields = _parse_line(line)
         if isinstance(fields, int):
             self._rejected.append(Rejected(start, end, REASONS[fields]))
@@ -357,12 +358,12 @@ class _Building:
             self._duplicates += not self.add(fields)
 
     def finish(self) -> LineBatch:
-        """What all of it became."""
+        """End the open batch and return the result."""
         self.close()
         return LineBatch(self.data, self.base_offset, self._rejected, self._duplicates, self.last_n)
 
     def add(self, fields: _Fields) -> bool:
-        """Take a line; False when its ``n`` was seen before."""
+        """Add a parsed line; False if its ``n`` is a duplicate."""
         is_next = True
         n = int(fields.n.lstrip(b"0") or b"0")
         if self._producer is not None:
@@ -383,7 +384,7 @@ class _Building:
         return True
 
     def close(self) -> None:
-        """End the open batch, if one is."""
+        """Finish the open batch, if there is one."""
         if not self._count:
             return
         producer = self._producer or _NOBODY

@@ -1,8 +1,8 @@
-"""Records ↔ batch bytes in plain Python: complete, and slow on purpose.
+"""Encodes and decodes records of a batch in plain Python: complete, but slow.
 
-For small work (a marker, a dead letter, a lookup inside one batch) and as the oracle the numba
-kernels are tested against. A batch is encoded as Kafka's Java client would; decoding believes no
-length, count or delta before it has looked, and raises ``CorruptBatch`` for what cannot be.
+It serves small work (a marker, a dead letter, a lookup inside one batch) and is the reference that
+the numba kernels are tested against. It encodes a batch as Kafka's Java client would. Decoding
+checks every length, count and delta before use, and raises ``CorruptBatch`` for invalid ones.
 
     record: length varint · attributes i8=0 · timestampDelta varlong · offsetDelta varint
             · keyLength varint (-1 = null) · key · valueLength varint (-1 = null) · value
@@ -35,20 +35,20 @@ from cordwood.batch.header import (
 from cordwood.errors import CorruptBatch
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Codec, Header, Record, TimestampType
 
-RECORD_BYTES_MIN: Final = 7  # a record of nothing: one byte for each of its seven fields
+RECORD_BYTES_MIN: Final = 7  # an empty record: one byte for each of its seven fields
 MARKER_KEY: Final = struct.Struct(">hh")  # version 0 · 0 abort, 1 commit
 MARKER_VALUE: Final = struct.Struct(">hi")  # version 0 · coordinator epoch
 _INT64_END: Final = 2**63
-_HEADER_KEY_ERRORS: Final = "surrogateescape"  # a key that is not UTF-8 still survives a rewrite
+_HEADER_KEY_ERRORS: Final = "surrogateescape"  # a key that is not UTF-8 survives a rewrite
 
 
 def _wrapped(number: int) -> int:
-    """As 64-bit arithmetic leaves it: even absurd timestamps survive a round trip, as in Java."""
+    """Wrap to int64 like Java, so that even absurd timestamps survive a round trip."""
     return (number + _INT64_END) % (2 * _INT64_END) - _INT64_END
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as its control batch says."""
+    """The end of a transaction, parsed from its control batch."""
 
     offset: int
     producer_id: int
@@ -73,12 +73,12 @@ def encode_batch(
     is_control: bool = False,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch. Offsets may have gaps, and the batch may cover more than its records.
+    """Encode one batch; offsets may have gaps, and the batch may cover more than its records.
 
-    ``base_offset``, ``last_offset_delta`` and ``max_timestamp_ms`` default to what the records say;
-    compaction gives them to keep a batch's span (with no records: the empty 61-byte batch that
-    keeps a producer's last sequence). A delete horizon takes the base timestamp's place; readers
-    see the same record timestamps.
+    ``base_offset``, ``last_offset_delta`` and ``max_timestamp_ms`` default to those of the records.
+    Compaction passes them to keep the range of a batch (without records: the empty 61-byte batch
+    that keeps a producer's last sequence). A delete horizon is stored in place of the base
+    timestamp; readers see the same record timestamps.
     """
     if base_offset is None:
         base_offset = records[0].offset if records else 0
@@ -96,7 +96,7 @@ def encode_batch(
     for record in records:
         _put_record(body, record, base_timestamp_ms, base_offset)
     if not records:
-        codec = Codec.NONE  # as Kafka's cleaner: an empty batch is its header alone
+        codec = Codec.NONE  # like Kafka's cleaner: an empty batch is only a header
     packed = compress(codec, body) if codec is not Codec.NONE else body
     attributes = (
         codec.value
@@ -121,7 +121,7 @@ def encode_batch(
 
 
 def frame_batch(body: Buffer, **fields: int) -> bytes:
-    """A batch around records already written: the header's fields as given, length and checksum."""
+    """A batch of encoded records: header with the given fields, length and checksum."""
     length = HEADER_BYTES - LOG_OVERHEAD + len(body)
     header = BatchHeader(batch_length=length, magic=MAGIC, crc=0, **fields)
     data = bytearray(HEADER.pack(*header))
@@ -133,7 +133,7 @@ def frame_batch(body: Buffer, **fields: int) -> bytes:
 def decode_batch(
     data: Buffer, position: int = 0, *, size_max: int = INFLATED_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at ``position``, a marker's too; raises ``CorruptBatch``."""
+    """The records of the batch at ``position``, also of a marker; raises ``CorruptBatch``."""
     header = parse_header(data, position)
     if header.magic != MAGIC or header.batch_length < HEADER_BYTES - LOG_OVERHEAD:
         raise CorruptBatch(f"no record batch (format v2) at position {position}")
@@ -156,15 +156,15 @@ def decode_batch(
 
 
 def decode_batches(data: Buffer) -> list[Record]:
-    """The records of concatenated whole batches, without what is for nobody: control batches."""
+    """The records of concatenated complete batches, without control batches."""
     return decode_committed(data, ())
 
 
 def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[Record]:
-    """As ``decode_batches``, without the records of aborted transactions.
+    """Like ``decode_batches``, without the records of aborted transactions.
 
-    ``aborted`` are (producer id, first offset), as a fetch below the last stable offset tells them:
-    from there on that producer's transactional records are void, up to its abort marker.
+    ``aborted`` holds (producer id, first offset), as a ``read_committed`` fetch returns them: from
+    there on the producer's transactional records are dropped, up to its abort marker.
     """
     coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)
     void: set[int] = set()
@@ -184,7 +184,7 @@ def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[R
 
 
 def _check_span(header: BatchHeader, position: int) -> None:
-    """What must hold even of a batch whose records nobody looks at."""
+    """Check offsets, codec and count of a batch whose records are not decoded."""
     has_offsets = 0 <= header.base_offset <= header.last_offset < _INT64_END
     has_codec = header.attributes & CODEC_BITS <= Codec.ZSTD.value
     if not (has_offsets and has_codec and (header.count or header.size_bytes == HEADER_BYTES)):
@@ -197,7 +197,7 @@ def _is_abort(data: Buffer, position: int) -> bool:
 
 
 def _walk(data: Buffer) -> Iterator[BatchHeader]:
-    """The headers of whole batches that came from elsewhere."""
+    """The headers of complete batches from an untrusted source."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
@@ -215,7 +215,7 @@ def encode_marker(
     coordinator_epoch: int,
     timestamp_ms: int,
 ) -> bytes:
-    """The control batch that ends a transaction: committed, or aborted."""
+    """The control batch that commits or aborts a transaction."""
     record = Record(
         offset=0,
         timestamp_ms=timestamp_ms,
@@ -232,10 +232,10 @@ def encode_marker(
 
 
 def parse_marker(data: Buffer, position: int = 0) -> Marker | None:
-    """What the control batch at ``position`` says; None if it ends no transaction.
+    """Parse the control batch at ``position``; None if it does not end a transaction.
 
-    Kafka has control records of other kinds (leader changes, snapshots), and compaction leaves
-    emptied control batches behind: neither ends a transaction.
+    Kafka has other control records (leader changes, snapshots), and compaction leaves empty control
+    batches: neither ends a transaction.
     """
     header = parse_header(data, position)
     assert header.is_control, "only control batches hold markers"
@@ -272,7 +272,7 @@ def _assert_offsets(records: Sequence[Record], base_offset: int, last_offset_del
 
 
 def put_varint(out: bytearray, number: int) -> None:
-    """A zigzag number: seven bits to a byte, lowest first."""
+    """Append a zigzag varint: seven bits per byte, lowest first."""
     left = (number << 1) ^ (number >> 63)
     while left > 0x7F:
         out.append(left & 0x7F | 0x80)
@@ -289,7 +289,7 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_offset: int) -> None:
-    """Append one record as its bytes stand in a batch."""
+    """Append one record in its batch encoding."""
     body = bytearray(1)  # attributes: none are defined
     put_varint(body, _wrapped(record.timestamp_ms - base_timestamp_ms))
     put_varint(body, record.offset - base_offset)
@@ -307,7 +307,7 @@ def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_off
 
 
 class _Cursor:
-    """Reads one batch's body front to back and never past where it may."""
+    """Reads the body of one batch from front to back, never past its bounds."""
 
     __slots__ = ("_body", "end", "position", "where")
 

@@ -1,7 +1,7 @@
-"""Decoded records → the lines (or frames) a subscriber reads, many in one call.
+"""Formats decoded records as the lines or frames that a subscriber reads, many per call.
 
-The format and the plain-Python way to the same bytes are in ``protocol.line.records``; tests hold
-the two against each other.
+``protocol.line.records`` defines the format and has a plain-Python implementation; tests check that
+both give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def format_batches(
     end_offset: int = OFFSET_END,
     is_framed: bool,
 ) -> bytes:
-    """The records of whole batches with offsets in [start, end); raises ``CorruptBatch``.
+    """Format the records of complete batches with offsets in [start, end); raises ``CorruptBatch``.
 
-    Those of ``aborted`` transactions (producer id, first and last offset) are for nobody.
+    Records of ``aborted`` transactions (producer id, first and last offset) are left out.
     """
     columns = decode_columns(
         data, start_offset=start_offset, end_offset=end_offset, wanted=_WANTED, aborted=aborted
@@ -37,7 +37,7 @@ def format_batches(
 
 
 def format_columns(columns: Columns, *, is_framed: bool) -> bytes:
-    """Records that were decoded with keys, values, timestamps and headers."""
+    """Format records that were decoded with keys, values, timestamps and headers."""
     keys, values, headers = columns.keys, columns.values, columns.headers
     assert keys is not None
     assert values is not None

@@ -1,12 +1,13 @@
-"""Whether the records of a batch can be read: what a broker must know before it stores them.
+"""Checks that the records of a batch can be decoded before a broker stores them.
 
-A checksum says that bytes arrived as they were sent, not that they are records. A batch that no
-reader can decode would stop every consumer of its partition for good, so all of a body is walked:
-count, lengths, fields, headers, offset deltas 0, 1, 2, …, and nothing left over.
+A checksum proves that bytes arrived as they were sent, not that they are valid records. A batch
+that no reader can decode would block every consumer of its partition for ever. The check therefore
+covers the whole body: count, lengths, fields, headers, offset deltas 0, 1, 2, …, and no bytes left
+over.
 
-Two walks that agree on every body: a numba kernel, and plain Python for the time until the kernels
-are loaded, which small batches alone do not ask for. A compressed body is inflated whole, up to a
-limit the caller states. Nothing here changes a byte.
+Two implementations agree on every body: a numba kernel, and plain Python until the kernels are
+loaded, which small batches alone do not trigger. A compressed body is decompressed completely, up
+to a limit that the caller sets. Nothing here changes a byte.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from cordwood.batch.records import RECORD_BYTES_MIN
 from cordwood.errors import CorruptBatch, InvalidRecord
 from cordwood.model import Codec
 
-WARM_RECORDS: Final = 16  # a batch as large as this is reason enough to load the kernels
+WARM_RECORDS: Final = 16  # a batch of this size triggers loading of the kernels
 _INT64_END: Final = 2**63
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
 
 
 class Fault(IntEnum):
-    """What is wrong with a body; the kernel answers with these numbers."""
+    """What is wrong with a body; the kernel returns these numbers."""
 
     NONE = 0
     COUNT = 1
@@ -52,22 +53,22 @@ _TEXTS: Final = {
 
 
 class BodyCheck(NamedTuple):
-    """What a walk over the records of one batch found."""
+    """The result of checking the records of one batch."""
 
     fault: Fault
-    record: int  # where the walk ended: the record at fault, or the last
+    record: int  # where the check ended: the invalid record, or the last one
     oldest_ms: int = 0
     newest_ms: int = 0
-    keyless: int = -1  # the first record without a key; -1: each has one
+    keyless: int = -1  # the first record without a key; -1 if all have one
 
 
 def check_body(
     data: Buffer, position: int, header: BatchHeader, inflated_bytes_max: int
 ) -> BodyCheck | None:
-    """Walk the records of the batch at ``position``, whose header and checksum hold.
+    """Check the records of the batch at ``position``, whose header and checksum are valid.
 
-    Raises ``InvalidRecord`` for what no reader could decode: the checksum holds, so sending it
-    again would not help. None: the records may inflate past ``inflated_bytes_max``.
+    Raises ``InvalidRecord`` for undecodable records: as the checksum is valid, a retry would not
+    help. Returns None if the records may inflate past ``inflated_bytes_max``.
     """
     body: Buffer = memoryview(data)[position + HEADER_BYTES : position + header.size_bytes]
     number = header.attributes & CODEC_BITS
@@ -89,7 +90,7 @@ def check_body(
 
 
 def walk_records(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
-    """By the kernel once it is loaded: its call costs no more than one record plainly."""
+    """Use the kernel once it is loaded: a call costs no more than one record in plain Python."""
     if kernels_ready():
         return walk_by_kernel(body, count, base_timestamp_ms)
     if count >= WARM_RECORDS:
@@ -98,7 +99,7 @@ def walk_records(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
 
 
 def walk_by_kernel(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
-    """By the kernel, loaded if it is not; releases the GIL."""
+    """Check with the kernel, and load it if necessary; releases the GIL."""
     import numpy as np
 
     from cordwood.batch.header_table import readonly
@@ -112,7 +113,7 @@ def walk_by_kernel(body: Buffer, count: int, base_timestamp_ms: int) -> BodyChec
 
 
 def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
-    """In plain Python; what the kernel is tested against."""
+    """Check in plain Python; the reference for the kernel."""
     data = bytes(body)
     end = len(data)
     if not 1 <= count <= end // RECORD_BYTES_MIN:
@@ -154,7 +155,7 @@ def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
 
 
 def _skip_headers(data: bytes, position: int, end: int) -> int:
-    """The position behind a record's headers; -1 when they cannot be."""
+    """The position after a record's headers; -1 if they are invalid."""
     if position < end and not data[position]:
         return position + 1
     count, position = _read_number(data, position, end)
@@ -172,7 +173,7 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
 
 
 def _read_length(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A length (-1 = null) that fits before ``end``; else the position is -1."""
+    """Read a length (-1 = null) that fits before ``end``; position -1 if it is invalid."""
     if position < end and (byte := data[position]) < 0x80:
         length, position = (byte >> 1) ^ -(byte & 1), position + 1
     else:
@@ -185,7 +186,7 @@ def _read_length(data: bytes, position: int, end: int) -> tuple[int, int]:
 def _read_number(
     data: bytes, position: int, end: int, bytes_max: int = _VARINT_BYTES
 ) -> tuple[int, int]:
-    """A zigzag number and the position after it, which is -1 when it cannot be."""
+    """Read a zigzag varint and the position after it; position -1 if it is invalid."""
     if position < end and (byte := data[position]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
     number = shift = 0

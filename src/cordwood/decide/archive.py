@@ -160,7 +160,7 @@ def aborted_spans(ends: Iterable[TransactionEnd]) -> list[tuple[int, int, int]]:
     return spans
 
 
-# --- the manifest ---------------------------------------------------------------------------
+# --- manifest -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

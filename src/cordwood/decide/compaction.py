@@ -130,7 +130,7 @@ class CompactionPlan(NamedTuple):
         return self.dirty_bytes / total_bytes if total_bytes else 0.0
 
 
-# --- when -----------------------------------------------------------------------------------
+# --- when a pass is due ---------------------------------------------------------------------
 
 
 def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> CompactionPlan:
@@ -272,7 +272,7 @@ def _next_due(
     return None if earliest >= KEEP_ALL else earliest
 
 
-# --- in words -------------------------------------------------------------------------------
+# --- explanations ---------------------------------------------------------------------------
 
 
 def explain(plan: CompactionPlan, facts: CompactionFacts) -> str:
@@ -320,7 +320,7 @@ def _numbers(plan: CompactionPlan, facts: CompactionFacts) -> dict[str, Any]:
     }
 
 
-# --- which segments become one --------------------------------------------------------------
+# --- grouping segments ----------------------------------------------------------------------
 
 
 class Candidate(NamedTuple):
@@ -409,7 +409,7 @@ def _is_settled(candidate: Candidate, segment_bytes: int) -> bool:
     return not candidate.is_changed and candidate.size_bytes * 2 >= segment_bytes
 
 
-# --- which records and batches stay ---------------------------------------------------------
+# --- records and batches to keep ------------------------------------------------------------
 
 
 def watermark(readers: Mapping[str, int]) -> int:

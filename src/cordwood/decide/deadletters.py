@@ -50,7 +50,7 @@ class Cause(NamedTuple):
 
 
 def parse_cause(headers: Iterable[Header]) -> Cause:
-    """Parse a dead letter's headers; of equal names the last counts (it may fail again)."""
+    """Parse a dead letter's headers; if a name repeats, the last one counts."""
     said = {header.key: header.value for header in headers if header.key.startswith(PREFIX)}
     texts = {name: value.decode("utf-8", "replace") for name, value in said.items() if value}
     return Cause(

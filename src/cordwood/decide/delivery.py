@@ -105,7 +105,7 @@ def _parse_part(fields: Sequence[Any]) -> Part:
     return Part(*fields) if is_hashed else Part(*known)
 
 
-# --- what is due --------------------------------------------------------------------------------
+# --- planning -----------------------------------------------------------------------------------
 
 
 class DeliveryDue(StrEnum):
@@ -185,7 +185,7 @@ def chains_of(parts: Sequence[Part]) -> dict[TopicPartition, list[Part]]:
     return chains
 
 
-# --- what is forgotten --------------------------------------------------------------------------
+# --- expiry -------------------------------------------------------------------------------------
 
 
 def plan_forget(
@@ -204,7 +204,7 @@ def plan_forget(
     ]
 
 
-# --- what dead jobs leave -----------------------------------------------------------------------
+# --- abandoned jobs -----------------------------------------------------------------------------
 
 
 def plan_sweep(

@@ -222,7 +222,7 @@ class Catalog:
         return self._mirror.swaps
 
     def begin_swap(self, tp: TopicPartition, record: Any) -> None:
-        """Record the swap that is about to start, so that a restart can resume or undo it."""
+        """Record the swap about to start, so that a restart can tell whether it happened."""
         self._put({key("swap", *tp): encode(record)})
 
     def cancel_swap(self, tp: TopicPartition) -> None:
@@ -471,7 +471,7 @@ class Catalog:
         """Store the progress of a replay."""
         self._put({key("replay", replay_id): encode(record)})
 
-    # --- the one way to change anything -----------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Release the store."""

@@ -230,7 +230,7 @@ def parse_segment(found: dict[str, Any]) -> SegmentEntry:
     return SegmentEntry(**{**found, "state": SegmentState(found["state"]), "scrub": scrub})
 
 
-# --- what to put -----------------------------------------------------------------------------
+# --- rows to put -----------------------------------------------------------------------------
 
 
 def next_epochs(

@@ -1,16 +1,15 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-# See ``machine``: numba types these functions, not mypy.
+# See ``llvm_intrinsics``: numba types these functions, not mypy.
 """Numba kernels over batch bytes: the loops that run once per batch or record.
 
-Only ``table``, ``columns``, ``validation``, ``arrow`` and ``lines`` call them, through
-``warmth.kernels()``. Importing this module compiles or loads every kernel (each has a fixed
-signature, so nothing compiles later): seconds the first time ever, a few hundred milliseconds from
-numba's cache. All release the GIL.
+The modules of ``batch`` call them through ``loader.kernels()``. Importing this module compiles or
+loads every kernel (each has a fixed signature, so nothing compiles later): seconds the first time,
+a few hundred milliseconds from numba's cache. All kernels release the GIL.
 
 A kernel trusts no length, count or delta in the bytes: it checks before it reads, and returns a
-negative number for what cannot be. It never allocates; the caller brings arrays that are large
-enough, by a bound it states.
+negative number or a fault code for invalid input. It never allocates: the caller passes arrays of
+the documented size.
 """
 
 from __future__ import annotations
@@ -91,18 +90,18 @@ END_CLEAN: Final = 0
 END_TORN: Final = 1
 END_CORRUPT: Final = 2
 
-# Which parts of a record a scan notes.
+# The parts of a record that a scan locates.
 WANT_TIME: Final = 1
 WANT_KEY: Final = 2
 WANT_VALUE: Final = 4
 WANT_HEADERS: Final = 8
 
-RECORD_OVERHEAD: Final = 36  # the numbers of a record without headers, at most
-HEADER_OVERHEAD: Final = 10  # the two lengths of one header, at most
+RECORD_OVERHEAD: Final = 36  # at most: the numbers of a record without headers
+HEADER_OVERHEAD: Final = 10  # at most: the two lengths of one header
 _RECORD_MIN: Final = 7
 APPEND_TIME: Final = 8
 
-# What is wrong with a body, as ``validation.Fault`` names it.
+# What is wrong with a body, numbered as in ``validation.Fault``.
 FAULT_COUNT: Final = 1
 FAULT_LENGTH: Final = 2
 FAULT_FIELDS: Final = 3
@@ -114,13 +113,13 @@ FAULT_LEFT_OVER: Final = 7
 
 @kernel(READ, LONG, LONG)
 def crc32c(data: Any, start: int, end: int) -> int:
-    """CRC-32C of a range, by the machine's instruction where it has one."""
+    """CRC-32C of a range, with the CPU instruction where available."""
     return crc(data, start, end)
 
 
 @kernel(READ, LONG, LONG)
 def crc32c_portable(data: Any, start: int, end: int) -> int:
-    """The same without the instruction; apart so that tests reach it on any machine."""
+    """The same without the CPU instruction; separate, so that tests can call it on any machine."""
     return crc_portable(data, start, end)
 
 
@@ -129,7 +128,7 @@ def crc32c_portable(data: Any, start: int, end: int) -> int:
 
 @kernel(READ, LONGS)
 def count_batches(data: Any, result: Any) -> int:
-    """How many whole frames follow one another; ``result``: bytes they fill, how it ends."""
+    """The number of complete frames; ``result``: bytes they fill, and how the bytes end."""
     position = np.int64(0)
     count = np.int64(0)
     end = len(data)
@@ -153,7 +152,7 @@ def count_batches(data: Any, result: Any) -> int:
 
 @kernel(READ, LONG, TABLE)
 def read_headers(data: Any, verify: int, table: Any) -> int:
-    """Fill the table for as many batches as ``count_batches`` found; stops at a bad checksum."""
+    """Fill the table with as many batches as ``count_batches`` counted; stop at a bad checksum."""
     position = np.int64(0)
     for batch in range(len(table)):
         size = read_int(data, position + 8, 4) + 12
@@ -182,7 +181,7 @@ def read_headers(data: Any, verify: int, table: Any) -> int:
 
 @part
 def _read_length(data: Any, position: int, end: int) -> tuple[int, int]:
-    """A length (-1 = null) that fits before ``end``; else the position is -1."""
+    """Read a length (-1 = null) that fits before ``end``; position -1 if it is invalid."""
     length, position = read_varint(data, position, end)
     if position < 0 or length < -1 or length > end - position:
         return np.int64(0), -1
@@ -191,7 +190,7 @@ def _read_length(data: Any, position: int, end: int) -> tuple[int, int]:
 
 @shared
 def _skip_headers(data: Any, position: int, end: int, count: int) -> int:
-    """Past ``count`` headers; -1 when they cannot be."""
+    """Skip ``count`` headers; -1 if they are invalid."""
     for _ in range(count):
         length, position = _read_length(data, position, end)
         if position < 0 or length < 0:
@@ -220,11 +219,11 @@ def scan_records(
     values: Any,
     headers: Any,
 ) -> int:
-    """Note where the wanted parts of each record lie; the number of rows, or -1 - bad batch.
+    """Locate the wanted parts of each record; returns the number of rows, or -1 - bad batch.
 
-    Records outside [start_offset, end_offset) are passed over, and those at ``skipped`` offsets,
-    which ascend as the records do. ``offsets`` and ``batches`` (which row of the table) have room
-    for every record the headers count; the others too when wanted.
+    Records outside [start_offset, end_offset) and those at ``skipped`` offsets, which ascend like
+    the records, are left out. ``offsets`` and ``batches`` (the row of the table) have space for
+    every record that the headers count; the other arrays too if they are wanted.
     """
     row = np.int64(0)
     skip = np.int64(0)
@@ -299,7 +298,7 @@ def scan_records(
 
 @kernel(SPANS, NOTES, NOTES)
 def scan_headers(headers: Any, names: Any, contents: Any) -> int:
-    """Where the headers lie that ``scan_records`` has already walked; how many there are."""
+    """Locate the headers that ``scan_records`` has checked; returns how many there are."""
     data, starts, counts = headers
     end = len(data)
     header = np.int64(0)
@@ -320,7 +319,7 @@ def scan_headers(headers: Any, names: Any, contents: Any) -> int:
 
 @kernel(SPANS, WRITE, INTS, WRITE)
 def gather(spans: Any, out: Any, ends: Any, valid: Any) -> int:
-    """Bring spans together as Arrow wants them: bytes, n + 1 offsets, a bitmap; count of nulls."""
+    """Gather spans for Arrow: bytes, n + 1 offsets, a validity bitmap; returns the null count."""
     data, starts, lengths = spans
     position = np.int64(0)
     nulls = np.int64(0)
@@ -338,7 +337,7 @@ def gather(spans: Any, out: Any, ends: Any, valid: Any) -> int:
 
 @part
 def _read_short(data: Any, position: int, end: int, data_end: int) -> tuple[int, int]:
-    """As ``read_varint``, with one load for a number of one or two bytes."""
+    """Like ``read_varint``, with a single load for a number of one or two bytes."""
     if data_end - position >= 8:
         word = load64(data, position)
         if not word & np.uint64(0x80):
@@ -359,10 +358,10 @@ def _read_short(data: Any, position: int, end: int, data_end: int) -> tuple[int,
 def check_records(
     data: Any, position: int, end: int, count: int, base_time: int, found: Any
 ) -> int:
-    """Whether ``data[position:end]`` is ``count`` whole records whose offset deltas run from 0.
+    """Check that ``data[position:end]`` is ``count`` records whose offset deltas run from 0.
 
-    0, or what is wrong. ``found``: the record at fault, the oldest and the newest timestamp, the
-    first record without a key (-1: each has one).
+    Returns 0 or the fault. ``found``: the last record checked, the oldest and the newest timestamp,
+    and the first record without a key (-1 if all have one).
     """
     found[0] = 0
     found[3] = -1
@@ -441,11 +440,11 @@ def encode_batches(
     contents: Any,
     out: Any,
 ) -> int:
-    """Write each batch of the table with the next COUNT rows, uncompressed; the bytes written.
+    """Write each batch of the table with its COUNT rows, uncompressed; returns the bytes written.
 
-    Sets POSITION, SIZE and (unless append time, or empty) MAX_TIME in the table. Headers of row
-    ``r`` are ``header_rows[r]`` up to ``header_rows[r + 1]``. ``out`` has room for the spans and
-    the overheads stated above.
+    Sets POSITION, SIZE and (unless append time, or empty) MAX_TIME in the table. The headers of row
+    ``r`` are ``header_rows[r]`` up to ``header_rows[r + 1]``. ``out`` has space for the spans and
+    the overheads defined above.
     """
     row = np.int64(0)
     position = np.int64(0)

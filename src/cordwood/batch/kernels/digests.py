@@ -1,11 +1,11 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917, ANN001, ANN201, ANN202
-# Numba types these functions, by the signature above each; see ``batch.kernels.llvm_intrinsics``.
-"""Numba kernels over key digests: hash keys, find superseded entries, sum up what survives.
+# Numba types these functions by their signatures; see ``batch.kernels.llvm_intrinsics``.
+"""Numba kernels over key digests: hash keys, find superseded entries, compute checksums of sets.
 
 An entry is five 32-bit words: a 128-bit keyed hash, highest word first, and the record's offset
-within its segment with the highest bit set for a tombstone. Called by the pipeline's ``digests``,
-``survivors`` and ``rewrite``, and by ``log.lifecycle.compaction_proof``.
+within its segment with the highest bit set for a tombstone. The callers are ``digests``,
+``superseded`` and ``rewrite`` in ``pipeline.compact``, and ``log.lifecycle.key_table``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _rotate(word, bits):
 
 @part
 def _round(v0, v1, v2, v3):
-    """SipHash's round."""
+    """One SipHash round."""
     v0 += v1
     v1 = _rotate(v1, 13) ^ v0
     v0 = _rotate(v0, 32)
@@ -61,7 +61,7 @@ def _round(v0, v1, v2, v3):
 
 @part
 def _siphash(data, start, length, key0, key1):
-    """SipHash-2-4 with 128 bits of result: who does not know the key cannot make two collide."""
+    """SipHash-2-4 with a 128-bit result: without the secret nobody can construct collisions."""
     v0 = np.uint64(0x736F6D6570736575) ^ key0
     v1 = np.uint64(0x646F72616E646F6D) ^ key1 ^ np.uint64(0xEE)
     v2 = np.uint64(0x6C7967656E657261) ^ key0
@@ -94,7 +94,7 @@ def _siphash(data, start, length, key0, key1):
 
 @part
 def _mix(word):
-    """Every bit of the word in every bit of the result."""
+    """Make every bit of the result depend on every bit of the word."""
     word ^= word >> np.uint64(33)
     word *= _MIX1
     word ^= word >> np.uint64(33)
@@ -104,7 +104,7 @@ def _mix(word):
 
 @kernel(SPANS, INTS, LONGS, LONG, WORDS, ENTRIES)
 def digest_keys(keys, value_lengths, offsets, base_offset, secret, entries):
-    """An entry for each row that has a key; how many."""
+    """Write an entry for each row with a key; returns how many."""
     data, starts, lengths = keys
     count = np.int64(0)
     for row in range(len(starts)):
@@ -123,7 +123,7 @@ def digest_keys(keys, value_lengths, offsets, base_offset, secret, entries):
 
 @kernel(ENTRIES, LONG, LONGS, ENTRIES)
 def scatter(entries, shift, starts, out):
-    """Put entries into buckets of their highest bits, in order; ``starts`` are moved on."""
+    """Sort entries into buckets by their highest bits, in order; advances ``starts``."""
     for row in range(len(entries)):
         bucket = np.int64(entries[row, 0] >> np.uint32(shift))
         to = starts[bucket]
@@ -135,9 +135,10 @@ def scatter(entries, shift, starts, out):
 
 @kernel(ENTRIES, SLOTS, WRITE)
 def find_superseded(entries, slots, dead):
-    """Entries come in log order: mark each that a later one of its key replaces; keys there are.
+    """Mark each entry that a later one of its key supersedes; returns the number of keys.
 
-    ``slots`` is a power of two long, more than the entries, and all -1.
+    Entries are in log order. The length of ``slots`` is a power of two and more than the entries;
+    all slots are -1.
     """
     mask = np.int64(len(slots) - 1)
     keys = np.int64(0)
@@ -163,7 +164,10 @@ def find_superseded(entries, slots, dead):
 
 @kernel(ENTRIES, LONGS, WRITE, WORDS)
 def sum_entries(entries, bases, wanted, total):
-    """Add up the wanted entries, in any order, as (key, offset, is a tombstone); how many."""
+    """Add a hash of each wanted entry (key, offset, tombstone) to ``total``; returns how many.
+
+    The sum does not depend on the order of the entries.
+    """
     count = np.int64(0)
     for row in range(len(entries)):
         if wanted[row]:
@@ -178,7 +182,10 @@ def sum_entries(entries, bases, wanted, total):
 
 @kernel(READ, LONGS, INTS, LONGS, LONGS, WRITE, WORDS)
 def sum_values(data, starts, lengths, offsets, times, wanted, total):
-    """Add up the wanted rows, in any order, as (offset, timestamp, value); how many."""
+    """Add a hash of each wanted row (offset, timestamp, value) to ``total``; returns how many.
+
+    The sum does not depend on the order of the rows.
+    """
     count = np.int64(0)
     for row in range(len(starts)):
         if not wanted[row]:

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, PLR0917, SIM110
-# Numba types these functions, by the signature above each; see ``batch.kernels.llvm_intrinsics``.
-"""Numba kernels over keys: hashes, prefixes, and which keys are equal. Called by ``keys`` only.
+# Numba types these functions by their signatures; see ``batch.kernels.llvm_intrinsics``.
+"""Numba kernels over keys: hashes, prefixes, and equality. Only ``pipeline.sink.keys`` calls them.
 
-Spans come from decoded batches or Arrow buffers that were checked; a length below 0 is null.
+The spans come from decoded batches or from checked Arrow buffers; a length below 0 is null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASCII_END = 0x80
 
 @part
 def murmur2(data, start, length):
-    """Kafka's hash of a key, all in 32 bits."""
+    """Kafka's key hash (murmur2) in 32-bit arithmetic."""
     mixer, rest = np.uint32(0x5BD1E995), length & 3
     found = np.uint32(0x9747B28C) ^ np.uint32(length)
     for at in range(start, start + length - rest, 4):
@@ -46,7 +46,7 @@ def murmur2(data, start, length):
 
 @part
 def is_equal(data, one, other, length):
-    """Whether two stretches hold the same bytes."""
+    """Whether two ranges hold the same bytes."""
     for at in range(length):
         if data[one + at] != data[other + at]:
             return False
@@ -55,7 +55,7 @@ def is_equal(data, one, other, length):
 
 @kernel(READ, LONGS, INTS, LONG, LONGS)
 def partition(data, starts, lengths, count, found):
-    """``found[row]``: the key's partition; null keys are passed over."""
+    """Set ``found[row]`` to the key's partition; null keys are skipped."""
     for row in range(len(starts)):
         if lengths[row] >= 0:
             positive = np.int64(murmur2(data, starts[row], lengths[row])) & np.int64(0x7FFFFFFF)
@@ -65,7 +65,7 @@ def partition(data, starts, lengths, count, found):
 
 @kernel(READ, LONGS, INTS, INTS, INTS)
 def prefix(data, starts, lengths, found, plain):
-    """``found[row]``: bytes before the first dot; ``plain[row]``: 1 when all are ASCII."""
+    """Set ``found[row]`` to the bytes before the first dot, ``plain[row]`` to 1 if all ASCII."""
     for row in range(len(starts)):
         end, ascii_only = lengths[row], 1
         for at in range(lengths[row]):
@@ -80,7 +80,7 @@ def prefix(data, starts, lengths, found, plain):
 
 @kernel(READ, LONGS, INTS, LONGS, LONGS, LONGS)
 def group(data, starts, lengths, slots, ids, firsts):
-    """Number equal keys through a table of open addresses; ``slots`` is a power of two long."""
+    """Number equal keys with an open-addressing hash table; ``len(slots)`` is a power of two."""
     mask, count = len(slots) - 1, 0
     for row in range(len(starts)):
         length = lengths[row]

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917
-# See ``machine``: numba types these functions, not mypy.
-"""The numba kernel that turns ingress lines into batches; ``lines`` says what a line is.
+# See ``llvm_intrinsics``: numba types these functions, not mypy.
+"""The numba kernel that encodes ingress lines as batches; ``batch.lines`` defines a line.
 
-As in ``kernels``: a fixed signature, no allocation, the GIL released. The plain-Python twin in
-``lines`` gives the same bytes.
+As in ``batches``: a fixed signature, no allocation, and the GIL is released. The plain-Python
+implementation in ``batch.lines`` gives the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cordwood.batch.kernels.llvm_intrinsics import (
 
 INTRINSICS_DIGEST: Final = "4983e1410ea8df38"
 
-# Why a line was refused; ``lines.REASONS`` has the words.
+# Why a line was rejected; ``REASONS`` in ``batch.lines`` has the texts.
 LINE_FIELDS: Final = 1
 LINE_KEY_EMPTY: Final = 2
 LINE_KEY_LONG: Final = 3
@@ -50,19 +50,19 @@ LINE_KEY_CONTROL: Final = 4
 LINE_TIMESTAMP: Final = 5
 LINE_NUMBER: Final = 6
 
-# Columns of a table of blocks: what a block is, and what became of it.
+# Columns of the table of blocks: the inputs, then the results.
 BLOCK_END: Final = 0  # in the chunk
 BLOCK_PRODUCER_ID: Final = 1
 BLOCK_PRODUCER_EPOCH: Final = 2
 BLOCK_LAST_N: Final = 3  # the newest n, before and after; -1 for none
-BLOCK_OUT_END: Final = 4  # in what was written
+BLOCK_OUT_END: Final = 4  # in the output
 BLOCK_RECORDS: Final = 5
 BLOCK_REFUSED: Final = 6
 BLOCK_DUPLICATES: Final = 7
 
 KEY_BYTES_MAX: Final = 249
-LINE_OVERHEAD: Final = 40  # what a record has around the bytes of its line, at most
-WIDE: Final = 32  # bytes that are looked at, or copied, at a time
+LINE_OVERHEAD: Final = 40  # at most: the bytes a record adds to its line
+WIDE: Final = 32  # bytes compared or copied at a time
 _SEQUENCES: Final = 2**31
 _NEWLINE: Final = 10
 _RETURN: Final = 13
@@ -79,9 +79,9 @@ _HIGHS: Final = np.uint64(0x8080808080808080)
 
 @part
 def _find(data: Any, start: int, end: int, byte: int) -> int:
-    """The first place of ``byte``, or ``end``: 32 bytes at a time while the data has them, then 8.
+    """The first position of ``byte``, or ``end``: 32 bytes at a time while available, then 8.
 
-    It may look past ``end``, into what else the data holds, and takes nothing from there.
+    It may read past ``end``, within the data, but ignores matches there.
     """
     position = start
     size = len(data)
@@ -104,7 +104,7 @@ def _find(data: Any, start: int, end: int, byte: int) -> int:
 
 @part
 def _read_decimal(data: Any, start: int, end: int) -> int:
-    """The number up to 2**63 - 1 that digits say; -1 when it is larger."""
+    """The number that the digits represent, up to 2**63 - 1; -1 if it is larger."""
     number = np.int64(0)
     for position in range(start, end):
         digit = np.int64(data[position]) - 48
@@ -116,7 +116,7 @@ def _read_decimal(data: Any, start: int, end: int) -> int:
 
 @part
 def _is_decimal(data: Any, start: int, end: int) -> bool:
-    """Whether it is digits alone, and below 2**63."""
+    """Whether the range contains only digits of a number below 2**63."""
     position = start
     while position + 8 <= end:
         word = load64(data, position)
@@ -152,7 +152,7 @@ def _check_key(data: Any, start: int, end: int) -> int:
 
 @part
 def _check_line(chunk: Any, first: int, bars: Any, stop: int) -> int:
-    """0, or why ``chunk[first:stop]`` with separators at ``bars`` is no record."""
+    """0, or why ``chunk[first:stop]`` with separators at ``bars`` is invalid."""
     if bars[2] == stop:
         return LINE_FIELDS
     reason = _check_key(chunk, first, bars[0])
@@ -167,13 +167,13 @@ def _check_line(chunk: Any, first: int, bars: Any, stop: int) -> int:
 
 @part
 def _line_size(first: int, bars: Any, stop: int) -> int:
-    """Bytes of the record of a line, without its length and offset delta."""
+    """The size of a line's record, without its length and offset delta."""
     key = bars[0] - first
     time = bars[1] - bars[0] - 1
     n = bars[2] - bars[1] - 1
     value = stop - bars[2] - 1
     return (
-        8  # attributes, timestamp delta, header count, and the two header names
+        8  # attributes, timestamp delta, header count and the two header names
         + varint_size(key) + key + varint_size(time) + time
         + varint_size(n) + n + varint_size(value) + value
     )  # fmt: skip
@@ -181,10 +181,10 @@ def _line_size(first: int, bars: Any, stop: int) -> int:
 
 @part
 def _put_text(out: Any, position: int, chunk: Any, start: int, length: int) -> int:
-    """A length and so many bytes of the chunk; what comes after them in ``out`` is spoilt.
+    """Write a length and that many bytes of the chunk; may overwrite ``out`` beyond them.
 
-    As ``put_bytes``, but for the few bytes of a field 32 at a time: that is why ``out`` has WIDE
-    bytes to spare, and what is put is put in order.
+    Like ``put_bytes``, but copies short fields 32 bytes at a time. That is why ``out`` has WIDE
+    spare bytes, and why fields must be written in order.
     """
     if length < 64:
         out[position] = 2 * length
@@ -222,7 +222,7 @@ def _put_line(out: Any, position: int, length: int, delta: int, line: Any) -> in
 
 @shared
 def _end_batch(out: Any, start: int, end: int, table: Any) -> None:
-    """Header of the open batch; the table's row turns to the next one."""
+    """Write the header of the open batch, and prepare the table's row for the next one."""
     table[0, LAST_DELTA] = table[0, COUNT] - 1
     put_header(out, start, end, table, 0)
     table[0, BASE_OFFSET] += table[0, COUNT]
@@ -239,12 +239,12 @@ def _encode_block(
     start: int,
     rejected: Any,
 ) -> int:
-    """One block's batches from ``out[start]`` on; where they end."""
+    """Write the batches of one block from ``out[start]`` on; returns where they end."""
     counts = block[BLOCK_PRODUCER_ID] >= 0
     last_n = block[BLOCK_LAST_N]
     end = len(chunk)
     line = np.int64(0)
-    position = start  # ``start`` is that of the open batch
+    position = start  # ``start`` is where the open batch starts
     refused = np.int64(0)
     duplicates = np.int64(0)
     while line < end:
@@ -301,13 +301,13 @@ def _encode_block(
 def encode_lines(
     chunk: Any, blocks: Any, batch_bytes_max: int, table: Any, out: Any, rejected: Any
 ) -> int:
-    """Blocks of lines → batches in ``out``, see ``lines``; the bytes written.
+    """Encode blocks of lines as batches in ``out``; returns the bytes written.
 
-    Each row of ``blocks`` says where its block ends in the chunk, and if its lines are counted (a
-    producer id from 0) whose they are and the newest n so far; what it became is filled in. The
-    row of ``table`` is a header with the times. ``rejected`` takes start in the block, end and
-    reason per refused line. ``out`` has LINE_OVERHEAD bytes more per line than the chunk, a header
-    per batch (one for each line that is counted), and WIDE bytes to spare.
+    Each row of ``blocks`` has the end of its block in the chunk and, for numbered lines (producer
+    id from 0), the producer and its newest n; the results are written to the same row. The row of
+    ``table`` is a header with the timestamps. ``rejected`` gets start in the block, end and reason
+    of each rejected line. ``out`` has LINE_OVERHEAD bytes more per line than the chunk, one header
+    per batch (one per line if lines are numbered), and WIDE spare bytes.
     """
     start = np.int64(0)
     position = np.int64(0)
@@ -335,7 +335,7 @@ def encode_lines(
 
 @kernel(READ)
 def count_lines(chunk: Any) -> int:
-    """How many newlines there are."""
+    """The number of newlines."""
     count = np.int64(0)
     position = np.int64(0)
     while position + WIDE <= len(chunk):

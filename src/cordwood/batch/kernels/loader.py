@@ -1,7 +1,8 @@
-"""When the kernels are there: numba takes a while to load, and a client must not wait for it.
+"""Loads the numba kernels; this can take seconds, and no client should wait for it.
 
-``kernels()`` loads them, waiting as long as that takes; who cannot wait asks ``is_warm()`` and goes
-the plain-Python way meanwhile, while a background thread runs ``warm()``.
+``kernels()`` loads them and blocks until they are ready. Code that must not block asks
+``kernels_ready()`` and uses plain Python meanwhile, while a background thread loads them
+(``load_kernels_soon()``).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from types import ModuleType
 
 _loading = threading.Lock()
 _loaded: ModuleType | None = None
-_starting = threading.Lock()  # never held for long: the event loop asks for it
+_starting = threading.Lock()  # held only briefly: the event loop takes it
 _is_warming = False
 
 
 def kernels() -> ModuleType:
-    """The kernels module, loaded (and compiled, where no cache is) by whoever asks first."""
-    global _loaded  # noqa: PLW0603 - a module is loaded once for the whole process
+    """The kernels module; the first call loads it, and compiles it if there is no cache."""
+    global _loaded  # noqa: PLW0603 - one module per process, loaded once
     if _loaded is None:
         with _loading:
             _loaded = _loaded or importlib.import_module("cordwood.batch.kernels.batches")
@@ -27,17 +28,17 @@ def kernels() -> ModuleType:
 
 
 def kernels_ready() -> bool:
-    """Whether ``kernels()`` answers at once."""
+    """Whether ``kernels()`` returns at once."""
     return _loaded is not None
 
 
 def load_kernels() -> None:
-    """Load all kernels; for a background thread at start-up."""
+    """Load all kernels; blocks until they are ready."""
     kernels()
 
 
 def load_kernels_soon() -> None:
-    """The same beside whoever asks: the first traffic calls it, and does not wait."""
+    """Start loading once, in a background thread; the first traffic calls this without waiting."""
     global _is_warming
     with _starting:
         is_first, _is_warming = not _is_warming, True
@@ -46,6 +47,6 @@ def load_kernels_soon() -> None:
 
 
 def _warm_and_keep() -> None:
-    """Load the kernels, and spare every later garbage collection the walk over what they made."""
+    """Load the kernels, then exclude their objects from later garbage collections."""
     load_kernels()
     gc.freeze()

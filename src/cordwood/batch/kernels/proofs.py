@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917, ANN001, ANN201, ANN202
-# Numba types these functions, by the signature above each; see ``batch.kernels.llvm_intrinsics``.
-"""Numba kernels that hold a compacted log against the one it was made from.
+# Numba types these functions by their signatures; see ``batch.kernels.llvm_intrinsics``.
+"""Numba kernels that compare compacted or archived records with the original log.
 
-Called by ``log.lifecycle.compaction_proof`` only.
+The callers are ``compaction_proof``, ``archive_proof`` and ``key_table`` in ``log.lifecycle``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAST = np.uint32(2)
 
 @part
 def _same(one, start, length, other, other_start, other_length):
-    """Whether two byte strings are equal; a null one equals only another."""
+    """Whether two byte strings are equal; null equals only null."""
     if length != other_length:
         return False
     end = start + length
@@ -44,7 +44,7 @@ def _same(one, start, length, other, other_start, other_length):
 
 @kernel(LONGS, LONGS, LONGS, SPANS, SPANS, SPANS, SPANS, HEADERS, HEADERS)
 def find_changed(rows, times, new_times, keys, new_keys, values, new_values, headers, new_headers):
-    """The first new row that is not, byte for byte, the old row ``rows`` names; -1 if all are."""
+    """The first new row that differs from its old row in ``rows``; -1 if all are identical."""
     for new in range(len(rows)):
         old = rows[new]
         if times[old] != new_times[new]:
@@ -75,11 +75,11 @@ def find_changed(rows, times, new_times, keys, new_keys, values, new_values, hea
 
 @kernel(ENTRIES, SLOTS)
 def find_unjustified(entries, slots):
-    """The last entry in the log's order that breaks a rule; -1 if none does.
+    """The last entry in log order that breaks a rule; -1 if none does.
 
-    An entry is a 128-bit hash of a key and flags. The newest entry of a key is dropped only if it
-    is a tombstone whose time is ``PAST``, and then no older one of that key is kept. ``slots`` is a
-    power of two long, more than the entries, and all -1.
+    An entry is a 128-bit key hash and flags. The newest entry of a key may be dropped only if it is
+    a tombstone past its delete horizon (``PAST``), and then no older entry of that key may be kept.
+    The length of ``slots`` is a power of two and more than the entries; all slots are -1.
     """
     mask = np.int64(len(slots) - 1)
     for row in range(len(entries) - 1, -1, -1):

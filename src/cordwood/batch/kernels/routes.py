@@ -1,10 +1,10 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202, PLR0917
-# Numba types this function, by the signature above it; see ``batch.kernels.llvm_intrinsics``.
-"""The numba kernel that writes routed records. Called by ``routing`` only.
+# Numba types this function by its signature; see ``batch.kernels.llvm_intrinsics``.
+"""The numba kernel that writes routed records. Only ``pipeline.route.executor`` calls it.
 
-A routed record is the one that came, with a few headers more: so its key, value and headers are
-copied as they lie, and what is added is written once for all (``mark``), but for the offset.
+A routed record is the original with a few headers added. Its key, value and headers are copied
+unchanged. The added headers are encoded once for all records (``mark``), except for the offset.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from cordwood.batch.kernels.llvm_intrinsics import (
 
 INTRINSICS_DIGEST = "4983e1410ea8df38"
 
-RECORD_OVERHEAD = 64  # the numbers of a record, the digits of its offset, a length; at most
+RECORD_OVERHEAD = 64  # at most: a record's numbers, its offset in digits, a length
 
 
 @part
 def _digits(number):
-    """How many decimal digits a number from 0 up has."""
+    """The number of decimal digits of a number that is not negative."""
     count = 1
     while number >= 10:
         number //= 10
@@ -50,7 +50,7 @@ def _digits(number):
 
 @part
 def _put_digits(out, position, number, count):
-    """A length and as many digits; the position after them."""
+    """Write a length and that many digits; returns the position after them."""
     position = put_varint(out, position, count)
     for place in range(position + count - 1, position - 1, -1):
         out[place] = np.uint8(48 + number % 10)
@@ -77,13 +77,13 @@ def relay(
     batch_bytes,
     out,
 ):
-    """Write runs of rows as batches; each run's entry in ``ends`` becomes where its bytes end.
+    """Write runs of rows as batches; ``ends`` is replaced by where each run's bytes end.
 
     Run ``r`` is ``rows[ends[r - 1]:ends[r]]``, in that order; its records are numbered from 0. A
-    batch is closed past ``batch_bytes``. ``table`` has one row, for a header on its way. After its
-    own headers a record gets ``mark``: ``mark_headers`` of them, the last one's content missing,
-    which is the record's offset in digits. ``out`` has room for all spans, the mark and
-    ``RECORD_OVERHEAD`` a row, and a batch header for each run and each ``batch_bytes``.
+    batch ends once it reaches ``batch_bytes``. ``table`` has one row, used for each header. After
+    its own headers a record gets ``mark``: ``mark_headers`` headers, the last one without its
+    value, which is the record's offset in digits. ``out`` has space for all spans, plus the mark
+    and ``RECORD_OVERHEAD`` per row, plus a batch header for each run and each ``batch_bytes``.
     """
     position = np.int64(0)
     at = np.int64(0)
@@ -99,7 +99,7 @@ def relay(
                 time_delta = times[row] - base_time
                 first_header, end_header = header_rows[row], header_rows[row + 1]
                 own, own_bytes = np.int64(0), np.int64(0)
-                if first_header < end_header:  # from the first name on they lie in one piece
+                if first_header < end_header:  # from the first name on they are contiguous
                     own = names[1][first_header]
                     last = end_header - 1
                     own_bytes = contents[1][last] + max(contents[2][last], 0) - own

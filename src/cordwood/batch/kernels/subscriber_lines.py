@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 # ruff: noqa: PLR0917, SIM110
-# See ``machine``: numba types these functions, not mypy.
-"""The numba kernel that writes records as a subscriber's lines; ``text`` says what a line is.
+# See ``llvm_intrinsics``: numba types these functions, not mypy.
+"""The numba kernel that writes records as subscriber lines; see ``protocol.line.records``.
 
-As in ``kernels``: a fixed signature, no allocation, the GIL released.
+As in ``batches``: a fixed signature, no allocation, and the GIL is released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cordwood.batch.kernels.llvm_intrinsics import (
 
 INTRINSICS_DIGEST: Final = "4983e1410ea8df38"
 
-ROW_OVERHEAD: Final = 96  # numbers, separators and marks of one row, at most
+ROW_OVERHEAD: Final = 96  # at most: numbers, separators and escapes of one row
 _BAR: Final = 124
 _BACKSLASH: Final = 92
 _NEWLINE: Final = 10
@@ -98,7 +98,7 @@ def _has_newline(data: Any, start: int, length: int) -> bool:
 
 @part
 def _put_payload(out: Any, to: int, data: Any, start: int, length: int) -> int:
-    """As it stands in a line: byte for byte unless it would break the line."""
+    """Write the payload of a line: unchanged unless it would break the line."""
     if length < 0:
         return _put_null(out, to)
     is_plain = length == 0 or data[start] != _BACKSLASH
@@ -131,10 +131,10 @@ def format_lines(
     is_framed: int,
     out: Any,
 ) -> int:
-    """Lines, or frames, of every row; the bytes written.
+    """Write every row as a line or a frame; returns the bytes written.
 
     ``rows``, ``names`` and ``contents`` are a ``HeaderSpans``. ``out`` has twice the bytes of keys,
-    values and header contents, and ROW_OVERHEAD for each row.
+    values and header contents, plus ROW_OVERHEAD for each row.
     """
     to = np.int64(0)
     for row in range(len(offsets)):

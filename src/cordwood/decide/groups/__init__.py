@@ -1,4 +1,4 @@
-"""Kafka's classic consumer groups: a pure state machine that takes events, returns instructions.
+"""Kafka's classic consumer groups: a pure state machine from events to instructions.
 
 ``GroupDirectory`` holds all groups of a broker; ``Group`` is the state machine of one group;
 ``messages`` defines its events, replies and instructions. ``members`` keeps the members of a group

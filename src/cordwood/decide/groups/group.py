@@ -170,7 +170,7 @@ class Group:
             return Code.GROUP_SUBSCRIBED_TO_TOPIC
         return Code.NONE
 
-    # --- the end, and time ------------------------------------------------------------------
+    # --- deletion and timers ----------------------------------------------------------------
 
     def _delete_group(self, deletion: DeleteGroup) -> list[Instruction]:
         if self.state is GroupState.DEAD:

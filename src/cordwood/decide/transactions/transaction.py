@@ -135,7 +135,7 @@ class Transaction:
             for each in self.txn_record.staged
         )
 
-    # --- a producer's epoch -----------------------------------------------------------------
+    # --- producer epochs --------------------------------------------------------------------
 
     def _init(self, init: InitProducer, now_ms: int) -> list[Instruction]:
         txn_record = self.txn_record
@@ -195,7 +195,7 @@ class Transaction:
     def _refuse_init(self, init: InitProducer, code: Code) -> list[Instruction]:
         return [Reply(init.token, InitReply(_told(init, code)))]
 
-    # --- what a transaction touches ---------------------------------------------------------
+    # --- partitions and offsets -------------------------------------------------------------
 
     def _add_partitions(self, add: AddPartitions, now_ms: int) -> list[Instruction]:
         code = self._check_open(add.producer_id, add.producer_epoch)
@@ -252,7 +252,7 @@ class Transaction:
         timer = self._arm() if is_first else []
         return [persist, Reply(request.token, TxnReply()), *timer]
 
-    # --- its end ----------------------------------------------------------------------------
+    # --- commit and abort -------------------------------------------------------------------
 
     def _end(self, end: EndTransaction, now_ms: int) -> list[Instruction]:
         code = self._check_producer(end.producer_id, end.producer_epoch)
@@ -325,7 +325,7 @@ class Transaction:
         partitions = tuple(sorted(txn_record.partitions))
         return WriteMarkers(txn_record.producer_id, txn_record.producer_epoch, commit, partitions)
 
-    # --- time -------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> list[Instruction]:
         if self._retry_ms is not None and self._retry_ms <= now_ms:
