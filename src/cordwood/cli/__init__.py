@@ -1,4 +1,4 @@
-"""The command line: one command, one function, and each imports what it needs when it runs.
+"""The command line: one function per command; each imports what it needs when it runs.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found,
 4 conflict, 5 a check found problems, 6 unavailable, 130 interrupted.
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run one command; our errors become one sentence and an exit code."""
+    """Run one command; our errors become a one-line message and an exit code."""
     from cordwood.cli.app import app
 
     try:
@@ -26,6 +26,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""  # a user's file
+        where = f"{error.filename}: " if error.filename is not None else ""  # a file the user named
         print(f"cordwood: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(FAILED)

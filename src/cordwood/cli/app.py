@@ -1,4 +1,4 @@
-"""The tree of commands, loaded one by one: ``--help`` reads a table and imports none of them."""
+"""The command tree, loaded lazily: ``--help`` reads a table and imports no command."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyCommands(TyperGroup):
-    """Imports a command's module when that command is run."""
+    """Imports the module of a command when that command runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of the table."""
+        """Return the commands in the order of the table."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load one."""
+        """Load one command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -62,11 +62,11 @@ class LazyCommands(TyperGroup):
             found = single
         command = typer.main.get_command(found)
         command.name = cmd_name
-        command.short_help = COMMANDS[cmd_name][1]  # shells show it beside the name
+        command.short_help = COMMANDS[cmd_name][1]  # shells show it next to the name
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; a reader of our pipe that has had enough is no failure, as head(1) expects."""
+        """Run the command; a closed output pipe is not a failure, as head(1) expects."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -76,14 +76,14 @@ class LazyCommands(TyperGroup):
         return result
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As always, but a misspelt command is answered with the nearest."""
+        """Resolve a command; for a misspelt one, suggest the nearest."""
         near = difflib.get_close_matches(args[0], COMMANDS, 1)
         if args[0] not in COMMANDS and near:
             ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """From the table, without importing anything."""
+        """List the commands from the table, without importing anything."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
@@ -95,7 +95,7 @@ app = typer.Typer(
     help="A durable message log: Kafka's protocol and plain lines in front, Spark behind.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: quicker, and the same on every terminal
+    rich_markup_mode=None,  # plain help: faster, and the same on every terminal
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -1,4 +1,4 @@
-"""``cordwood archive``: bundles of records that can be checked years later, and brought back."""
+"""``cordwood archive``: bundles of records that can be verified years later, and restored."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def create(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a topic's sealed records that are not archived yet as bundles, and read them back."""
+    """Write sealed records that are not archived yet as bundles, and read the bundles back."""
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.config import KEEP_ALL
     from cordwood.errors import ConfigError
@@ -128,7 +128,7 @@ def list_bundles(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every bundle as the manifest has it, and whether the broker has verified it."""
+    """List every bundle in the manifest, and whether the broker has verified it."""
     from cordwood.decide.archive import check_manifest
     from cordwood.pipeline.archive.topic_archive import list_topic_archives
 
@@ -151,7 +151,7 @@ def verify(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Check the manifest's chain and every bundle's bytes; exit 5 when something is wrong."""
+    """Check the manifest's chain and every bundle's bytes; exit 5 if something is wrong."""
     from cordwood.pipeline.archive.topic_archive import list_topic_archives
 
     topic_archives = list_topic_archives(_storage(dest, broker), topic)
@@ -186,7 +186,7 @@ def restore(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Bring archived records and cursors back, each once; run it again if it was interrupted."""
+    """Restore archived records and cursors, each once; run it again if it was interrupted."""
     from cordwood.cli.options.offset_spec import parse_time
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.pipeline.archive.restore import restore_archive
@@ -227,7 +227,7 @@ def restore(
 
 
 def _storage(dest: str | None, broker: str) -> Storage:
-    """The place named, or the broker's own archive directory."""
+    """Open the given location, or the broker's own archive directory."""
     from pathlib import Path
 
     from cordwood.cli.options.spark_options import broker_context
@@ -240,12 +240,12 @@ def _storage(dest: str | None, broker: str) -> Storage:
 
 
 def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
-    """Bundle → yes or no; empty where no broker knows this archive, or none is reached."""
+    """Map bundles to yes or no; empty if no broker is reachable or knows this archive."""
     from cordwood.errors import UnavailableError
 
     try:
         state = _known_to_broker(broker, topic_archive)
-    except UnavailableError:  # an archive can be listed without the broker
+    except UnavailableError:  # an archive can be listed without a broker
         return {}
     return {
         bundle["name"].partition("/")[2]: "yes" if bundle["verified"] else "no"
@@ -256,7 +256,7 @@ def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
 
 
 def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) -> list[Any]:
-    """A chain cannot show that its last links are gone; the broker remembers them."""
+    """Compare with the broker: the chain alone cannot show that its last entries are missing."""
     from cordwood.decide.archive import check_known
     from cordwood.pipeline.archive.job import known_links
 
@@ -265,7 +265,7 @@ def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) 
 
 
 def _known_to_broker(broker: str, topic_archive: Any) -> dict[str, Any] | None:
-    """What a broker remembers of this archive; None when its topic is gone, or is another."""
+    """Return the broker's record of this archive; None if its topic was deleted or replaced."""
     from cordwood.cli.options.spark_options import broker_context
     from cordwood.decide.archive import topic_archive_name
     from cordwood.errors import UnknownTopic

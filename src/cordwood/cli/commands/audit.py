@@ -1,4 +1,4 @@
-"""``cordwood audit``: gaps, repeats, and whether everything that came in has gone somewhere."""
+"""``cordwood audit``: gaps, repeats, and whether every ingested record was routed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def audit(
     conf: ConfOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Check every partition for gaps and repeats, and ingested = routed + dead-lettered.
+    """Check every partition for gaps and repeats, and that ingested = routed + dead-lettered.
 
-    Exits with 5 when something is missing, twice, or from nowhere.
+    Exits with 5 if a record is missing, duplicated or of unknown origin.
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.decide.audit import is_whole
@@ -76,7 +76,7 @@ def audit(
 
 
 def _show(report: dict[str, Any], form: Format) -> None:
-    """For programs: json has it all, ndjson a line for each finding, csv the partitions."""
+    """Print for programs: json is complete, ndjson has one line per finding, csv the partitions."""
     if form is Format.JSON:
         typer.echo(json.dumps(report, indent=1))
     elif form is Format.NDJSON:

@@ -1,4 +1,4 @@
-"""``cordwood bench``: rates and waits of this machine, or of a broker, as clients see them."""
+"""``cordwood bench``: throughput and latency of this machine or of a broker, as clients see it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATENCY_RECORDS = 2_000
 
 
 class Workload(StrEnum):
-    """What is measured."""
+    """What to measure."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -36,7 +36,7 @@ class Workload(StrEnum):
 
 
 class Acks(StrEnum):
-    """Whose copy is waited for, by Kafka's names."""
+    """Kafka's acks settings."""
 
     ALL = "all"
     ONE = "1"
@@ -44,14 +44,14 @@ class Acks(StrEnum):
 
 
 class Durability(StrEnum):
-    """When the temporary broker acknowledges."""
+    """When the temporary broker acknowledges a record."""
 
     FSYNC = "fsync"
     OS = "os"
 
 
 class BenchTarget(NamedTuple):
-    """The broker that is measured; ``home`` is where a temporary one keeps its log."""
+    """The broker to measure; ``home`` is the directory of a temporary one."""
 
     kafka: str
     home: Path | None
@@ -94,11 +94,11 @@ def bench(
     quiet: QuietOption = False,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Measure rates and waits with real clients; by default of a broker started for it.
+    """Measure throughput and latency with real clients; by default of a temporary broker.
 
     produce and consume move whole batches with cordwood's own client and, where confluent-kafka is
-    installed, single records with librdkafka. A wait is what the client saw: p50 is the middle one,
-    p99 the one that 99 of 100 did not exceed.
+    installed, single records with librdkafka. Latencies are what the client saw: p50 is the median,
+    p99 is the value that 99 of 100 do not exceed.
     """
     from cordwood.lab.loadtest import Load
     from cordwood.model import Codec
@@ -120,7 +120,7 @@ def bench(
 
 @contextmanager
 def _target(broker: str | None, data: Path | None, durability: str) -> Iterator[BenchTarget]:
-    """The broker named, or one in a directory of its own that goes with it."""
+    """Yield the given broker, or a temporary one in a directory that is removed afterwards."""
     if broker is not None:
         yield BenchTarget(broker, None)
         return
@@ -138,7 +138,7 @@ def _target(broker: str | None, data: Path | None, durability: str) -> Iterator[
 
 
 def _about(target: BenchTarget, load: Load, acks: str, codec: str) -> str:
-    """What the figures are worth is known by what was measured."""
+    """Describe what is measured, so that the results can be judged."""
     from cordwood.client.kafka import KafkaClient
 
     where = target.kafka if target.home is None else f"a temporary broker in {target.home}"
@@ -153,7 +153,7 @@ def _about(target: BenchTarget, load: Load, acks: str, codec: str) -> str:
 
 
 class _BenchRun:
-    """Plays workloads one after another, each in topics of its own."""
+    """Runs workloads one after another, each in its own topics."""
 
     def __init__(self, target: BenchTarget, load: Load, *, quiet: bool, on_lines: bool) -> None:
         self._target = target
@@ -162,7 +162,7 @@ class _BenchRun:
         self._on_lines = on_lines
 
     def play(self, workload: Workload) -> Iterator[Results]:
-        """The figures of one workload, or of all that may run."""
+        """Yield the results of one workload, or of all that may run."""
         wanted = frozenset(Workload) if workload is Workload.ALL else frozenset({workload})
         if self._target.home is not None:
             from cordwood.lab.loadtest.device import sync
@@ -177,7 +177,7 @@ class _BenchRun:
             yield self._lines()
 
     def _warm_up(self) -> None:
-        """A broker just started loads what its listeners need with the first records."""
+        """Send a few records first: a new broker loads modules and kernels with the first ones."""
         some = replace(self._load, records=self._load.batch_records, clients=1)
         cold = _BenchRun(self._target, some, quiet=True, on_lines=True)
         cold._lines()
@@ -221,7 +221,7 @@ class _BenchRun:
 
     @contextmanager
     def _topic(self, partitions: int) -> Iterator[str]:
-        """A new topic, gone afterwards."""
+        """Create a topic and delete it afterwards."""
         from uuid import uuid4
 
         from cordwood.client.kafka import KafkaClient
@@ -236,7 +236,7 @@ class _BenchRun:
 
 
 def _row(figures: Results) -> dict[str, Any]:
-    """One line of the table; waits in ms, rates over the whole run."""
+    """Format one row of the table; latencies in ms, rates over the whole run."""
     return {
         "workload": figures.workload,
         "client": figures.client,

@@ -17,7 +17,7 @@ from cordwood.model import TopicPartition
 if TYPE_CHECKING:
     from cordwood.pipeline.source.segment_files import Chunk
 
-PLAIN_BYTES: Final = 256 * 1024  # more than that is worth loading the kernels for
+PLAIN_BYTES: Final = 256 * 1024  # above this, loading the kernels pays off
 
 
 def cat(
@@ -28,9 +28,9 @@ def cat(
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Print a topic's records as lines for awk, from the first to the last there is now.
+    """Print a topic's records as lines for awk, from the first to the last that exist now.
 
-    What a subscriber would read: nothing of a transaction that is undecided or was aborted.
+    Prints what a subscriber would read: no records of open or aborted transactions.
     """
     out = sys.stdout.buffer
     for chunk, end in _chunks(TopicPartition(topic, partition), data, broker):
@@ -45,7 +45,7 @@ def cat(
 
 
 def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tuple[Chunk, int]]:
-    """The partition's batches in runs of a few MiB, however large it is, and where to end."""
+    """Yield the partition's batches in chunks of a few MiB, and the offset to stop at."""
     from cordwood.client.kafka import KafkaClient
     from cordwood.errors import UnknownTopic
     from cordwood.pipeline.source.log_access import open_log
@@ -54,7 +54,7 @@ def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tupl
 
     if data is None:
         with KafkaClient(broker) as client:
-            client.partitions(tp.topic)  # who answers not, or has it not, is said at once
+            client.partitions(tp.topic)  # fails early without a broker or topic
     where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
     options = parse_options({**COMMITTED, "subscribe": tp.topic, **where}, streaming=False)
     with open_log(options) as log:
@@ -66,7 +66,7 @@ def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tupl
 
 
 def _lines(chunk: Chunk, end: int) -> bytes:
-    """By the kernels if it is long enough to wait for them, else record by record."""
+    """Format with the kernels if the chunk is large enough, else record by record."""
     if len(chunk.data) > PLAIN_BYTES:
         from cordwood.batch.subscriber_lines import format_batches
 
@@ -80,7 +80,7 @@ def _lines(chunk: Chunk, end: int) -> bytes:
     aborted = [
         (each.producer_id, each.first_offset)
         for each in chunk.aborted
-        if each.last_offset >= chunk.start_offset  # others' markers are behind us
+        if each.last_offset >= chunk.start_offset  # earlier transactions ended before this chunk
     ]
     records = decode_committed(chunk.data, aborted)
     return encode_records(

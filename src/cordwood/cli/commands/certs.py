@@ -17,7 +17,7 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """Keep ``init`` a command of its own."""
+    """Keep ``init`` a subcommand."""
 
 
 @app.command("init")
@@ -30,7 +30,7 @@ def init(
     days: Annotated[int, typer.Option(help="How long the certificates hold.", min=1)] = 365,
     force: Annotated[bool, typer.Option(help="Replace files that are there.")] = False,
 ) -> None:
-    """Make a CA, a server and a client certificate: enough for mutual TLS in a lab."""
+    """Create a CA, a server and a client certificate: enough for mutual TLS in a lab."""
     from cordwood.server.certs import write_lab_certificates
 
     hosts = host or ["localhost", "127.0.0.1", "::1"]

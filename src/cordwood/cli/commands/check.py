@@ -1,4 +1,4 @@
-"""``cordwood check``: is the broker well, in one word for monitoring and a table for people."""
+"""``cordwood check``: the health of the broker, as an exit code and a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Exit 0 when everything is served, 5 when something is wrong, 6 when nobody answers."""
+    """Exit 0 if everything is served, 5 if something is wrong, 6 if no broker answers."""
     from cordwood.cli.options.connect import http_client
 
     http = http_client(broker)
@@ -43,7 +43,7 @@ def check(
 
 
 def _readiness(health: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a fact; everything but ``ready`` and the pipeline's state is a problem when set."""
+    """One row per condition; except ready, pipeline and accepted damage, a set one is a problem."""
     rows = [_row("broker", "ok" if health["ready"] else "problem", "")]
     for name, fact in health.items():
         if name == "pipeline":
@@ -73,7 +73,7 @@ def _readers(found: dict[str, Any], lag: int | None, held: int | None) -> list[d
 def _groups(
     found: dict[str, Any], registered: set[tuple[str, str]], lag: int | None
 ) -> list[dict[str, Any]]:
-    """One row a group and topic; registered readers have rows of their own."""
+    """One row per group and topic; registered readers have their own rows."""
     behind: dict[tuple[str, str], int] = {}
     for row in found["groups"]:
         where = row["group"], row["topic"]

@@ -1,4 +1,4 @@
-"""``cordwood compact``: compact a topic on demand, or say when and why it will be."""
+"""``cordwood compact``: compact a topic on demand, or explain when and why it is due."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def compact(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Compact a topic: of every key only the newest record stays, at its offset.
+    """Compact a topic: keep only the newest record of every key, at its offset.
 
-    Without --now only partitions that are due. The broker goes on serving throughout.
+    Without --now, only partitions that are due. The broker keeps serving meanwhile.
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.pipeline.compact.job import ANSWER_S, on_spark, run_due
@@ -82,7 +82,7 @@ def _partitions(api: Any, topic: str) -> list[dict[str, Any]]:
 
 
 def plan_row(row: dict[str, Any]) -> dict[str, Any]:
-    """One partition as a line: how dirty, when compacted, what that freed, and what comes next."""
+    """Format one partition: dirty ratio, last compaction, bytes freed, and when it is due next."""
     state = row["state"]
     return {
         "partition": row["partition"],
@@ -116,17 +116,17 @@ def _moment(at_ms: int | None) -> str | None:
 
 
 class _Stages:
-    """A pass's stages on one bar, in bytes of the log: a task is as good as any other."""
+    """Shows the stages of a pass on one bar, in log bytes; every task counts as equally large."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
         self._stage_bytes = 0
 
     def begin(self, stage: str, done_bytes: int, stage_bytes: int) -> None:
-        """A stage began or ended."""
+        """A stage started or ended."""
         self._stage_bytes = stage_bytes
         self._bar.reach(done_bytes, total=stage_bytes, about=stage)
 
     def watch(self, done: int, total: int) -> None:
-        """So many of the stage's tasks have ended."""
+        """``done`` of ``total`` tasks of the stage have ended."""
         self._bar.reach(self._stage_bytes * done // total)

@@ -1,4 +1,4 @@
-"""``cordwood completion``: completion for shells, of commands and of topic names."""
+"""``cordwood completion``: shell completion of commands and topic names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 
 from cordwood.cli.output.tables import DEFAULT_BROKER
 
-ANSWER_S = 1.0  # nobody waits longer for a completion
+ANSWER_S = 1.0  # a user does not wait longer for a completion
 
 
 class ShellName(StrEnum):
-    """Shells a script can be made for."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -39,7 +39,7 @@ def completion(
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic names that begin so, of the broker named before; none when it does not answer."""
+    """Return the matching topics of the given broker; none if it does not answer."""
     from cordwood.client.kafka import KafkaClient
     from cordwood.errors import CordwoodError
 

@@ -1,4 +1,4 @@
-"""``cordwood config``: what is set, and where it was set."""
+"""``cordwood config``: the settings and their sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """Keep ``show`` a command of its own."""
+    """Keep ``show`` a subcommand."""
 
 
 @app.command("show")
@@ -35,7 +35,7 @@ def show_config(
     config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every broker setting as `cordwood serve` would take it here, and its source."""
+    """Show every broker setting as `cordwood serve` would use it here, and its source."""
     loaded = load_broker_config({}, os.environ, config)
     in_file = read_file(config) if config else {}
     shown = []

@@ -1,4 +1,4 @@
-"""``cordwood consume`` and ``cordwood tail``: records out of topics, for people and pipes."""
+"""``cordwood consume`` and ``cordwood tail``: print records, for people and pipes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def consume(
         positions = _starts(client, wanted, first, group)
         ends = _ends(client, wanted, last, exit_at_end=exit_at_end)
         total = _total(positions, ends, count)
-        quiet = quiet or total is None or sys.stdout.isatty()  # there the records are the progress
+        quiet = quiet or total is None or sys.stdout.isatty()  # there the records show the progress
         runs = _runs(client, positions, ends, committed=committed)
         with progress("from " + " ".join(topics), total=total, quiet=quiet) as bar:
             _print(runs, encode, positions, count, bar)
@@ -88,7 +88,7 @@ def tail(
     as_json: JsonOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """The last records of each partition, and then new ones as they come."""
+    """Print the last records of each partition, and then new ones as they arrive."""
     consume(
         topics,
         offset=f"-{lines}",
@@ -100,7 +100,7 @@ def tail(
 
 
 def _partitions(client: KafkaClient, topic: str, only: list[int] | None) -> list[TopicPartition]:
-    """A topic's partitions, or those of them that are asked for."""
+    """Return a topic's partitions, or the requested ones."""
     there = client.partitions(topic)
     wanted = [TopicPartition(topic, number) for number in only] if only else there
     for tp in wanted:
@@ -121,7 +121,7 @@ def _starts(
 def _ends(
     client: KafkaClient, wanted: list[TopicPartition], last: OffsetSpec | None, *, exit_at_end: bool
 ) -> dict[TopicPartition, int] | None:
-    """Where to stop on each partition; None to go on for ever."""
+    """Return where to stop on each partition; None means never."""
     from cordwood.client.kafka import LATEST
 
     if last is not None:
@@ -134,7 +134,7 @@ def _ends(
 def _total(
     positions: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None, count: int | None
 ) -> int | None:
-    """How many records are to be printed at most; None when nobody knows."""
+    """Return how many records will be printed at most; None if unknown."""
     if ends is None:
         return count
     left = sum(max(end - positions[tp], 0) for tp, end in ends.items())
@@ -148,7 +148,7 @@ def _runs(
     *,
     committed: bool,
 ) -> Iterator[tuple[TopicPartition, list[Record]]]:
-    """What each answer brings, partition by partition; moves ``positions`` past it."""
+    """Yield the records of each reply per partition; moves ``positions`` past them."""
     from cordwood.batch.header import parse_headers
     from cordwood.batch.records import decode_committed
 
@@ -168,7 +168,7 @@ def _runs(
             ]
             reached = max((header.end_offset for header in parse_headers(data)), default=0)
             if not data and ends is not None and part.high_watermark >= ends[tp]:
-                reached = ends[tp]  # only a gap is left up to there
+                reached = ends[tp]  # only a gap remains up to the end
             yield tp, run
             positions[tp] = max(positions[tp], reached)
 
@@ -180,7 +180,7 @@ def _print(
     count: int | None,
     bar: ProgressBar,
 ) -> None:
-    """Each answer is written out whole, so that whoever reads the pipe has it at once."""
+    """Flush after each reply, so that a reader of the pipe has it immediately."""
     out = sys.stdout.buffer
     left = sys.maxsize if count is None else count
     for tp, run in runs:
@@ -196,7 +196,7 @@ def _print(
 
 
 def _is_reader_gone() -> bool:
-    """Whether whoever reads our pipe has closed it; nothing else tells while no record comes."""
+    """Whether the reader of our pipe has closed it; without records no write would show it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,4 +1,4 @@
-"""``cordwood demo``: the two stories, from first record to proof, in a temporary directory."""
+"""``cordwood demo``: two checked stories on a real broker, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cordwood.lab.demo.stage import DemoRun
 
 CHECK_FAILED = 5
-SPARK = (  # for a minute's life and small data: on a busy machine every second of a core counts
-    "spark.cordwood.priority=normal",  # people wait for it, and the broker is in here
+SPARK = (  # for a short run on little data: saves CPU on a busy machine
+    "spark.cordwood.priority=normal",  # a user waits for it, and the broker runs in this process
     "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions=2",
 )
@@ -32,7 +32,7 @@ def demo(
         bool, typer.Option("--keep", help="Leave the broker running to play with, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """A real broker and a real Spark session play two stories and check every step."""
+    """Play two stories on a real broker and a real Spark session, and check every step."""
     if story not in {"cdc", "timecode", "both"}:
         raise typer.BadParameter(f"{story!r} is none of cdc, timecode, both")
     from cordwood.cli.options.spark_options import spark_session
@@ -91,7 +91,7 @@ def _summary(stage: DemoRun, seconds: float) -> int:
 
 
 def _wait(stage: DemoRun) -> None:
-    """Until Ctrl-C, which is how this ends, and no failure."""
+    """Wait for Ctrl-C, which ends the demo and is not a failure."""
     import threading
 
     typer.echo(

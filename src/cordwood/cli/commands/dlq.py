@@ -1,4 +1,4 @@
-"""``cordwood dlq``: look at dead letters, and send them back repaired."""
+"""``cordwood dlq``: inspect dead letters, and replay them repaired."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_letters(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """How many letters died of what, by the topic they came from."""
+    """Count dead letters by reason and by the topic they came from."""
     groups: dict[tuple[str, str], list[int]] = {}
     for _, record, cause in _letters(broker, topic):
         times = groups.setdefault((cause.reason or "-", cause.topic or cause.source or "-"), [])
@@ -66,7 +66,7 @@ def sample(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Some letters, with why and where each of them died; the newest."""
+    """Show the newest dead letters, with the reason and origin of each."""
     from collections import deque
 
     found = (
@@ -120,7 +120,7 @@ def replay(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Send letters back, each once; the letters themselves stay.
+    """Replay dead letters, each once; the dead letters themselves stay.
 
     Expressions may name key_text, value_text, reason, detail, source, source_topic,
     source_partition, source_offset, and the record's own columns.
@@ -140,7 +140,7 @@ def replay(
             set_value=set_value,
             name=name,
         )
-        service.api.topic(job.topic)  # a missing topic is said before Spark starts
+        service.api.topic(job.topic)  # reports a missing topic before Spark starts
         with spark_session("replay", master, conf) as spark:
             if dry_run:
                 options = read_options(service.api, service.where, job.topic)
@@ -157,7 +157,7 @@ def replay(
 
 @app.command()
 def replays(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """Every replay there was: what it did, and how far it came."""
+    """List every replay: what it did, and its progress."""
     from cordwood.cli.options.connect import http_client
 
     rows = http_client(broker).get("/api/replays")["replays"]
@@ -176,7 +176,7 @@ def _show_preview(frame: Any, job: Any, form: Format) -> None:
 
 
 def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, Record, Cause]]:
-    """Every letter from the first to the last there is now; read without Spark."""
+    """Yield every dead letter from the first to the last that exist now; read without Spark."""
     from cordwood.batch.header import parse_headers
     from cordwood.batch.records import decode_committed
     from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
@@ -188,7 +188,7 @@ def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, R
         wanted = http_client(broker).get("/api/status")["dead_letter_topic"]
     with KafkaClient(broker) as client:
         if topic is None and wanted not in {each.name for each in client.topics()}:
-            return  # it is made for the first letter: so far all is well
+            return  # the topic is created with the first dead letter: there are none
         for tp in client.partitions(wanted):
             offset, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
             while offset < end:

@@ -1,4 +1,4 @@
-"""``cordwood group``: consumer groups, where they stand, and moving them."""
+"""``cordwood group``: consumer groups and their cursors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Group = Annotated[str, typer.Argument(help="The group's name.")]
 
 @app.command("list")
 def list_groups(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """Every group and its state."""
+    """List every group and its state."""
     from cordwood.client.kafka import KafkaClient
 
     with KafkaClient(broker) as client:
@@ -38,7 +38,7 @@ def list_groups(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 def describe(
     group: Group, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
 ) -> None:
-    """A group's cursors and lag, partition by partition."""
+    """Show a group's cursors and lag, per partition."""
     from cordwood.client.kafka import LATEST, KafkaClient
 
     with KafkaClient(broker) as client:
@@ -71,10 +71,10 @@ def seek(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Move a group that has no members; shows before and after.
+    """Move the cursors of a group that has no members; shows before and after.
 
-    An offset before the log start or past the end becomes the nearest one there is, as with
-    Kafka's own tool.
+    An offset before the log start or past the end becomes the nearest valid one, as with Kafka's
+    own tool.
     """
     from cordwood.cli.options.offset_spec import clamp_place, find_place, parse_place
     from cordwood.client.kafka import KafkaClient
@@ -105,7 +105,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Forget a group and its cursors."""
+    """Delete a group and its cursors."""
     from cordwood.client.kafka import KafkaClient
 
     confirm(f"Delete group {group} and its cursors?", yes=yes)

@@ -1,4 +1,4 @@
-"""``cordwood pipeline``: the Spark jobs behind the log, run here or asked about."""
+"""``cordwood pipeline``: run the Spark jobs behind the log, or show their state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def run(
 ) -> None:
     """Run the pipeline in the foreground, embedded or on a cluster.
 
-    Prints READY when its streams are open. It keeps no state: end it however you like, and run it
-    again anywhere.
+    Prints READY when its streams are open. It keeps no state: stop it at any time, and run it again
+    anywhere.
     """
     import logging
     from contextlib import nullcontext
@@ -71,14 +71,14 @@ def run(
     if lifeline:
         follow_lifeline()
     settings = {**SETTINGS, **({} if remote else STARTING), **parse_settings(conf or [])}
-    with nullcontext() if lifeline else ungreeted():  # a supervisor keeps every word
+    with nullcontext() if lifeline else ungreeted():  # a supervisor keeps all output
         spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
     run_pipeline(Context(spark, BrokerAddress(broker)), wanted)
 
 
 @app.command()
 def status(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """The embedded pipeline's state, and how far the jobs are behind."""
+    """Show the state of the embedded pipeline, and the lag of its jobs."""
     from cordwood.cli.options.connect import http_client
 
     client = http_client(broker)
@@ -96,7 +96,7 @@ def status(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TA
 
 @app.command()
 def deliveries(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """Each query's last batch, and what holds up one that cannot be finished."""
+    """Show the last batch of each query, and what blocks one that cannot be finished."""
     from cordwood.cli.options.connect import http_client
 
     found = http_client(broker).get("/api/deliveries")["deliveries"]
@@ -120,9 +120,9 @@ def discard(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Give up what is missing of a query's delivery, so that the query can go on.
+    """Give up the missing part of a query's delivery, so that the query can continue.
 
-    What is stored stays, cursors move as the delivery said, and the records that are missing are
+    Stored records stay, cursors move as the delivery requested, and the missing records are
     printed, counted and logged.
     """
     from cordwood.cli.options.connect import http_client

@@ -1,4 +1,4 @@
-"""``cordwood produce``: lines of a file or pipe into a topic, one record each."""
+"""``cordwood produce``: append the lines of a file or pipe to a topic, one record per line."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _records(
 
 
 def _size(files: list[Path] | None) -> int | None:
-    """How many bytes are to be read, where that is known beforehand."""
+    """Return how many bytes will be read, if known beforehand."""
     found = [path.stat() for path in files] if files else [os.fstat(sys.stdin.fileno())]
     is_known = all(stat.S_ISREG(each.st_mode) for each in found)
     return sum(each.st_size for each in found) if is_known else None
@@ -152,7 +152,7 @@ def _lines_of(file: BinaryIO, bar: ProgressBar) -> Iterator[bytes]:
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
-    """Records in groups that make good batches; on a terminal each line goes at once."""
+    """Group records into batches of a good size; on a terminal each line is sent immediately."""
     limit = 1 if sys.stdin.isatty() else BATCH_RECORDS
     group: list[Record] = []
     size = 0
@@ -169,7 +169,7 @@ def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
 def _by_partition(
     records: list[Record], count: int, partition: int | None
 ) -> dict[int, list[Record]]:
-    """A key always goes to one partition; keyless groups take turns by their first value."""
+    """A key always maps to one partition; the first value of a group places its keyless records."""
     chosen: dict[int, list[Record]] = {}
     spread = zlib.crc32(records[0].value or b"") % count
     for record in records:

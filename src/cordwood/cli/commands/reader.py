@@ -35,13 +35,13 @@ def list_readers(
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every registered reader: its cursor, its lag and the bytes it holds back."""
+    """List every registered reader: its cursor, its lag and the bytes it retains."""
     from cordwood.cli.options.connect import http_client
     from cordwood.client.kafka import KafkaClient
 
     if topic:
         with KafkaClient(broker) as client:
-            client.topics([topic])  # one that nobody reads has no rows; a missing one is an error
+            client.topics([topic])  # a topic without readers has no rows; a missing one is an error
     show(
         http_client(broker).get("/api/readers", **({"topic": topic} if topic else {}))["readers"],
         form,
@@ -50,7 +50,7 @@ def list_readers(
 
 @app.command()
 def register(topic: Topic, reader: Reader, broker: BrokerOption = DEFAULT_BROKER) -> None:
-    """From now on RECLAIM waits for this reader."""
+    """Register a reader: from now on RECLAIM waits for it."""
     _change(broker, action="register", topic=topic, reader=reader)
 
 
@@ -62,7 +62,7 @@ def reset(
     partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Put a reader's cursor anywhere up to the end of the partition."""
+    """Move a reader's cursor to any offset up to the end of the partition."""
     _change(broker, action="reset", topic=topic, reader=reader, partition=partition, offset=offset)
 
 
@@ -73,7 +73,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Forget a reader: what only it held back may go."""
+    """Remove a reader: RECLAIM may delete what only this reader retained."""
     confirm(f"Forget reader {reader} on {topic}, and release what it holds?", yes=yes)
     _change(broker, action="remove", topic=topic, reader=reader)
 

@@ -1,4 +1,4 @@
-"""``cordwood route``: which routing key goes to which topic, changed while everything runs."""
+"""``cordwood route``: bind routing keys to topics, also while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 
 class BindingKind(StrEnum):
-    """How a key is bound."""
+    """How a key is matched."""
 
     EXACT = "exact"
     PREFIX = "prefix"
@@ -56,7 +56,7 @@ def set_route(
 
 @app.command("list")
 def list_routes(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """Every binding; keys without one go to the topic their first part names."""
+    """List every binding; keys without one go to the topic named by their first part."""
     from cordwood.cli.options.connect import http_client
 
     show(http_client(broker).get("/api/routes")["routes"], form)
@@ -66,7 +66,7 @@ def list_routes(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 def remove(
     key: KeyArgument, kind: KindOption = None, broker: BrokerOption = DEFAULT_BROKER
 ) -> None:
-    """Take a binding away; the default holds for its keys again."""
+    """Remove a binding; its keys use the default again."""
     from cordwood.cli.options.connect import http_client
 
     http_client(broker).delete("/api/routes", kind=_kind(key, kind), key=key)

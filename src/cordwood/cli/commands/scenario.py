@@ -1,4 +1,4 @@
-"""``cordwood scenario``: play one of the stories the tests play, and see for yourself."""
+"""``cordwood scenario``: run one of the test suite's scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def scenario(
     name: Annotated[str, typer.Argument(help="Which one; `list` names them all.")],
     seed: Annotated[int | None, typer.Option(help="Repeat a run's chances.")] = None,
 ) -> None:
-    """Run a scenario against a real broker: logfmt lines, and an exit code that tells the truth."""
+    """Run a scenario against a real broker: logfmt output, and exit code 5 if a check fails."""
     from cordwood.lab.scenarios import SCENARIOS, Failed, ScenarioRun
 
     if name == "list":

@@ -1,4 +1,4 @@
-"""``cordwood segment scrub``: have the broker read its sealed segments through, now."""
+"""``cordwood segment scrub``: make the broker read its sealed segments now."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scrub(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Have the broker read every sealed segment now; exit 5 on damage that was not accepted."""
+    """Make the broker read every sealed segment now; exit 5 on damage that was not accepted."""
     from cordwood.cli.options.connect import http_client
 
     http = http_client(broker)
@@ -54,7 +54,7 @@ def accept_damage(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Go on without a segment's damaged records: still refused, but no longer a problem."""
+    """Accept a segment's damaged records as lost: still unreadable, but no longer a problem."""
     from cordwood.cli.options.connect import http_client
 
     where = f"segment {segment} of {topic}-{partition}"
@@ -66,7 +66,7 @@ def accept_damage(
 
 
 def _rows(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each damaged range, and for each segment that could not be read."""
+    """One row per damaged range, and one per segment that could not be read."""
     rows = [
         {
             "partition": found["partition"],

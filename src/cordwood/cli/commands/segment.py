@@ -1,4 +1,4 @@
-"""``cordwood segment``: look at the files themselves; needs the data directory, no broker."""
+"""``cordwood segment``: inspect segment files; needs the data directory, not a broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_segments(
     data: DataOption = DEFAULT_DATA,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every segment file, its offsets, size and last scrub; other files are named on stderr."""
+    """List segment files with offsets, size and last scrub; other files are named on stderr."""
     from cordwood.log.lifecycle.directory import META
     from cordwood.metadata.read_only import peek_segments
 
@@ -64,7 +64,7 @@ def list_segments(
 def _scrubbed(
     path: Path, entries: Mapping[tuple[TopicPartition, int], SegmentEntry]
 ) -> dict[str, Any]:
-    """What the broker wrote down of the last scrub; nothing for a segment it has not come to."""
+    """Return the broker's record of the last scrub; empty for a segment not scrubbed yet."""
     tp = parse_directory_name(path.parent.name)
     entry = entries.get((tp, int(path.stem))) if tp is not None else None
     if entry is None or entry.scrub is None:
@@ -82,7 +82,7 @@ def dump(
     file: Annotated[Path, typer.Argument(help="A .log file.", exists=True, dir_okay=False)],
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """The batches of one segment file, header by header."""
+    """Print the batch headers of one segment file."""
     with file.open("rb") as opened:
         walk = BatchWalk(read_fd(opened.fileno()), os.fstat(opened.fileno()).st_size, base_offset=0)
         show([_batch_row(located) for located in walk], form)
@@ -99,7 +99,7 @@ def verify(
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Read every batch of every segment and check its length and checksum; exit 5 on damage."""
+    """Read every batch of every segment and check length and checksum; exit 5 on damage."""
     paths = list(_logs(data, topic))
     total = sum(path.stat().st_size for path in paths if path.is_file())
     with progress("verifying", total=total, unit="bytes", quiet=quiet) as bar:
@@ -112,7 +112,7 @@ def verify(
 
 
 def _logs(data: Path, topic: str | None) -> Iterator[Path]:
-    """Segment files by their names; what else is called .log there is somebody else's."""
+    """Yield the files named like segments; report other .log files on stderr and skip them."""
     wanted = []
     for path in sorted(data.glob("*/*.log")):
         partition = parse_directory_name(path.parent.name)
@@ -129,7 +129,7 @@ def _logs(data: Path, topic: str | None) -> Iterator[Path]:
 
 
 def _verified(path: Path, bar: ProgressBar) -> dict[str, Any]:
-    """What a walk over one file found; one that cannot be read is a row like any other."""
+    """Return the result of checking one file; a file that cannot be read gets a row too."""
     try:
         return _walked(path, bar)
     except OSError as error:
@@ -139,7 +139,7 @@ def _verified(path: Path, bar: ProgressBar) -> dict[str, Any]:
 
 
 def _walked(path: Path, bar: ProgressBar) -> dict[str, Any]:
-    """In constant memory however large the file is."""
+    """Check one file in constant memory, whatever its size."""
     with path.open("rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         walk = BatchWalk(read_fd(file.fileno()), size_bytes, int(path.stem))

@@ -1,4 +1,4 @@
-"""``cordwood serve``: a broker in the foreground until it is told to stop."""
+"""``cordwood serve``: run a broker in the foreground until it is stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def serve(
     """Run a broker: Kafka protocol, line ingress, line commands and HTTP.
 
     When it is ready it prints READY and the addresses as JSON on stdout. SIGTERM or Ctrl-C drains
-    connections and stops.
+    connections and stops it.
     """
     names = {field_name: name for name, (field_name, _, _) in rows(BrokerConfig).items()}
     flags = {names[field_name]: value for field_name, value in settings.items()}
@@ -82,7 +82,7 @@ def _start_logging(level: str) -> None:
 
 
 def _announce(addresses: dict[str, list[str]]) -> None:
-    """A banner for people on stderr, one line for programs on stdout."""
+    """Print a banner for people on stderr, and one line for programs on stdout."""
     first = {name: bound[0] for name, bound in addresses.items()}
     print(_banner(first), file=sys.stderr)
     print("READY " + json.dumps(first), flush=True)

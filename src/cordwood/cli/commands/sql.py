@@ -1,4 +1,4 @@
-"""``cordwood sql``: a query, a script from stdin, or a prompt."""
+"""``cordwood sql``: runs a query, a script from stdin, or an interactive prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cordwood.pipeline.sql.views import TopicViews
 
 CANCEL_S = 0.2
-DROPPED = "\x03"  # stands for a line that Ctrl-C ended
+DROPPED = "\x03"  # represents a line that Ctrl-C ended
 HELP = """\
 .tables          topics of the broker
 .schema TOPIC    columns of a topic
@@ -42,7 +42,7 @@ def sql(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """SQL over topics, by Spark: every topic is a view with the Kafka source's columns.
+    """Query topics with Spark SQL: every topic is a view with the columns of the Kafka source.
 
     key_text and value_text are key and value as text, for get_json_object(value_text, '$.user.id').
     """
@@ -50,7 +50,7 @@ def sql(
     from cordwood.pipeline.sql.views import TopicViews
 
     with broker_context(broker) as service:
-        service.api.status()  # an absent broker is said before Spark starts
+        service.api.status()  # reports an unreachable broker before Spark starts
         with spark_session("sql", master, conf) as spark:
             shell = SqlPrompt(TopicViews(spark, service.api, service.where), spark, mode)
             if query is not None:
@@ -63,7 +63,7 @@ def sql(
 
 
 class SqlPrompt:
-    """A session at the prompt."""
+    """An interactive session."""
 
     def __init__(self, topics: TopicViews, spark: Any, mode: PrintMode) -> None:
         self._topics = topics
@@ -73,7 +73,7 @@ class SqlPrompt:
         self.is_timed = False
 
     def run(self, text: str) -> None:
-        """One query, or one dot command."""
+        """Run one query or one dot command."""
         if text.startswith("."):
             self._command(*text.split())
             return
@@ -87,8 +87,8 @@ class SqlPrompt:
             typer.echo(f"{count} rows in {time.monotonic() - started:.3f} s", err=True)
 
     def prompt(self) -> None:
-        """Ask until there is no more; an error or Ctrl-C ends a query, not the session."""
-        import readline  # noqa: F401 - gives input() a history and an editor
+        """Read statements until the input ends; an error or Ctrl-C ends only the running query."""
+        import readline  # noqa: F401 - gives input() history and line editing
 
         typer.echo("Topics are views; .help lists commands.", err=True)
         for statement in statements(_ask()):
@@ -100,7 +100,7 @@ class SqlPrompt:
                 typer.echo(f"{error}", err=True)
 
     def _run_cancellably(self, statement: str) -> None:
-        """On a thread of its own: Ctrl-C ends what Java does, never a question half asked of it."""
+        """Run on a thread: Ctrl-C then cancels Spark jobs and never interrupts a call to Java."""
         self._is_cancelled = False
         with ThreadPoolExecutor(1, "statement") as pool:
             running = pool.submit(self.run, statement)
@@ -108,7 +108,7 @@ class SqlPrompt:
                 running.result()
             except KeyboardInterrupt:
                 self._is_cancelled = True
-                while not running.done():  # it may have been about to start another job
+                while not running.done():  # it may just be starting another job
                     cancel_jobs(self._spark)
                     wait([running], CANCEL_S)
                 typer.echo("cancelled", err=True)
@@ -131,9 +131,9 @@ class SqlPrompt:
 
 
 def statements(lines: Iterable[str]) -> Iterator[str]:
-    """Queries that end with a semicolon, over as many lines as they take; dot commands by line.
+    """Split lines into queries, which end with a semicolon, and dot commands, one per line.
 
-    ``DROPPED`` for a line forgets what was typed of a query so far.
+    A ``DROPPED`` line discards the incomplete query.
     """
     held: list[str] = []
     for line in lines:

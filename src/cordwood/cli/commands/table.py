@@ -14,7 +14,7 @@ from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
 
 
 class TableFormat(StrEnum):
-    """How a table is stored."""
+    """The storage format of a table."""
 
     PARQUET = "parquet"
     DELTA = "delta"
@@ -47,7 +47,7 @@ def table(
     conf: ConfOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the newest value of every key; run again, read only what is new.
+    """Write the newest value of every key; a second run reads only what is new.
 
     With --format parquet the table is OUT/current. Deleted keys are left out.
     """
@@ -66,7 +66,7 @@ def table(
         else None,
     )
     with broker_context(broker) as service:
-        service.api.topic(topic)  # a missing topic is said before Spark starts
+        service.api.topic(topic)  # reports a missing topic before Spark starts
         with (
             spark_session("table", master, conf) as spark,
             progress(f"reading {topic}", quiet=quiet) as bar,

@@ -29,8 +29,8 @@ ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", help="A setting, name=value; repeat for more."),
 ]
-_DYNAMIC = 1  # a setting's source: the topic itself
-STATES = ("offline", "read-only", "damaged")  # the worst first
+_DYNAMIC = 1  # source of a setting: the topic itself
+STATES = ("offline", "read-only", "damaged")  # worst first
 
 
 @app.command()
@@ -50,7 +50,7 @@ def create(
 
 @app.command("list")
 def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
-    """Every topic with its size and end."""
+    """List every topic with its size and state."""
     show([_summary(topic) for topic in _topics(broker)], form)
 
 
@@ -58,7 +58,7 @@ def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 def describe(
     topic: Topic, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
 ) -> None:
-    """A topic's partitions, how compaction stands, and settings that differ from the defaults."""
+    """Show a topic's partitions, its compaction state, and settings that are not defaults."""
     found = _topics(broker, topic)[0]
     cleaning = _cleaning(broker, found)
     rows = {p["partition"]: _partition(p) for p in found["partitions"]}
@@ -74,7 +74,7 @@ def describe(
 
 
 def _tell(partition: str, problem: dict[str, Any]) -> None:
-    """What is wrong with one partition, a line each."""
+    """Print the problems of one partition, one per line."""
     for condition, reason in problem["problems"].items():
         typer.echo(f"{partition} {condition}: {reason}", err=True)
     for found in problem["damage"]:
@@ -112,7 +112,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Delete a topic, its records and everything known of it."""
+    """Delete a topic, its records and all of its metadata."""
     from cordwood.client.kafka import KafkaClient
 
     confirm(f"Delete topic {topic} and all its records?", yes=yes)
@@ -128,7 +128,7 @@ def accept_loss(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Serve an offline partition without the records that are gone from its directory."""
+    """Serve an offline partition without the records that are missing from its directory."""
     from cordwood.cli.options.connect import http_client
 
     confirm(f"Go on without the records that {topic}-{partition} lost?", yes=yes)
@@ -151,7 +151,7 @@ def _topics(broker: str, name: str | None = None) -> list[dict[str, Any]]:
 
 
 def _cleaning(broker: str, topic: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Partition → how compaction stands; nothing for a topic that is not compacted."""
+    """Return the compaction state per partition; empty for a topic that is not compacted."""
     if "compact" not in topic["config"].get("cleanup.policy", ""):
         return {}
     from cordwood.cli.commands.compact import plan_row
@@ -175,7 +175,7 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
 
 
 def _worst(problems: list[dict[str, Any]]) -> str:
-    """The state of the partition that is worst off."""
+    """Return the worst state of any partition."""
     states = {problem["state"] for problem in problems}
     return next((state for state in STATES if state in states), "online")
 

@@ -1,1 +1,1 @@
-"""Options that commands share: addresses, offsets, Spark."""
+"""Options that several commands share: addresses, offsets, Spark."""

@@ -1,4 +1,4 @@
-"""From the one address a user names, its Kafka listener, to the broker's others."""
+"""Finds the broker's other listeners from its Kafka address, the only one a user gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cordwood.errors import UnavailableError
 
 
 def listener_address(broker: str, listener: str) -> str:
-    """The address of the ``http``, ``control`` or ``ingress`` listener of the broker."""
+    """Return the address of the broker's ``http``, ``control`` or ``ingress`` listener."""
     with KafkaClient(broker) as client:
         addresses = client.addresses()
     if listener not in addresses:
@@ -19,5 +19,5 @@ def listener_address(broker: str, listener: str) -> str:
 
 
 def http_client(broker: str) -> HttpClient:
-    """The JSON API of the broker at this Kafka address."""
+    """Return a client of the JSON API of the broker at this Kafka address."""
     return HttpClient(listener_address(broker, "http"))

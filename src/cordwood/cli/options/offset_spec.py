@@ -1,7 +1,7 @@
-"""Places in a log as people write them: ``start``, ``end``, ``N``, ``-N``, ``@time``, ``@t1:t2``.
+"""Offset options: ``start``, ``end``, ``N``, ``-N``, ``@time``, ``@t1:t2``.
 
-A time is ``-1h`` (ago; s, m, h, d), milliseconds since the epoch, or ISO 8601 such as
-``2026-11-15T10:00Z``. Pure, but for ``find_place``, which asks the broker.
+A time is ``-1h`` (ago; ms, s, m, h, d), milliseconds since the epoch, or ISO 8601 such as
+``2026-11-15T10:00Z``. Parsing does no I/O; ``find_place`` and ``clamp_place`` ask the broker.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Anchor(Enum):
-    """What a place is counted from."""
+    """What an offset is relative to."""
 
     START = "start"
     END = "end"
     OFFSET = "offset"
-    FROM_END = "from end"  # so many records before the end
+    FROM_END = "from end"  # this many records before the end
     TIME = "time"
 
 
 class OffsetSpec(NamedTuple):
-    """One place; ``value`` is an offset, a count or a time in ms."""
+    """One parsed option; ``value`` is an offset, a count or a time in ms."""
 
     anchor: Anchor
     value: int = 0
 
 
 def parse_span(text: str) -> tuple[OffsetSpec, OffsetSpec | None]:
-    """A place to begin at and, for ``@t1:t2``, one to end at."""
+    """Parse a start and, for ``@t1:t2``, an end."""
     if text.startswith("@") and (cut := _span_cut(text[1:])) is not None:
         first, last = text[1:][:cut], text[1:][cut + 1 :]
         return OffsetSpec(Anchor.TIME, parse_time(first)), OffsetSpec(Anchor.TIME, parse_time(last))
@@ -49,7 +49,7 @@ def parse_span(text: str) -> tuple[OffsetSpec, OffsetSpec | None]:
 
 
 def parse_place(text: str) -> OffsetSpec:
-    """One place; raises ``BadParameter``."""
+    """Parse one offset option; raise ``BadParameter`` if it is invalid."""
     if text in {"start", "beginning", "earliest"}:
         return OffsetSpec(Anchor.START)
     if text in {"end", "latest"}:
@@ -64,7 +64,7 @@ def parse_place(text: str) -> OffsetSpec:
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Milliseconds since the epoch; raises ``BadParameter``."""
+    """Parse a time to milliseconds since the epoch; raise ``BadParameter`` if it is invalid."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if ago := _AGO.fullmatch(text):
         return max(0, now_ms - _parse_int64(ago[1]) * _UNIT_MS[ago[2]])
@@ -82,14 +82,14 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 
 def _parse_int64(text: str) -> int:
-    """Digits as the number they are; the wire has 64 bits for an offset or a time."""
+    """Parse digits; offsets and times have at most 64 bits on the wire."""
     if len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
         raise typer.BadParameter(f"{text[:40]} is too large; the largest is {OFFSET_MAX}")
     return int(text)
 
 
 def clamp_place(client: KafkaClient, tp: TopicPartition, offset: int) -> int:
-    """The nearest offset at which a reader of the partition can begin now."""
+    """Return the nearest offset where a reader can start on the partition now."""
     from cordwood.client.kafka import EARLIEST, LATEST
 
     start, end = client.offset(tp, EARLIEST) or 0, client.offset(tp, LATEST) or 0
@@ -97,7 +97,7 @@ def clamp_place(client: KafkaClient, tp: TopicPartition, offset: int) -> int:
 
 
 def find_place(client: KafkaClient, tp: TopicPartition, place: OffsetSpec) -> int:
-    """The offset a place means on a partition now."""
+    """Return the offset that a parsed option stands for on a partition now."""
     from cordwood.client.kafka import EARLIEST, LATEST
 
     if place.anchor is Anchor.OFFSET:
@@ -114,7 +114,7 @@ def find_place(client: KafkaClient, tp: TopicPartition, place: OffsetSpec) -> in
 
 
 def _span_cut(text: str) -> int | None:
-    """Where ``t1:t2`` is cut; a time may hold colons itself, so both halves must be times."""
+    """Find the separator of ``t1:t2``; times may contain colons, so both parts must be times."""
     for cut in (i for i, letter in enumerate(text) if letter == ":"):
         try:
             parse_time(text[:cut])

@@ -1,4 +1,4 @@
-"""What every command that runs on Spark shares: where Spark runs, and which broker it talks to."""
+"""Options and context of every command that runs on Spark: the session and the broker."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from cordwood.errors import CordwoodError, UnavailableError
 if TYPE_CHECKING:
     from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 
-RESTART_S = 10  # a broker that is started again is back by then
-ENDING_S = 10  # a Java that hangs up is gone by then
+RESTART_S = 10  # a restarting broker is back by then
+ENDING_S = 10  # a Java process that closed its connection has exited by then
 
 MasterOption = Annotated[
     str | None,
@@ -45,7 +45,7 @@ ConfOption = Annotated[
 
 
 class BrokerContext(NamedTuple):
-    """A broker to ask, and how it is found."""
+    """A broker's API and its address."""
 
     api: BrokerApi
     where: BrokerAddress
@@ -53,7 +53,7 @@ class BrokerContext(NamedTuple):
 
 @contextmanager
 def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerContext]:
-    """The broker's JSON API. It must be there now; later, one that restarts is waited for."""
+    """Connect to the JSON API. The broker must be up now; later, restarts are waited for."""
     from contextlib import closing
 
     from cordwood.cli.options.connect import listener_address
@@ -67,7 +67,7 @@ def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerConte
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Java greets on stderr; what it says is shown only when it does not start."""
+    """Hide Java's start-up messages on stderr; show them only if the start fails."""
     with tempfile.TemporaryFile() as said:
         stderr = os.dup(2)
         sys.stderr.flush()
@@ -85,9 +85,9 @@ def _hushed() -> Iterator[None]:
 
 @contextmanager
 def ungreeted() -> Iterator[None]:
-    """As ``_hushed``, but what Java says once it has started is passed on, for as long as it lives.
+    """Like ``_hushed``, but forward Java's stderr after the start, for as long as Java lives.
 
-    Java keeps the stderr it was started with: a pipe, read here until it ends.
+    Java keeps the stderr it was started with: a pipe that is read here until it closes.
     """
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -95,7 +95,7 @@ def ungreeted() -> Iterator[None]:
     greeting, lock, started = bytearray(), threading.Lock(), threading.Event()
 
     def hear() -> bool:
-        """Take what was said so far; false when nobody is left to say more."""
+        """Read what has arrived; return False when the pipe is closed."""
         try:
             while said := os.read(reading, 1 << 16):
                 if started.is_set():
@@ -107,7 +107,7 @@ def ungreeted() -> Iterator[None]:
         return False
 
     def follow() -> None:
-        waiting = select.poll()  # not select: it takes no descriptor above 1023
+        waiting = select.poll()  # not select: it fails for descriptors above 1023
         waiting.register(reading, select.POLLIN)
         is_open = True
         while is_open:
@@ -139,9 +139,9 @@ def ungreeted() -> Iterator[None]:
 
 @contextmanager
 def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> Iterator[Any]:
-    """A session for one command; Ctrl-C cancels its jobs, and a job that fails is a sentence.
+    """Open a session for one command; Ctrl-C cancels its jobs, and a failed job is one sentence.
 
-    Somebody waits for it, so it has the rank of any program unless ``conf`` says otherwise.
+    A user waits for it, so it runs at normal priority unless ``conf`` says otherwise.
     """
     from cordwood.pipeline.runtime import priority
     from cordwood.pipeline.runtime.failure_reasons import sentence
@@ -152,8 +152,8 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
     settings = {priority.SETTING: priority.NORMAL, **parse_settings(conf or [])}
     with progress("starting Spark"), _hushed():
         spark = open_session(f"cordwood {app}", master=master, conf=settings)
-    spark.sparkContext.setJobGroup(OURS, f"cordwood {app}")  # what its jobs begin with in the UI
-    # Spark's own handler asks Java in the middle of a question that is still unanswered.
+    spark.sparkContext.setJobGroup(OURS, f"cordwood {app}")  # the group of its jobs in Spark's UI
+    # Spark's own handler calls Java while another call is still waiting for its answer.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
@@ -162,8 +162,8 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
         raise
     except (CordwoodError, BrokenPipeError):
         raise
-    except Exception as error:  # noqa: BLE001 - told, or raised as it is
-        if isinstance(error.__context__, KeyboardInterrupt):  # Spark met it while tidying up
+    except Exception as error:  # noqa: BLE001 - turned into a sentence, or raised as it is
+        if isinstance(error.__context__, KeyboardInterrupt):  # Ctrl-C, then a failed cleanup
             cancel_jobs(spark)
             raise KeyboardInterrupt from None
         if _has_ended(spark):
@@ -177,15 +177,15 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
 
 
 def cancel_jobs(spark: Any) -> None:
-    """End whatever the session runs, also after a Ctrl-C that came while Java was asked."""
+    """Cancel all jobs of the session, even after a Ctrl-C that interrupted a call to Java."""
     _elsewhere(spark.sparkContext.cancelAllJobs)
 
 
 def _elsewhere(ask: Callable[[], None]) -> None:
-    """Ask Java from another thread: an interrupted one would read the answer it left unread."""
+    """Call Java from another thread: an interrupted one would read a stale answer."""
 
     def act() -> None:
-        with suppress(Exception):  # a Java that has ended has nothing left to stop
+        with suppress(Exception):  # a Java process that has exited has nothing to stop
             ask()
 
     asker = threading.Thread(target=act, name="spark-end", daemon=True)
@@ -194,15 +194,15 @@ def _elsewhere(ask: Callable[[], None]) -> None:
 
 
 def _has_ended(spark: Any) -> bool:
-    """Whether the Java that this process started is no more; it may be about to end."""
-    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no public way
+    """Whether the Java process that we started has exited; it may be about to exit."""
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no public API
     with suppress(subprocess.TimeoutExpired):
         return java is not None and java.wait(ENDING_S) is not None
     return False
 
 
 def _keep_spark_quiet() -> None:
-    """Errors are said once, by us: not by Spark's loggers, nor by those who use the root's."""
+    """Report errors once, by us: silence Spark's loggers and records logged to the root logger."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     ours = logging.StreamHandler()

@@ -1,1 +1,1 @@
-"""How commands print: tables, rows, record formats, progress."""
+"""Output of commands: tables, rows, record formats, progress."""

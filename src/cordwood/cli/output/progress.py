@@ -3,10 +3,9 @@
     with progress("compacting orders", total=1_000_000, unit="records") as bar:
         bar.advance(1_000)
 
-The work adds to a number and does no more, so it may report as often as it likes; a thread looks
-at the number and draws. Work that ends at once draws nothing, and neither does any where stderr is
-not a terminal or with ``quiet``. The line is gone when the work ends: what came of it is for the
-command to say.
+The worker only updates a number, so it may report as often as it likes; a thread reads the number
+and draws. Work that ends quickly draws nothing. Nothing is drawn either if stderr is not a terminal
+or with ``quiet``. The line disappears when the work ends; the command itself reports the result.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-DELAY_S = 0.3  # shorter work is over before anyone has read its line
+DELAY_S = 0.3  # shorter work ends before a line could be read
 REFRESH_S = 0.1
 _SCALES = ("kB", "MB", "GB", "TB")
-NARROW_COLUMNS = 72  # below this the percentage stands for the amount
+NARROW_COLUMNS = 72  # below this the amount is left out
 
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")]
 
 
 class ProgressBar:
-    """How far some work has come. Reporting is free of locks and of drawing."""
+    """The progress of some work. Reporting takes no lock and draws nothing."""
 
     def __init__(self, about: str, total: int | None, unit: str) -> None:
         self.about = about
@@ -42,21 +41,21 @@ class ProgressBar:
         self.done = 0
 
     def advance(self, count: int = 1) -> None:
-        """So much more is done."""
+        """Add ``count`` to the amount done."""
         self.done += count
 
     def reach(self, done: int, *, total: int | None = None, about: str | None = None) -> None:
-        """So much is done in all; another ``about`` begins a stage with a rate of its own."""
+        """Set the amount done; a different ``about`` starts a stage with its own rate."""
         self.done = done
         self.total = self.total if total is None else total
         self.about = about or self.about
 
     def stage(self, about: str, done: int, total: int) -> None:
-        """So much of so much of a stage is done."""
+        """Set the stage, its amount done and its total."""
         self.reach(done, total=total, about=about)
 
     def watch(self, done: int, total: int) -> None:
-        """So much of so much is done."""
+        """Set the amount done and the total."""
         self.reach(done, total=total)
 
 
@@ -64,16 +63,16 @@ class ProgressBar:
 def progress(
     about: str, *, total: int | None = None, unit: str = "records", quiet: bool = False
 ) -> Iterator[ProgressBar]:
-    """A bar while the body runs; without ``total`` it shows amount and rate only.
+    """Show a bar while the body runs; without ``total`` it shows amount and rate only.
 
-    ``unit`` is a noun in the plural; ``bytes`` are shown as kB, MB and GB.
+    ``unit`` is a plural noun; ``bytes`` are shown as kB, MB and GB.
     """
     bar = ProgressBar(about, total, unit)
     if quiet or not is_terminal():
         yield bar
         return
     ended = threading.Event()
-    # A descriptor of our own, taken now: starting Spark turns stderr away for a while.
+    # Duplicate the descriptor now: starting Spark redirects stderr for a while.
     with os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal:
         drawer = threading.Thread(
             target=_draw, args=(bar, ended, terminal), name="progress", daemon=True
@@ -87,12 +86,12 @@ def progress(
 
 
 def is_terminal() -> bool:
-    """Whether stderr is a terminal whose lines can be drawn again."""
+    """Whether stderr is a terminal on which a line can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
 
 
 def show_amount(count: float, unit: str) -> str:
-    """``1,234 records``; bytes by thousands: ``1.2 MB``."""
+    """Format ``1,234 records``; bytes are scaled: ``1.2 MB``."""
     if unit != "bytes":
         return f"{count:,.0f} {unit}"
     if count < 1000:
@@ -102,7 +101,7 @@ def show_amount(count: float, unit: str) -> str:
 
 
 def _draw(bar: ProgressBar, ended: threading.Event, terminal: IO[str]) -> None:
-    """Draw what the bar says until the work has ended."""
+    """Draw the bar until the work has ended."""
     if ended.wait(DELAY_S):
         return
     with _display(terminal) as display:
@@ -133,7 +132,7 @@ def _display(terminal: IO[str]) -> Progress:
         auto_refresh=False,
         transient=True,
         expand=True,
-        redirect_stdout=False,  # they belong to the thread that works
+        redirect_stdout=False,  # they belong to the worker thread
         redirect_stderr=False,
     )
 

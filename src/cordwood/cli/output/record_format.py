@@ -1,4 +1,4 @@
-r"""The percent language for records, as ``rpk`` and ``kcat`` users know it.
+r"""The percent format for records, as in ``rpk`` and ``kcat``.
 
 ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%v`` value (also ``%s``), ``%h``
 headers, ``%T`` timestamp in ms, ``%d`` timestamp as ISO 8601, ``%K`` and ``%V`` (or ``%S``) sizes,
@@ -29,7 +29,7 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
-    """A formatter for this format; raises ``BadParameter`` naming what is wrong in it."""
+    """Compile a format to a function; raise ``BadParameter`` that names what is wrong in it."""
     parts: list[Part] = []
     position = 0
     while position < len(text):
@@ -44,12 +44,12 @@ def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
 
 
 def parse_separator(text: str) -> bytes:
-    r"""A separator's bytes; ``\t`` and the other escapes mean what they mean in a format."""
+    r"""Return the bytes of a separator; ``\t`` and the other escapes work as in a format."""
     return _ESCAPE.sub(lambda found: _unescape(found[1].decode()), os.fsencode(text))
 
 
 def record_as_json(tp: TopicPartition, record: Record) -> dict[str, Any]:
-    """A record for ``-J``: text where bytes are UTF-8, else base64 under ``…_base64``."""
+    """Return a record for ``-J``: text if the bytes are UTF-8, else base64 as ``…_base64``."""
     shown: dict[str, Any] = {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -64,7 +64,7 @@ def record_as_json(tp: TopicPartition, record: Record) -> dict[str, Any]:
 
 
 def encode_json(tp: TopicPartition, record: Record) -> bytes:
-    """One line of NDJSON."""
+    """Encode a record as one line of NDJSON."""
     return json.dumps(record_as_json(tp, record), ensure_ascii=False).encode() + b"\n"
 
 

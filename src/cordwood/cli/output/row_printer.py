@@ -1,7 +1,7 @@
-"""Rows on their way to a person or a program, printed as they come.
+"""Prints rows as they arrive, for people or programs.
 
-A table's columns are as wide as its first page needs; later pages keep those widths. Bytes are
-shown as text where they are text, else as hexadecimal digits.
+The first page decides the column widths of a table; later pages keep them. Bytes are shown as text
+if they are UTF-8, else in hexadecimal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 
 class PrintMode(StrEnum):
-    """Ways to print a result."""
+    """Output formats of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -33,7 +33,7 @@ class PrintMode(StrEnum):
 def print_rows(
     names: Sequence[str], rows: Iterable[Row], mode: PrintMode, out: IO[str] | None = None
 ) -> int:
-    """Print every row; how many there were."""
+    """Print every row; return how many there were."""
     out = out or sys.stdout
     counted = _Counted(rows)
     _PRINTERS[mode](names, iter(counted), out)
@@ -53,7 +53,7 @@ class _Counted:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to what JSON can represent."""
     if isinstance(value, bytes | bytearray):
         return text_of(bytes(value))
     if isinstance(value, dt.datetime | dt.date):
@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(data: bytes) -> str:
-    """Bytes as text, or as hexadecimal digits after ``0x``."""
+    """Return bytes as text, or in hexadecimal after ``0x``."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -122,7 +122,7 @@ def _print_ndjson(names: Sequence[str], rows: Iterator[Row], out: IO[str]) -> No
 
 
 def _print_json(names: Sequence[str], rows: Iterator[Row], out: IO[str]) -> None:
-    """One list, written as it comes."""
+    """Print one list, element by element."""
     print("[", end="", file=out)
     for number, row in enumerate(rows):
         print("," if number else "", _object(names, row), sep="\n", end="", file=out)

@@ -1,7 +1,7 @@
-"""How commands show what they found: a table for people, JSON or CSV for programs.
+"""Prints the results of commands: a table for people, JSON or CSV for programs.
 
-Rows are dictionaries with the same keys; ``json`` prints ``{"rows": […]}``-free plain lists so that
-``jq '.[]'`` works, ``ndjson`` one object a line, ``csv`` a header and lines. Data goes to stdout.
+Rows are dictionaries with the same keys. ``json`` prints a plain list, so that ``jq '.[]'`` works;
+``ndjson`` prints one object per line, ``csv`` a header and lines. Data goes to stdout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cordwood.errors import RequestError
 
 
 class Format(StrEnum):
-    """Ways to print rows."""
+    """Output formats of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -33,7 +33,7 @@ FormatOption = Annotated[
 
 
 def _address(text: str) -> str:
-    """An address as it was given; raises ``BadParameter`` for what is none."""
+    """Return a valid address unchanged; raise ``BadParameter`` for any other text."""
     from cordwood.client.effects import parse_address
 
     try:
@@ -78,7 +78,7 @@ def _show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns as wide as what is in them; numbers to the right."""
+    """Print columns as wide as their contents; numbers are right-aligned."""
     if not rows:
         return
     names = list(rows[0])
@@ -94,7 +94,7 @@ def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _is_numeric(values: Sequence[object]) -> bool:
-    """Whether a column holds numbers and nothing else, some of them perhaps missing."""
+    """Whether a column holds only numbers; some may be missing."""
     known = [value for value in values if value is not None]
     return bool(known) and all(isinstance(value, int | float) for value in known)
 
@@ -104,7 +104,7 @@ def _cell(value: object) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; without a terminal only ``--yes`` will do."""
+    """Ask before something is destroyed; without a terminal ``--yes`` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -113,7 +113,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """``name=value`` words as a dictionary."""
+    """Parse ``name=value`` words to a dictionary."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
