@@ -1,5 +1,6 @@
-"""The work on segments past the append, in PySpark: the only room that imports Spark.
+"""All jobs that run on Spark; the only package that imports PySpark.
 
-Jobs here read segments, write their results and, last, a manifest under ``staging/<job>/``. They
-never rename, change or delete a live file: Spark proposes, the broker disposes.
+Jobs read segments and write their results under ``staging/<job>/``; compaction writes a manifest
+there last. Jobs never rename, change or delete a live file: the broker verifies staged results and
+applies them.
 """

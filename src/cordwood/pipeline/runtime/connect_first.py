@@ -1,14 +1,14 @@
-"""Connects a Python worker to Spark's Java before it imports anything that takes long.
+"""Connect a Python worker to Spark's JVM before it imports anything slow.
 
-Spark forks most of its workers from a daemon, and waits for that as long as it takes. The worker
-that answers for a streaming source is started directly, and must have connected and named its
-secret within ten seconds, twice; no setting says otherwise (``PythonWorkerFactory`` and
-``SocketAuthHelper`` of Spark 4.3). Pyspark imports itself, NumPy and Arrow first: half a second of
-a core, more than ten on a machine that is busy enough. So here the connection comes first, with
-nothing but the standard library; pyspark then finds it made.
+Spark forks most of its workers from a daemon and waits for the daemon without a limit. But it
+starts the worker of a streaming source directly. That worker has ten seconds to connect and ten
+more to authenticate, and no setting changes this (``PythonWorkerFactory`` and ``SocketAuthHelper``
+of Spark 4.3). PySpark first imports itself, NumPy and Arrow, which takes half a second of CPU time
+and more than ten seconds on a busy machine. So this module connects first, with only the standard
+library, and PySpark then uses the existing connection.
 
-Loaded by file name when such a worker's Python starts (``worker_site``). Where anything is not as
-it was in 4.3, pyspark connects by itself, as before.
+Loaded by file name when such a worker starts (``worker_site``). Without the environment variables
+of Spark 4.3, PySpark connects by itself as usual.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BUFFER_BYTES = 65536
 
 
 def connect() -> socket.socket | None:
-    """A connection on which Java knows us; None where Spark does not offer the usual one."""
+    """Open an authenticated connection to Java; None if Spark offers no TCP port and secret."""
     port = os.environ.get("PYTHON_WORKER_FACTORY_PORT")
     secret = os.environ.get("PYTHON_WORKER_FACTORY_SECRET")
     if not port or not secret:
-        return None  # a Unix socket, of a Spark told to use those
+        return None  # this Spark is configured to use Unix sockets
     host = "::1" if os.environ.get("SPARK_PREFER_IPV6", "").lower() == "true" else "127.0.0.1"
     connected = socket.create_connection((host, int(port)), WAIT_S)
     text = secret.encode()
@@ -50,7 +50,7 @@ def _read(connected: socket.socket, size: int) -> bytes:
 
 
 def hand_over(connected: socket.socket) -> None:
-    """From now on pyspark finds the connection made when it asks for one."""
+    """Make PySpark use this connection instead of opening its own."""
     from pyspark import util
 
     size = int(os.environ.get("SPARK_BUFFER_SIZE", str(BUFFER_BYTES)))
@@ -60,15 +60,15 @@ def hand_over(connected: socket.socket) -> None:
     def made(*_: object) -> tuple[Any, socket.socket]:
         return connected.makefile("rwb", size), connected
 
-    for module in list(sys.modules.values()):  # some have taken the function by its name
+    for module in list(sys.modules.values()):  # some have imported the function by name
         if getattr(module, name, None) is asked:
             setattr(module, name, made)
 
 
 def connect_or_exit() -> socket.socket | None:
-    """As ``connect``; a worker that Java does not want ends here, with one line on stderr."""
+    """The same as ``connect``, but exit with one line on stderr if the connection fails."""
     try:
         return connect()
     except OSError as error:
         os.write(2, f"cordwood: {error}\n".encode())
-        os._exit(1)  # Python is still starting: sys.exit would be a fatal error of its own
+        os._exit(1)  # Python is still starting up, where sys.exit causes a fatal error

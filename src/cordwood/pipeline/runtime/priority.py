@@ -1,20 +1,23 @@
-"""Whose cores they are: work that nobody waits for leaves them to others, and still advances.
+"""Scheduling priority of Spark jobs, so that background work does not delay producers.
 
-A producer's acknowledgement takes a handful of wake-ups. Beside a Spark job of equal rank each of
-them waits for a core while the job's slice runs out: measured, nearly all of the added latency is
-that wait and none of it the disk. From ``nice`` 10 on whoever wakes up takes the core at once, as
-under ``SCHED_IDLE`` (Linux 6.18, two cores, four busy threads: p99 of a wake-up and back 0.15 ms
-and 0.13 ms; at equal rank and at ``nice`` 5 milliseconds).
+Acknowledging a producer takes a handful of thread wake-ups. Next to a Spark job of equal priority,
+each wake-up waits until the job's time slice ends. In measurements nearly all of the added latency
+is that wait and none of it is disk. If the job runs at ``nice`` 10 or higher, or under
+``SCHED_IDLE``, a thread that wakes up preempts it at once (Linux 6.18, two cores, four busy
+threads: p99 of a wake-up and back is 0.15 ms and 0.13 ms; at equal priority and at ``nice`` 5 it
+is milliseconds).
 
-- ``normal``: as any program. What a person waits for: every command that runs on Spark.
-- ``background``: ``nice`` 10. On a core where four others are busy it still gets a fortieth. What
-  the pipeline does by itself, and what a session that does not say otherwise hands to ``tasks``.
-- ``idle``: ``SCHED_IDLE``, what nobody else wants. On a busy machine that is next to nothing, for
-  as long as it is busy; so only for a session that asks for it by name.
+- ``normal``: unchanged priority. For work that a person waits for: every command that runs on
+  Spark.
+- ``background``: ``nice`` 10. On a core with four busy threads it still gets a fortieth. For the
+  pipeline's own work, and the default for work that a session passes to ``tasks``.
+- ``idle``: ``SCHED_IDLE``, only otherwise unused CPU time. On a busy machine that is next to
+  nothing, so a session must request it explicitly.
 
-What a thread may give up it cannot take back. So a session of its own process gives it up for
-itself and all it starts; where a job shares its Spark with the router, which must not wait, each
-task's work is done on a thread that does. Without Linux nothing happens.
+A thread cannot raise its priority again. So a session in its own process lowers the priority of the
+process and everything it starts. A job that shares a Spark session with the router, which must not
+be slowed down, runs the work of each task on a separate low-priority thread. On systems other than
+Linux the priority does not change.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Result = TypeVar("Result")
 
 
 def check_word(said: str) -> str:
-    """The setting's word; refuses one it does not know."""
+    """Validate the setting's value; raises ``ConfigError`` for an unknown one."""
     if said not in WORDS:
         hint = nearest(said, WORDS)
         raise ConfigError(f"{SETTING} is {NORMAL}, {BACKGROUND} or {IDLE}, not {said}{hint}")
@@ -49,16 +52,16 @@ def check_word(said: str) -> str:
 
 
 def yield_cores(word: str = BACKGROUND) -> None:
-    """From now on this thread, and whatever it starts, has the rank of that word."""
+    """Lower the priority of this thread, and of all it starts from now on."""
     if not sys.platform.startswith("linux") or word == NORMAL:
         return
     if word == IDLE:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif os.getpriority(os.PRIO_PROCESS, 0) < NICE:
-        os.setpriority(os.PRIO_PROCESS, 0, NICE)  # on Linux the calling thread's alone
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)  # on Linux this affects only the calling thread
 
 
 def in_background(work: Callable[[Task], Result], task: Task, *, word: str = BACKGROUND) -> Result:
-    """``work`` of the task, on a thread that yields; the caller's rank stays as it is."""
+    """Run ``work(task)`` on a low-priority thread; the caller's own priority does not change."""
     with ThreadPoolExecutor(1, initializer=partial(yield_cores, word)) as pool:
         return pool.submit(work, task).result()

@@ -1,7 +1,7 @@
-"""Do the driver and the tasks see the same place? Asked before work whose result lies there.
+"""Check that the driver and the executors share a storage location, before a job writes there.
 
-The driver writes a file, which every task must read; tasks write files, which the driver must read.
-A directory that each machine has on a disk of its own fails both, before anything is relied on.
+The driver writes a file that every task must read, and tasks write files that the driver must read.
+A directory on each machine's local disk fails this check, before any work depends on it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from cordwood.pipeline.runtime.tasks import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROBES: Final = "probes"  # below a prefix
-TASKS_MAX: Final = 16  # enough to find out early; every later task looks for itself, too
+PROBES: Final = "probes"  # directory name below a prefix
+TASKS_MAX: Final = 16  # enough to fail early; every later task calls ``Probe.check`` as well
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A file of the driver that every task must find; small and picklable."""
+    """A file written by the driver that every task must find; small and picklable."""
 
     place: str
     name: str
     text: str
-    option: str  # which names the place on the command line
+    option: str  # the command-line option that sets the place
 
     def check(self) -> None:
-        """On an executor, before anything is written: raises ``UnavailableError``."""
+        """Raise ``UnavailableError`` if this executor does not see the driver's file."""
         if read_text(open_storage(self.place), self.name) != self.text:
             raise not_shared(self.place, self.option, "does not see what the driver wrote there")
 
@@ -45,7 +45,7 @@ class Probe:
 def shared_place(
     spark: SparkSession, storage: Storage, prefix: str, *, tasks: int, option: str
 ) -> Iterator[Probe]:
-    """Prove the place with up to so many tasks; the probe is there for as long as the body runs."""
+    """Check the location with up to ``tasks`` tasks; the probe file exists while the body runs."""
     token = secrets.token_hex(8)
     probe = Probe(storage.place, f"{prefix}/{PROBES}/{token}", token, option)
     numbers = range(max(1, min(tasks, 1 if is_embedded(spark) else TASKS_MAX)))
@@ -60,26 +60,26 @@ def shared_place(
             storage.remove(name)
         yield probe
     finally:
-        with suppress(OSError, UnavailableError):  # what stays is swept by a later run
+        with suppress(OSError, UnavailableError):  # a later run removes leftover files
             for name in (probe.name, *written):
                 storage.remove(name)
             storage.sweep(f"{prefix}/{PROBES}", lambda _: False)
 
 
 def is_embedded(spark: SparkSession) -> bool:
-    """Whether all tasks run in the driver's own Java: then one of them sees what any sees."""
+    """Whether all tasks run on the driver's machine, so that one probe is enough."""
     return not is_remote(spark) and is_local(spark.sparkContext.master)
 
 
 def write_probe(task: tuple[Probe, str]) -> None:
-    """On an executor: read the driver's file, leave one for the driver."""
+    """Read the driver's file and write one for the driver; runs on an executor."""
     probe, name = task
     probe.check()
     open_storage(probe.place).put(name, io.BytesIO(name.encode()))
 
 
 def read_text(storage: Storage, name: str) -> str | None:
-    """A small file, or None when it is not there."""
+    """The text of a small file; None if it is missing."""
     try:
         with closing(storage.open(name)) as file:
             return file.read().decode("utf-8", "replace")
@@ -88,7 +88,7 @@ def read_text(storage: Storage, name: str) -> str | None:
 
 
 def not_shared(place: str, option: str, what: str) -> UnavailableError:
-    """The one sentence for places that are not one."""
+    """The error for a location that is not shared by all machines."""
     return UnavailableError(
         f"{place} is not shared: a Spark executor (on {socket.gethostname()}) {what}, or the "
         f"other way round; give {option} a directory that is mounted on every machine, or an "

@@ -1,13 +1,13 @@
-"""The pipeline's runner: one Spark session, and the jobs that live in it.
+"""The pipeline process: runs the jobs of ``JOBS`` in one Spark session.
 
-A job is a row of ``JOBS``. A *stream* runs until it is stopped; one that fails is opened again,
-after a pause that grows. A *schedule* is called every so often on a thread of its own. All jobs
-find their place again by asking the broker, so the runner keeps no state, and ends by simply
-ending: what is not delivered was never there.
+A ``Stream`` runs until it is stopped; after a failure it is opened again, with growing pauses. A
+``ScheduledJob`` is called at intervals on its own thread. All jobs read their position from the
+broker, so the runner keeps no state and may exit at any time: work that is not delivered has no
+effect.
 
-When every stream is open the runner prints ``READY`` on stdout, and now and then a line of JSON
-saying how each job does; a supervisor reads both. With a lifeline it ends when its stdin does, so
-it never outlives who started it.
+When every stream is open, the runner prints ``READY`` on stdout, and then one line of JSON per
+second with the state of each job; a supervisor reads both. With a lifeline the process exits when
+its stdin is closed, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -35,50 +35,50 @@ if TYPE_CHECKING:
 logger = logging.getLogger("cordwood.pipeline")
 
 READY: Final = "READY"
-LOOK_S: Final = 0.2  # between looks at the streams
+LOOK_S: Final = 0.2  # between checks of the streams
 REPORT_S: Final = 1.0
-TICK_S: Final = 5.0  # between looks at whether it is time to compact
+TICK_S: Final = 5.0  # between checks whether compaction is due
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-STEADY_S: Final = 60.0  # a stream that ran this long starts its pauses anew
-SETTINGS: Final = {  # micro-batches are tiny plans, run thousands of times
+STEADY_S: Final = 60.0  # a stream that ran this long resets its pauses to the shortest
+SETTINGS: Final = {  # micro-batches are tiny plans that run thousands of times
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
 }
-STARTING: Final = {  # what only who starts Spark can say; a Spark Connect server has been started
+STARTING: Final = {  # settings that apply only when Spark starts, so not with Spark Connect
     # Workers are forked with the kernels loaded.
     "spark.python.daemon.module": "cordwood.pipeline.runtime.daemon",
-    # Records do not pass through this Java: what its optimising compiler and many collector threads
-    # would cost is more than they save (CPU per million routed records: 1.6 s with, 0.6 s without).
+    # Records do not pass through this JVM, so its optimising compiler and parallel GC threads cost
+    # more than they save (CPU per million routed records: 1.6 s with, 0.6 s without).
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a job is given."""
+    """What every job receives: Spark session, broker address, and the stop event."""
 
     spark: SparkSession
     where: BrokerAddress
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def api(self) -> BrokerApi:
-        """A connection of the caller's own; one per thread."""
+        """A new connection to the broker; use one per thread."""
         return BrokerApi(self.where)
 
 
 class Running(Protocol):
-    """A stream under way."""
+    """A running stream."""
 
     def failure(self) -> str | None:
-        """Why it ended, if it did."""
+        """Why the stream ended; None while it runs."""
         ...
 
     def report(self) -> dict[str, Any]:
-        """How it does."""
+        """The state of the stream, for the supervisor."""
         ...
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the stream."""
         ...
 
 
@@ -89,7 +89,7 @@ class Stream(NamedTuple):
 
 
 class ScheduledJob(NamedTuple):
-    """A job that looks for work every ``interval_s``, first after ``delay_s``."""
+    """A job that is called every ``interval_s``, the first time after ``delay_s``."""
 
     run: Callable[[Context], None]
     interval_s: float
@@ -97,7 +97,7 @@ class ScheduledJob(NamedTuple):
 
 
 def open_route(context: Context) -> Running:
-    """The router, at its cursor."""
+    """Start the router at its cursor."""
     from cordwood.pipeline.route.query import RouteQuery, plan_route
 
     api = context.api()
@@ -105,15 +105,15 @@ def open_route(context: Context) -> Running:
 
 
 class CompactionRound:
-    """A round of compaction, whenever the broker's settings say that it is time."""
+    """Runs compaction at the times that the broker's settings define."""
 
     def __init__(self) -> None:
-        """The first round's delay counts from here."""
+        """The delay before the first round starts now."""
         self._started_s = time.monotonic()
         self._lookout: Any = None
 
     def __call__(self, context: Context) -> None:
-        """Look, if it is time; compact what is due."""
+        """If a round is due, compact the partitions that need it."""
         from cordwood.pipeline.compact.job import ANSWER_S, CompactionSchedule, on_spark
         from cordwood.pipeline.runtime.session import parallelism
 
@@ -129,7 +129,7 @@ JOBS: dict[str, Stream | ScheduledJob] = {
 
 
 def parse_jobs(text: str) -> list[str]:
-    """``route,compact`` as names of ``JOBS``; empty means all."""
+    """Parse names of ``JOBS`` such as ``route,compact``; empty means all."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in JOBS:
@@ -140,12 +140,12 @@ def parse_jobs(text: str) -> list[str]:
 
 
 def follow_lifeline() -> None:
-    """From now on, end when stdin does: whoever started us is gone, or wants us to be."""
+    """Exit when stdin is closed: the parent process has ended or wants this one to end."""
     threading.Thread(target=_follow, name="cordwood-lifeline", daemon=True).start()
 
 
 def run_pipeline(context: Context, jobs: Iterable[str]) -> None:
-    """Until SIGTERM or SIGINT; does not return."""
+    """Run the jobs until SIGTERM or SIGINT, then exit the process; never returns."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: context.stopping.set())
     streams, schedules = {}, []
@@ -182,7 +182,7 @@ def _tend(
 
 
 def _reports(streams: dict[str, StreamSupervisor], schedules: Iterable[JobTimer]) -> dict[str, Any]:
-    """How each job does, by name."""
+    """The state of each job, by name."""
     reports = {name: keeper.report() for name, keeper in streams.items()}
     return reports | {timer.title: timer.report() for timer in schedules}
 
@@ -194,7 +194,7 @@ def _follow() -> None:
 
 
 def _leave(code: int = 0) -> None:
-    """At once: the JVM sees our end and goes too, and nothing half done counts."""
+    """Exit immediately; the JVM notices and exits too, and undelivered work has no effect."""
     logging.shutdown()
     os._exit(code)
 
@@ -202,15 +202,15 @@ def _leave(code: int = 0) -> None:
 def _say(line: str) -> None:
     try:
         print(line, flush=True)
-    except BrokenPipeError:  # nobody listens any more; the lifeline tells
+    except BrokenPipeError:  # the reader is gone; the lifeline handles that
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class StreamSupervisor:
-    """Keeps one stream open."""
+    """Keeps one stream open and reopens it after failures."""
 
     def __init__(self, name: str, job: Stream, context: Context) -> None:
-        """Opened at the first look."""
+        """The first call of ``look`` opens the stream."""
         self._name = name
         self._job = job
         self._context = context
@@ -218,16 +218,16 @@ class StreamSupervisor:
         self._opened_s = 0.0
         self._due_s = 0.0
         self._failures = 0
-        self._failed = 0  # in this process, for the broker's counter
+        self._failed = 0  # total in this process, for the broker's counter
         self._error: str | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream runs."""
+        """Whether the stream is open."""
         return self._running is not None
 
     def look(self) -> None:
-        """Notice an end, and open again when it is time."""
+        """Check whether the stream has ended, and reopen it when the pause is over."""
         if self._running is not None:
             failure = self._ask(self._running)
             if failure is None:
@@ -240,7 +240,7 @@ class StreamSupervisor:
 
     @staticmethod
     def _ask(running: Running) -> str | None:
-        """Why the stream ended; a Spark that cannot say is gone, and we with it."""
+        """Why the stream ended; raises ``UnavailableError`` if Spark itself is gone."""
         try:
             return running.failure()
         except Exception as error:
@@ -249,7 +249,7 @@ class StreamSupervisor:
     def _open(self) -> None:
         try:
             self._running = self._job.open(self._context)
-        except Exception as error:  # noqa: BLE001 - whatever ails one job, the others go on
+        except Exception as error:  # noqa: BLE001 - one job's failure must not stop the others
             self._fail(f"{type(error).__name__}: {plain_reason(error)}")
         else:
             self._opened_s = time.monotonic()
@@ -267,10 +267,10 @@ class StreamSupervisor:
         logger.warning("job.failed job=%s retry_s=%.1f error=%s", self._name, pause_s, why)
 
     def report(self) -> dict[str, Any]:
-        """How the stream does, and what ailed it last; one that cannot say holds up no other."""
+        """The state of the stream and its last error; a failing report does not raise."""
         try:
             found = self._running.report() if self._running else {}
-        except Exception as error:  # noqa: BLE001 - whatever ails one job, the others go on
+        except Exception as error:  # noqa: BLE001 - one job's failure must not stop the others
             found = {"report_error": f"{type(error).__name__}: {error}"}
         return {
             "open": self.is_open,
@@ -282,34 +282,34 @@ class StreamSupervisor:
 
 
 class JobTimer(threading.Thread):
-    """Calls one scheduled job again and again."""
+    """A thread that calls one scheduled job at intervals."""
 
     def __init__(self, name: str, job: ScheduledJob, context: Context) -> None:
-        """Starts nothing yet."""
+        """The thread starts with ``start``."""
         super().__init__(name=f"cordwood-{name}", daemon=True)
         self.title = name
         self._job = job
         self._context = context
         self._failed = 0
         self._error: str | None = None
-        self._is_well = True  # the last round was, or none has been
+        self._is_well = True  # the last round succeeded, or none has run
 
     def report(self) -> dict[str, Any]:
-        """How the last round went, and what ailed the job last."""
+        """Whether the last round succeeded, and the last error."""
         return {"open": self._is_well, "failed": self._failed, "error": self._error}
 
     def run(self) -> None:
-        """Until the runner stops."""
+        """Call the job until the runner stops."""
         pause_s = self._job.delay_s
         while not self._context.stopping.wait(pause_s):
             pause_s = self._job.interval_s
             try:
                 self._job.run(self._context)
                 self._is_well = True
-            except Exception as error:  # whatever ails one round, the next is tried
+            except Exception as error:  # a failed round must not prevent the next one
                 self._is_well, self._failed = False, self._failed + 1
                 self._error = f"{type(error).__name__}: {plain_reason(error)}"
-                # A failure the world or Spark brought is a sentence; a mistake of ours has a stack.
+                # Expected failures are logged as one sentence, bugs with a stack trace.
                 known = our_error(error) is not None or is_late(error)
                 fields = self.title, pause_s, self._error
                 logger.warning(

@@ -1,11 +1,12 @@
-"""The Spark session with the settings cordwood wants, embedded unless a master is named.
+"""Open a Spark session with cordwood's settings: embedded, on a cluster, or by Spark Connect.
 
-An embedded session binds to loopback, opens no UI, speaks only of errors, and keeps its workers
-warm; its streaming settings cut the fixed cost of a micro-batch. On a cluster only those settings
-are sent that are about the query, not the machine. ``conf`` wins over all; Java hears both.
-With ``spark.cordwood.priority`` an embedded Spark leaves the cores to others (``priority``).
+An embedded session binds to loopback, opens no UI, logs only errors, and forks its Python workers
+with the kernels loaded; its streaming settings reduce the fixed cost of a micro-batch. On a cluster
+only settings of the query and the driver are sent, not those of the machine. The caller's ``conf``
+overrides ours, except that Java options are combined. ``spark.cordwood.priority`` lowers the
+scheduling priority of an embedded Spark (``priority``).
 
-Starting Spark is the only effect here; no topic is read.
+Starts Spark and sets environment variables for it; never reads a topic.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EMBEDDED: Final = "local[*]"
-CONNECT_PORT: Final = 15002  # Spark's own
+CONNECT_PORT: Final = 15002  # Spark's default
 REACH_S: Final = 10.0
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_QUERY: Final = {  # right wherever the query runs
+_QUERY: Final = {  # apply wherever the query runs
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.pollingDelay": "1",
 }
-_MACHINE: Final = {  # right on this machine only
+_MACHINE: Final = {  # apply on this machine only
     "spark.python.daemon.module": "cordwood.pipeline.runtime.daemon",
-    _JAVA_OPTIONS: (  # Arrow checks every value's bounds: a fifth of a scan
+    _JAVA_OPTIONS: (  # Arrow's bounds checks take a fifth of the time of a scan
         "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false "
-        "-XX:+ExitOnOutOfMemoryError"  # else a thread that hands over results dies, and all wait
+        "-XX:+ExitOnOutOfMemoryError"  # else a thread that returns results dies and the job hangs
     ),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -51,14 +52,14 @@ _MACHINE: Final = {  # right on this machine only
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "8",
 }
-_DRIVER: Final = {  # right for every driver that is started here
-    "spark.python.authenticate.socketTimeout": "10m",  # a result that Python asks for late
+_DRIVER: Final = {  # apply to every driver that is started here
+    "spark.python.authenticate.socketTimeout": "10m",  # Python may fetch a result late
 }
-_PATIENCE: Final = {  # on a busy machine all comes late; what has died is noticed by its socket
-    "spark.network.timeout": "1h",  # heartbeats of the executor within this Java, and RPC
+_PATIENCE: Final = {  # a busy machine is slow; a dead process is noticed by its closed socket
+    "spark.network.timeout": "1h",  # heartbeats of the executor inside the driver's JVM, and RPC
     "spark.sql.broadcastTimeout": "3600",
 }
-_CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside each is not needed
+_CHECKPOINTS: Final = {  # on local disk rename is atomic, so checksum files are not needed
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
@@ -68,7 +69,7 @@ _CHECKPOINTS: Final = {  # local disk: rename is atomic, a checksum file beside 
 
 
 def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Every setting the session is built with, the caller's last; Java hears both."""
+    """All settings of the session; the caller's override ours, but Java options are combined."""
     ours = {**_QUERY, **({} if is_connect(master) else _DRIVER)}
     ours |= _MACHINE | _PATIENCE | _CHECKPOINTS if is_local(master) else {}
     said = {**ours, **conf}
@@ -78,7 +79,7 @@ def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs in a child of this process."""
+    """Whether Spark runs embedded, in a child of this process."""
     return master.startswith("local")
 
 
@@ -88,19 +89,19 @@ def is_connect(master: str) -> bool:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether the session is Spark Connect's: its driver is elsewhere, functions travel there."""
+    """Whether the session uses Spark Connect, so its driver runs in another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks the session's executors run at once; 1 where nobody can tell."""
+    """How many tasks the session's executors run concurrently; 1 if that is unknown."""
     return told_parallelism(spark) or 1
 
 
 def told_parallelism(spark: SparkSession) -> int | None:
-    """The same as Spark counts it now; None through Spark Connect, unless a setting says it.
+    """The session's default parallelism; None with Spark Connect, unless it is configured there.
 
-    On a cluster the first call waits until the executors have registered (``executors``).
+    On a cluster, the first call waits until the executors have registered (``executors``).
     """
     if is_remote(spark):
         setting = spark.conf.get("spark.default.parallelism", None)
@@ -118,7 +119,7 @@ def open_session(
     conf: Mapping[str, str] | None = None,
     remote: str | None = None,
 ) -> SparkSession:
-    """A running session: embedded, on ``master``, or through Spark Connect at ``remote``."""
+    """Open a session: embedded, on ``master``, or by Spark Connect at ``remote``."""
     if master and remote:
         raise ConfigError("name a master or a Spark Connect remote, not both")
     SparkSession = _import_spark()  # noqa: N806 - it is a class
@@ -126,7 +127,7 @@ def open_session(
     settings = plan_settings(where, conf or {})
     rank = priority.check_word(settings.get(priority.SETTING, priority.NORMAL))
     if is_local(where):
-        priority.yield_cores(rank)  # before there is a Java to inherit it
+        priority.yield_cores(rank)  # before Java starts, so that Java inherits it
     builder = SparkSession.builder.appName(app)
     if remote:
         check_remote(remote)
@@ -136,12 +137,12 @@ def open_session(
         builder = builder.master(master or EMBEDDED)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with on_search_path():  # of Java, and so of the workers that it starts on this machine
+    with on_search_path():  # inherited by Java and by the workers it starts on this machine
         return builder.getOrCreate()
 
 
 def check_remote(remote: str) -> None:
-    """Refuse a server that is not there; Spark's client would try for ten minutes, in silence."""
+    """Fail at once if no server answers; Spark's client would retry silently for ten minutes."""
     if importlib.util.find_spec("grpc") is None:
         raise ConfigError("Spark Connect needs grpcio: run `pip install cordwood[connect]`")
     url = urlsplit(remote)
@@ -170,7 +171,7 @@ def _import_spark() -> type[SparkSession]:
 
 
 def _set_environment() -> None:
-    """What Spark reads from the environment before it starts its Java and its workers."""
+    """Set the variables that Spark reads before it starts Java and its Python workers."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

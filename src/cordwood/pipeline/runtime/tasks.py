@@ -1,8 +1,8 @@
-"""Many independent pieces of work as Spark tasks, one each: plain values in, plain values out.
+"""Run independent pieces of work as Spark tasks; arguments and results are plain values.
 
-For jobs whose work is files rather than rows. Runs on any session, Spark Connect included. An error
-of ours that a task meets comes back as itself, not wrapped in Spark's. Unless the session says that
-somebody waits (``priority``), tasks leave the cores to others.
+For jobs that process files rather than rows. Works with any session, Spark Connect included. A
+``CordwoodError`` in a task is raised unchanged, not wrapped in Spark's error. Tasks run at
+background priority unless the session sets another (``priority``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-Watch = Callable[[int, int], None]  # so much is done, of so much
-Tell = Callable[[Sequence[Any]], None]  # what Spark says of every active stage
+Watch = Callable[[int, int], None]  # tasks done, tasks in total
+Tell = Callable[[Sequence[Any]], None]  # stage infos of all active stages
 WATCH_S: Final = 0.2
 
 
@@ -39,10 +39,10 @@ def run_tasks(
     *,
     label: str | None = None,
 ) -> list[Result]:
-    """``work`` of every task, in order; raises the first error a task met.
+    """Run ``work`` on every task; returns the results in order or raises the first task's error.
 
-    ``watch`` is told now and then, from a thread of its own, how many tasks have ended. ``label``
-    is what Spark's UI calls it; without one, the work's name.
+    A separate thread periodically calls ``watch`` with the number of completed tasks. ``label`` is
+    the name in Spark's UI; the default is the name of ``work``.
     """
     if not tasks:
         return []
@@ -78,10 +78,10 @@ def spread(
     tasks: Sequence[Task],
     schema: str,
 ) -> DataFrame:
-    """What every task yields, in Arrow's batches, as a DataFrame: one partition for each task.
+    """A DataFrame of the Arrow batches that every task yields, one partition per task.
 
-    For results that grow with what is read: they stay with the executors until the driver asks for
-    a sum of them, or for one partition after another. An error of ours fails the job with it.
+    For results that grow with the input: they stay on the executors until the driver requests an
+    aggregate, or one partition after another. A ``CordwoodError`` in a task fails the Spark job.
     """
     step = ranked(spark, _next)
 
@@ -102,7 +102,7 @@ def _next(found: Iterator[Result]) -> Result | None:
 
 
 def ranked(spark: SparkSession, work: Callable[[Task], Result]) -> Callable[[Task], Result]:
-    """The work as the session's priority wants it done."""
+    """Wrap ``work`` so that it runs at the session's priority."""
     word = priority.check_word(spark.conf.get(priority.SETTING, priority.BACKGROUND) or "")
     return work if word == priority.NORMAL else partial(priority.in_background, work, word=word)
 
@@ -113,7 +113,7 @@ def _name(work: Callable[..., Any]) -> str:
 
 @contextmanager
 def followed(spark: SparkSession, tell: Tell | None) -> Iterator[None]:
-    """Tell now and then, from a thread of its own, which stages of the body's jobs are active."""
+    """While the body runs, periodically call ``tell`` from a thread with the active stages."""
     if tell is None:
         yield
         return
@@ -134,7 +134,7 @@ def followed(spark: SparkSession, tell: Tell | None) -> Iterator[None]:
 
 
 def outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodError:
-    """What came of a task; errors of ours, and the system's in a sentence, are values."""
+    """The result of a task; returns a ``CordwoodError`` or a converted ``OSError`` as a value."""
     try:
         return work(task)
     except CordwoodError as error:
@@ -144,6 +144,6 @@ def outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodErro
 
 
 def unavailable(error: OSError) -> UnavailableError:
-    """A full disk, a place that cannot be written: one sentence, as no traceback helps."""
+    """Convert an error such as a full disk to one sentence without a traceback."""
     where = f"{error.filename}: " if error.filename else ""
     return UnavailableError(f"{where}{error.strerror or error}; mend that and run this again")

@@ -1,13 +1,13 @@
 """A directory for ``PYTHONPATH`` that lets Spark's Python workers start in time.
 
-Python imports ``sitecustomize`` from there when it starts. Ours calls ``connect_first`` in the one
-worker that Spark gives ten seconds, has every worker import pyspark as it is installed and not from
-a zip file of source code, and runs the ``sitecustomize`` that it hides. Spark starts that worker on
-the driver's machine with the driver's environment, so this works on a cluster too, and nothing has
-to be there on the executors.
+Python imports ``sitecustomize`` from this directory at startup. Ours calls ``connect_first`` in the
+streaming source's worker, which must connect within ten seconds. It also makes every worker import
+the installed pyspark instead of a zip file of source code, and then runs the ``sitecustomize`` that
+it shadows. Spark starts the streaming source's worker on the driver's machine with the driver's
+environment, so this works on a cluster too, and the executors need nothing.
 
-``python -m cordwood.pipeline.worker_site`` prints the directory, for a ``spark-submit``, a Spark
-Connect server or a session of your own.
+``python -m cordwood.pipeline.worker_site`` prints the directory, for ``spark-submit``, a Spark
+Connect server or your own session.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NAME: Final = "PYTHONPATH"
 
 
 def search_path(before: str | None) -> str:
-    """``PYTHONPATH`` with our directory in front of what it was, once."""
+    """``PYTHONPATH`` with our directory prepended exactly once."""
     others = [each for each in (before or "").split(os.pathsep) if each and each != DIRECTORY]
     return os.pathsep.join([DIRECTORY, *others])
 
 
 @contextmanager
 def on_search_path() -> Iterator[None]:
-    """What is started in the body, and whatever that starts, has our directory."""
+    """Put our directory on the ``PYTHONPATH`` of all processes that the body starts."""
     before = os.environ.get(_NAME)
     os.environ[_NAME] = search_path(before)
     try:

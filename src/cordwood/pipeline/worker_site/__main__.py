@@ -1,4 +1,4 @@
-"""Print the directory that goes in front of ``PYTHONPATH``."""
+"""Print the directory to prepend to ``PYTHONPATH``."""
 
 from cordwood.pipeline.worker_site import DIRECTORY
 

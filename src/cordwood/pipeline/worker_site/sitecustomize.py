@@ -1,11 +1,12 @@
-"""Imported by Python itself, before anything else, where this directory is on ``PYTHONPATH``.
+"""Imported by Python at startup, before anything else, if this directory is on ``PYTHONPATH``.
 
-Also takes Spark's ``pyspark.zip`` off the path where it lies within an installed pyspark. It holds
-the same modules as source code only, and a zip file keeps no compiled ones: every worker would
-compile pyspark again, 1.5 seconds of a core instead of 0.3.
+Connects the worker of a streaming source first (``connect_first``). Also removes Spark's
+``pyspark.zip`` from ``sys.path`` if it belongs to an installed pyspark. The zip file holds the same
+modules as source code only, and Python cannot cache bytecode in it, so every worker would compile
+pyspark again: 1.5 s of CPU time instead of 0.3 s.
 
-Imports nothing but the standard library, and of that little: every Python that Spark starts passes
-here. An error would be printed by every one of them, so there is next to nothing that could fail.
+Imports little, and only from the standard library, because every Python process that Spark starts
+runs this code and would print its errors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - path
 
 
 def load(spec: ModuleSpec | None) -> ModuleType | None:
-    """The module, not kept under its name."""
+    """Load and run a module without adding it to ``sys.modules``."""
     if spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)
@@ -31,13 +32,13 @@ def load(spec: ModuleSpec | None) -> ModuleType | None:
 
 
 def find_hidden() -> ModuleSpec | None:
-    """The ``sitecustomize`` that Python would have imported without us."""
+    """The ``sitecustomize`` that Python would import without this directory."""
     others = [path for path in sys.path if os.path.abspath(path or ".") != HERE]  # noqa: PTH100
     return PathFinder.find_spec("sitecustomize", others)
 
 
 def without_zip(paths: list[str]) -> list[str]:
-    """Those to import from, less the zip files whose modules are installed on the same path."""
+    """The search path without a ``pyspark.zip`` whose installed pyspark is on it too."""
     kept = []
     for path in paths:
         root = path[: -len(ZIP)] if path.endswith(ZIP) else None
@@ -47,7 +48,7 @@ def without_zip(paths: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Connect if this is the worker that must hurry; in any case hand on to whom we hide."""
+    """Connect first in the streaming source's worker; always run the shadowed module as well."""
     sys.path[:] = without_zip(sys.path)
     first = None
     if HURRIED in sys.orig_argv:
