@@ -169,7 +169,7 @@ class Producer:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that the broker assigned; None before the first connection."""
+        """The epoch that the broker confirmed; before that, the one given."""
         return self._flows.epoch
 
     @property

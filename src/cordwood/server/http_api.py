@@ -281,7 +281,7 @@ class HttpApi:
         return HttpResponse.of({"discarded": await self._broker.deliveries.give_up(query.query)})
 
     async def archive(self, query: m.ListBundles) -> HttpResponse:
-        """The bundles of ``?topic=``, and the archive's cursors stored with its records."""
+        """The bundles of ``?topic=``, and the reader cursors that an archive stores with them."""
         describe = self._broker.archive.describe  # may be years of bundles: not on the loop
         return await asyncio.to_thread(lambda: HttpResponse.of(describe(query.topic)))
 
