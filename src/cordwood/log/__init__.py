@@ -1,38 +1,29 @@
-"""The log room: the only code that writes partition directories.
+"""The log: durable, partitioned storage of record batches, and the only code that writes it.
 
-A partition is a directory of segments in Kafka's own layout; Kafka's tools read it and this room
-reads theirs. Start reading at ``partition``; the rest, from the disk upwards:
+A partition is a directory of segments in Kafka's layout; Kafka's tools read it, and this package
+reads files that Kafka wrote. Start reading at ``write.partition``. The packages:
 
-``files``        every effect on the disk, by name: the seam for crash tests
-``layout``       file names and the small text files (pure)
-``scan``         bytes → batches, and how they end: clean, torn or corrupt (pure)
-``index``        sparse offset and time index, in memory while active, bisected in files once sealed
-``facts``        what is known of a segment without reading it, one line each
-``descriptors``  a bounded number of open files, leased to readers
-``segment``      one run of batches: grows, is sealed, is read
-``view``         what readers see: one immutable value, never past the high watermark; ``window``
-                 is where the writer puts it up
-``producers``    idempotence, transactions, aborted ranges; snapshots as Kafka writes them
-``epochs``       leadership terms
-``sidecars``     the files beside a ``.log``, written whole
-``exchange``     staged files become segments
-``pending deletes``    files without a live name, kept a while for their readers
-``tail``         the growing end: bytes go in here and nowhere else
-``recovery``     opening a directory: what each thing found in it leads to (a table)
-``partition``    append, sync, publish, roll, drop, truncate, replace
-``published_offsets``        the high watermark for those who read the files from another process
-``swap``         staged segments → live, resumable at each rename (``manifest`` is its text)
-``store``        topics → partitions: open, create, delete, lock
-``commit``       appends of many, written and synced together
-``writer``       who commits, and when: one at a time, for everybody
+``format``     file names, indexes, checkpoints, snapshots and manifests as bytes and text;
+               ``format.scan`` decides whether a file ends clean, torn or corrupt
+``files``      every change to the disk as a named effect (``files.disk``), the seam for crash
+               tests; file modes; a bounded number of open files
+``read``       segments, the read snapshot (never past the high watermark), and the published
+               offsets for readers in other processes
+``health``     the registry of problems of each partition
+``write``      ``tail`` writes the bytes, ``partition`` appends, syncs, publishes and rolls,
+               ``commit`` groups the appends, ``writer`` decides when to commit
+``recovery``   opening a directory after any stop; ``recovery.loader`` has a table of outcomes
+``staging``    files that jobs leave for the broker
+``swap``       staged segments replace live ones, resumable after each rename
+``lifecycle``  ``lifecycle.store`` opens, creates and deletes topics and their partitions
 
-The life of a batch: ``append`` patches its offset and writes it behind the active segment; ``sync``
-puts it on the device; ``publish`` moves the high watermark, and only now can anybody read it. A cut
-(``roll``) seals the active segment between two batches. Sealed segments never change; they are
-replaced whole by compaction (``swap``) or dropped, oldest first (``drop``), and keep their files a
-while for readers still in them.
+The life of a batch: ``append`` patches its offset and writes it to the end of the active segment;
+``sync`` makes it durable; ``publish`` moves the high watermark, and only now can it be read. A cut
+(``roll``) seals the active segment between two batches. Sealed segments never change. Compaction
+replaces them as a whole (``replace``); RECLAIM drops them, oldest first (``drop``). Their files are
+kept for a while for readers that have them open.
 
-Three promises hold at every instant, and a test stops the process after each file effect to check
-them: what was published is there after a restart, nothing that was never appended is, and offsets
-go on where they stood.
+Three guarantees hold at any moment, and a test stops the process after each file effect to check
+them: published records exist after a restart, records that were never appended do not, and offsets
+continue where they stopped.
 """

@@ -1,1 +1,1 @@
-"""Open files, their modes, and everything that changes the disk."""
+"""Open files, file modes, and every operation that changes the disk."""

@@ -1,20 +1,21 @@
-"""Everything that changes the disk, and nothing that reads it.
+"""Every operation that changes the disk, and none that reads it.
 
-The only calls in cordwood that create, write, sync, rename or remove a file of the data directory
-are here. Each is one *effect* with a name and a path, and all pass through ``Files.effect``: that
-is the seam at which tests stop the process after the n-th effect, drop what was not synced, or fill
-the disk (``tests/support/crash.py``). So every crash point has a name: (effect, path, nth).
+These are the only calls in cordwood that create, write, sync, rename or remove a file of the data
+directory. Each is one *effect* with a name and a path, and all pass through ``Files.effect``. That
+is the seam at which tests stop the process after the n-th effect, drop unsynced data, or fill the
+disk (``tests/support/crash.py``). So every crash point has a name: (effect, path, nth).
 
-What the operating system refuses arrives as ``DiskFull`` (no space, quota, file size limit) or
+An error of the operating system becomes ``DiskFull`` (no space, quota, file size limit) or
 ``UnavailableError`` (anything else), always with the path. A short write is not an error: a full
-disk gives one first and refuses afterwards, so ``write_at`` goes on until one of both is certain.
+disk first writes a part and then fails, so ``write_at`` repeats the call until all is written or
+one fails.
 
-Two rules its users rely on:
+Two rules its callers rely on:
 
 * A file's *bytes* are durable after ``sync_data``; its *name* is durable after ``sync_dir`` of the
   directory. A new or renamed file needs both.
 * A failed sync is final. The kernel may drop the dirty pages and report success the next time, so
-  nobody may call ``sync_data`` again and believe it; see ``Partition.sync``.
+  a second ``sync_data`` proves nothing; see ``Partition.sync``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _sync_bytes = getattr(os, "fdatasync", os.fsync)
 
 
 class OpenFile(NamedTuple):
-    """A descriptor and the path it was opened by, so that every error can name it."""
+    """A descriptor and the path it was opened by, so that every error can name the path."""
 
     fd: int
     path: Path
@@ -50,15 +51,18 @@ class Files:
     check_place: Callable[[], None] = staticmethod(lambda: None)
     """Called before a name changes; raises when the directory at that path is not ours any more."""
 
-    modes: Modes = OWNER  # of what is made here, from ``file.mode``
+    modes: Modes = OWNER  # of new files and directories, from ``file.mode``
 
     def name_effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
-        """An effect on a name, which may lead somewhere else by now; on a descriptor none does."""
+        """Do an effect on a path, after checking that the path still leads to our directory.
+
+        Effects on a descriptor need no such check.
+        """
         self.check_place()
         return self.effect(name, path, act)
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
-        """Do one effect; every change of the disk passes here, by name."""
+        """Do one effect; every change to the disk passes here, with its name."""
         try:
             return act()
         except OSError as error:
@@ -67,28 +71,28 @@ class Files:
     # --- files -----------------------------------------------------------------------------
 
     def create(self, path: Path) -> OpenFile:
-        """A new empty file, open for reading and writing; an existing one is refused."""
+        """Create an empty file, open for reading and writing; fails if it exists."""
         return self.name_effect("create", path, lambda: OpenFile(self._create(path), path))
 
     def _create(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        if self.modes is OWNER:  # no umask takes away what the owner needs
+        if self.modes is OWNER:  # any usual umask keeps the owner's bits
             return os.open(path, flags, OWNER.file)
         return open_with(path, flags, self.modes.file)
 
     def open_existing(self, path: Path) -> OpenFile:
-        """An existing file, open for reading and writing; changes nothing."""
+        """Open an existing file for reading and writing; changes nothing."""
         try:
             return OpenFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
         except OSError as error:
             raise as_cordwood(error, "open", path) from error
 
     def close(self, file: OpenFile) -> None:
-        """Give the descriptor back; changes nothing."""
+        """Close the descriptor; changes nothing."""
         os.close(file.fd)
 
     def write_at(self, file: OpenFile, data: bytes | bytearray | memoryview, position: int) -> None:
-        """All of ``data`` at ``position``, or an error and perhaps a part of it."""
+        """Write all of ``data`` at ``position``; on an error a part may have been written."""
         self.effect("write", file.path, lambda: self._write_all(file, data, position))
 
     def _write_all(
@@ -100,11 +104,11 @@ class Files:
                 written += self.pwrite(file.fd, view[written:], position + written)
 
     def pwrite(self, fd: int, view: memoryview, position: int) -> int:
-        """One system call; tests make it short or refuse it."""
+        """Do one system call; tests make it write less or fail."""
         return os.pwrite(fd, view, position)
 
     def truncate(self, file: OpenFile, size_bytes: int) -> None:
-        """Cut the file to ``size_bytes``."""
+        """Truncate the file to ``size_bytes``."""
         self.effect("truncate", file.path, lambda: os.ftruncate(file.fd, size_bytes))
 
     def sync_data(self, file: OpenFile) -> None:
@@ -114,10 +118,11 @@ class Files:
     def write_whole(
         self, path: Path, data: bytes, *, sync_data: bool = True, sync_dir: bool = True
     ) -> None:
-        """Replace a small file whole: readers and crashes see the old one or the new one.
+        """Replace a small file atomically: readers and crashes see the old one or the new one.
 
         With ``sync_dir=False`` the caller syncs the directory itself, once for several files. With
-        ``sync_data=False`` a power cut may leave anything: for what its reader makes again.
+        ``sync_data=False`` a power cut may leave any content: only for files that their reader can
+        rebuild.
         """
         tmp = path.with_name(path.name + TMP_SUFFIX)
         if tmp.exists():
@@ -136,30 +141,30 @@ class Files:
     # --- names -----------------------------------------------------------------------------
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file its new name at once, over whatever had it."""
+        """Rename a file atomically, replacing any file with the new name."""
         self.name_effect("rename", new, lambda: self.move(old, new))
 
     def take(self, old: Path, old_directory: int, new: Path) -> None:
-        """The same for a file of a directory that others write to, reached by its descriptor."""
+        """Rename a file out of a directory that others write to, given by its descriptor."""
         self.name_effect("rename", new, lambda: self.move(old, new, old_directory))
 
     def move(self, old: Path, new: Path, old_directory: int | None = None) -> None:
-        """The rename itself; tests remember which file went where."""
+        """Do the rename itself; tests record which file went where."""
         if old_directory is None:
             old.replace(new)
         else:
             os.replace(old.name, new, src_dir_fd=old_directory)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file's name; a missing one is as good."""
+        """Remove a file. No error if it is missing."""
         self.name_effect("unlink", path, lambda: path.unlink(missing_ok=True))
 
     def mkdir(self, path: Path) -> None:
-        """A new directory; an existing one is as good. Parents must be there."""
+        """Create a directory. No error if it exists; the parent must exist."""
         self.name_effect("mkdir", path, lambda: make_directory(path, self.modes.directory))
 
     def chmod(self, path: Path, mode: int) -> None:
-        """Change who may do what with a file or directory."""
+        """Change the mode of a file or directory."""
         self.name_effect("chmod", path, lambda: path.chmod(mode))
 
     def rmdir(self, path: Path) -> None:
@@ -167,7 +172,7 @@ class Files:
         self.name_effect("rmdir", path, path.rmdir)
 
     def rmtree(self, path: Path) -> None:
-        """Remove a directory and all in it, one effect per name."""
+        """Remove a directory and everything in it, one effect per name."""
         for child in sorted(path.iterdir()):
             if child.is_dir() and not child.is_symlink():
                 self.rmtree(child)
@@ -176,12 +181,12 @@ class Files:
         self.rmdir(path)
 
     def sync_dir(self, path: Path) -> None:
-        """Return once the directory's names are on the device."""
+        """Return once the names in the directory are on the device."""
         self.effect("sync_dir", path, lambda: _sync_directory(path))
 
 
 def as_cordwood(error: OSError, effect: str, path: Path) -> UnavailableError:
-    """The error of ours for one of the operating system's, with what was tried and where."""
+    """The cordwood error for an ``OSError``, with the effect and the path."""
     if error.errno in _NO_DESCRIPTOR:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return TooManyOpenFiles(

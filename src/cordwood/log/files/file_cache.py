@@ -1,9 +1,9 @@
-"""A bounded number of open files: for readers on any thread, and beside them for the writer.
+"""A bounded cache of open files for readers on any thread, and the limit for the writer's files.
 
-A reader leases a descriptor and gives it back; idle ones stay open, least recently used first out.
-A leased descriptor is never closed under its reader, because its number would at once belong to
-some other file; it is closed when the last lease ends. Keys are segments, never paths: after a swap
-the same path is another file.
+A reader leases a descriptor and returns it. Idle descriptors stay open; the least recently used one
+is closed first. A leased descriptor is never closed while a reader uses it, because its number
+could be reused for another file at once; it is closed when the last lease ends. Keys are segments,
+never paths: after a swap the same path is another file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cordwood.decide.descriptors import LIMIT_MIN, UNLIMITED, DescriptorPlan, pl
 from cordwood.errors import ConfigError
 from cordwood.log.files.open_tails import OpenTails
 
-IDLE_MAX: Final = 256  # a quarter of the usual limit of a process
-LISTENERS: Final = 4  # kafka, ingress, control, http: each with connections.max of its own
+IDLE_MAX: Final = 256  # a quarter of the usual limit per process
+LISTENERS: Final = 4  # kafka, ingress, control, http: connections.max applies to each
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class _Entry:
 
 
 class FileCache:
-    """Read descriptors shared by the readers of one partition or of many.
+    """Read descriptors shared by the readers of one or many partitions.
 
-    ``tails`` bounds what the writer of the same partitions has open.
+    ``tails`` bounds the files that the writer of the same partitions has open.
     """
 
     def __init__(self, idle_max: int = IDLE_MAX, tails_max: int = IDLE_MAX) -> None:
@@ -45,18 +45,18 @@ class FileCache:
         self._idle_max = idle_max
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
-        weakref.finalize(self, _close_all, self._entries)  # for whoever never came to close()
+        weakref.finalize(self, _close_all, self._entries)  # in case close() is never called
 
     @property
     def open_count(self) -> int:
-        """How many are open, idle or leased, for the next lease."""
+        """How many cached descriptors are open, idle or leased."""
         return len(self._entries)
 
     @contextmanager
     def lease(self, key: Hashable, open_file: Callable[[], int]) -> Iterator[int]:
-        """A descriptor that stays open and this file's until the block ends.
+        """Lease a descriptor of this file until the block ends.
 
-        ``open_file`` is called when none is open under ``key``; what it raises passes through.
+        ``open_file`` is called if none is open under ``key``; its errors pass through.
         """
         entry = self._take(key, open_file)
         try:
@@ -65,14 +65,14 @@ class FileCache:
             self._give_back(entry)
 
     def forget(self, key: Hashable) -> None:
-        """Close the file once nobody reads it; the next lease opens it anew."""
+        """Close the file once its last lease ends; the next lease opens it again."""
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is not None:
                 self._retire(entry)
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all files."""
         with self._lock:
             while self._entries:
                 self._retire(self._entries.popitem()[1])
@@ -108,7 +108,7 @@ def _close_all(entries: OrderedDict[Hashable, _Entry]) -> None:
 
 
 def share_descriptors(config: BrokerConfig) -> DescriptorPlan:
-    """Who may have how many of this process's descriptors; raises ``ConfigError``."""
+    """Divide this process's descriptors among their uses; raises ``ConfigError``."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = UNLIMITED

@@ -1,12 +1,13 @@
-"""Who may read what cordwood writes: the one place that knows file modes.
+"""File modes: the one place that decides who may read the files that cordwood writes.
 
-Records are private: files are 0600 and directories 0700, whatever the umask says. With
+Records are private: files are 0600 and directories 0700, whatever the umask. With
 ``file.mode=group`` the group of the data directory may read it (0640, 2750; new files inherit the
 group), and may write where jobs leave their results for the broker: ``staging``, ``cleaner`` and
 ``archive`` (0660, 2770). That is for containers that share a volume and for Spark under another
-user. Nothing is ever readable by everybody.
+user. Nothing is ever readable by all users.
 
-A job has no settings of the broker's: it does as the directory it writes to was made (``like``).
+A job does not know the broker's settings: it takes the modes of the directory it writes to
+(``like``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BY_NAME: Final = {"owner": OWNER, "group": GROUP}
 
 
 def like(directory: Path) -> Modes:
-    """The modes by which the nearest directory that exists was made."""
+    """The modes of the nearest existing directory at or above ``directory``."""
     for place in (directory, *directory.parents):
         try:
             found = place.stat().st_mode
@@ -43,7 +44,7 @@ def like(directory: Path) -> Modes:
 
 
 def open_with(path: Path, flags: int, mode: int) -> int:
-    """A descriptor of a file with exactly this mode, whatever the umask or an older file had."""
+    """Open a file and give it exactly this mode, whatever the umask or its old mode."""
     fd = os.open(path, flags | os.O_CLOEXEC, mode)
     found = os.fstat(fd)
     if stat.S_IMODE(found.st_mode) != mode and found.st_uid == os.geteuid():
@@ -52,31 +53,31 @@ def open_with(path: Path, flags: int, mode: int) -> int:
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """A directory with this mode; no error, and nothing changed, if it is there."""
+    """Create a directory with this mode; an existing one is left unchanged."""
     try:
         path.mkdir(mode)
     except FileExistsError:
         if not path.is_dir():
             raise
         return
-    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask took bits away
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask removed bits
         path.chmod(mode)
 
 
 def make_shared_directory(path: Path) -> None:
-    """A directory for a job's results, with those above it that are missing; safe to repeat."""
+    """Create a directory for a job's results, and its missing parents. Idempotent."""
     modes = like(path)
     for missing in reversed([p for p in (path, *path.parents) if not p.exists()]):
         make_directory(missing, modes.shared_directory)
 
 
 def open_shared(path: Path) -> BinaryIO:
-    """A file for a job's result, over whatever had its name."""
+    """Open a file for a job's result, truncating any file with that name."""
     fd = open_with(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, like(path.parent).shared_file)
     return os.fdopen(fd, "wb")
 
 
 def write_shared(path: Path, data: bytes) -> None:
-    """A job's result, whole."""
+    """Write a job's result as a whole file."""
     with open_shared(path) as file:
         file.write(data)

@@ -1,11 +1,11 @@
-"""Which partitions have their files open for appends: a bounded number, idle ones first out.
+"""A bounded set of partitions with files open for appends; idle ones are closed first.
 
-A partition that is written holds two descriptors, its active segment and its mapped marks. There
-may be many more partitions than descriptors, so whoever begins to write is noted here, and when
-there are too many one that has not been written since it was last looked at gives its own back
-(the clock algorithm). An append that finds its file open pays nothing for this.
+A partition that is being written holds two descriptors: its active segment and its mapped published
+offsets. There may be many more partitions than descriptors, so each tail is registered here when it
+is opened. If there are too many, one that was not written since the last check is closed (the clock
+algorithm). An append that finds its file open has no overhead from this.
 
-Used by the one thread that is the writer just now; only ``discard`` may come from others.
+Used by the thread that is currently the writer; only ``discard`` may be called from others.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ class OpenTail(Protocol):
 
     @property
     def appended(self) -> int:
-        """Grows with every append."""
+        """A value that grows with every append."""
         ...
 
     def close(self) -> None:
-        """Give the descriptors back; the next append takes them again."""
+        """Close the files; the next append opens them again."""
         ...
 
 
 class OpenTails:
-    """The tails that are open, at most ``limit``."""
+    """The open tails, at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         assert limit >= 1
         self._limit = limit
-        self._noted: OrderedDict[OpenTail, int] = OrderedDict()  # ``appended`` when looked at
+        self._noted: OrderedDict[OpenTail, int] = OrderedDict()  # ``appended`` at the last check
 
     @property
     def open_count(self) -> int:
-        """How many are open."""
+        """How many tails are open."""
         return len(self._noted)
 
     def add(self, tail: OpenTail) -> None:
-        """This one is open now and about to be written; another may have to go."""
+        """Register a tail that was just opened, and close another one if there are too many."""
         self._noted[tail] = -1
         while len(self._noted) > self._limit:
             self._close_one()
 
     def _close_one(self) -> None:
-        """The first that was not written since; the second turn at the latest finds one."""
+        """Close the first tail not written since its last check; found by the second round."""
         while True:
             oldest, seen = self._noted.popitem(last=False)
             if oldest.appended == seen:
@@ -56,5 +56,5 @@ class OpenTails:
             self._noted[oldest] = oldest.appended
 
     def discard(self, tail: OpenTail) -> None:
-        """It is closed; no error if it was not open."""
+        """Remove a closed tail. No error if it is not registered."""
         self._noted.pop(tail, None)

@@ -1,9 +1,9 @@
-"""Is a stretch of a file in the page cache? Asked before reading where nobody may wait for a disk.
+"""Check whether a range of a file is in the page cache, before a read that must not wait for disk.
 
-The kernel is asked for single bytes, to be given only if it need not wait. It keeps and drops a
-file's pages in runs, so a byte here and there speaks for its neighbours; where one is wrong, a read
-waits once, for little. Asking starts to read what is missing: a disk fast enough to have the page
-before the kernel looks again makes the answer True, and then nobody waits either.
+The kernel is asked for single bytes, with the flag not to wait. It caches and evicts pages in runs,
+so a byte here and there represents its neighbours; if that is wrong, the read waits once, briefly.
+The question also starts reading missing pages: a disk fast enough to deliver a page before the
+kernel checks again makes the answer True, and then no read waits either.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 from itertools import chain
 from typing import Final
 
-STRIDE_BYTES: Final = 131_072  # as far as the kernel reads ahead
+STRIDE_BYTES: Final = 131_072  # the kernel's read-ahead
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
 def is_resident(fd: int, start: int, end: int) -> bool:
-    """Whether ``[start, end)`` can be read without waiting; False also where nobody can tell."""
+    """Whether ``[start, end)`` can be read without waiting; False also where this is unknown."""
     if _NO_WAIT is None:
         return False
     byte = [bytearray(1)]
     try:
         for position in chain(range(start, end - 1, STRIDE_BYTES), (end - 1,)):
             os.preadv(fd, byte, position, _NO_WAIT)
-    except OSError:  # it would have to wait, or the file system does not know
+    except OSError:  # it would wait, or the flag is unsupported
         return False
     return True

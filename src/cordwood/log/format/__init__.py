@@ -1,1 +1,1 @@
-"""The files of a log as bytes and text: names, indexes, manifests, snapshots."""
+"""File formats of the log as bytes and text: names, indexes, checkpoints, snapshots, manifests."""

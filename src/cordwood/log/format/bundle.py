@@ -1,9 +1,9 @@
 """Read an archive bundle: a gzipped tar whose ``.log`` member is a run of record batches.
 
-Shared by whoever may believe a bundle only after reading it: the task that wrote it, the broker
-before RECLAIM counts on it, and a restore. ``pipeline.archive.bundle_writer`` writes bundles.
+Used wherever a bundle is verified by reading it: by the task that wrote it, by the broker before
+RECLAIM relies on it, and by a restore. ``pipeline.archive.bundle_writer`` writes bundles.
 
-Everything streams: a bundle of any size needs memory for a block.
+Everything streams: a bundle of any size needs memory for one block only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cordwood.log.format.layout import FileKind, file_name
 from cordwood.model import TopicPartition
 
 READ_BYTES: Final = 4 << 20
-BATCH_BYTES_MAX: Final = 256 << 20  # more than any batch a broker takes
-TAR_BYTES: Final = 1 << 20  # handed to gzip at once
+BATCH_BYTES_MAX: Final = 256 << 20  # more than any batch a broker accepts
+TAR_BYTES: Final = 1 << 20  # buffer between tar and gzip
 
 
 def _quickest_gzip() -> tuple[Any, Any, int]:
-    """A gzip file, what it raises at damage, and the level worth its time (docs/archive.md).
+    """The fastest gzip file class, its error, and the best level for it (docs/archive.md).
 
     ISA-L takes a quarter of the time and comes with ``cordwood[spark]``; bundles can be read
     without it.
@@ -57,9 +57,9 @@ def digest(source: IO[bytes]) -> str:
 
 @contextmanager
 def proving(source: IO[bytes], name: str, sha256: str) -> Iterator[IO[bytes]]:
-    """The same file to read; raises ``CorruptionError`` in the end unless its sum is this one.
+    """Yield the file for reading; raises ``CorruptionError`` at the end if its sha256 differs.
 
-    A file whose sum is wrong is reported as that, whatever reading it led to.
+    A wrong sha256 takes precedence over any error that reading the file raised.
     """
     raw = _Summing(source)
     reader = io.BufferedReader(raw, TAR_BYTES)
@@ -79,7 +79,7 @@ def proving(source: IO[bytes], name: str, sha256: str) -> Iterator[IO[bytes]]:
 
 
 class _Summing(io.RawIOBase):
-    """A file that sums what is read of it."""
+    """A file that computes the sha256 of everything read from it."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self._inner = inner
@@ -100,7 +100,7 @@ class _Summing(io.RawIOBase):
 
 
 def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[bytes]:
-    """The bundle's batches in runs of whole ones; raises ``CorruptionError``."""
+    """Yield the bundle's batches in runs of whole batches; raises ``CorruptionError``."""
     wanted = f"{tp}/{file_name(span.start, FileKind.LOG)}"
     try:
         with (
@@ -122,7 +122,7 @@ def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[
 def whole_batches(
     content: IO[bytes], name: str, *, batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[bytes]:
-    """Runs of whole batches out of a stream, which may be anybody's: what is held is bounded."""
+    """Yield runs of whole batches from an untrusted stream, with bounded memory."""
     pending = b""
     while block := content.read(READ_BYTES):
         pending += block
@@ -139,7 +139,7 @@ def whole_batches(
 def checked_runs(
     source: IO[bytes], tp: TopicPartition, span: Span
 ) -> Iterator[tuple[bytes, HeaderTable]]:
-    """Runs of whole batches: every checksum right, every offset inside, all in order."""
+    """Yield runs of whole batches with valid checksums and ascending offsets inside the span."""
     reached = span.start
     for data in read_batches(source, tp, span):
         walk = walk_batches(data)
@@ -160,7 +160,7 @@ def checked_runs(
 
 
 def count_records(source: IO[bytes], tp: TopicPartition, span: Span) -> int:
-    """Read it through: every checksum right, every offset inside; its records, without markers."""
+    """Check the whole bundle like ``checked_runs``; returns its records, without markers."""
     return sum(
         int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
         for _, batches in checked_runs(source, tp, span)

@@ -1,8 +1,8 @@
-"""Leadership terms: which began at which offset, and the file that remembers it. Pure.
+"""Leader epochs: the offset at which each began, and the file that stores them. Pure.
 
-Every batch carries the term it was written in. ``leader-epoch-checkpoint`` lists the terms, one per
-line, ``<epoch> <first offset>``, after a version and a count. With it a reader or a replica that
-knows how far it came in a term learns where that term ended.
+Every batch holds the leader epoch it was written in. ``leader-epoch-checkpoint`` lists the epochs,
+one per line, ``<epoch> <first offset>``, after a version and a count. From it a reader or replica
+that knows its position in an epoch learns where that epoch ended.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cordwood.errors import CorruptionError
 
 
 class EpochStart(NamedTuple):
-    """A term and the first offset written in it."""
+    """A leader epoch and its first offset."""
 
     epoch: int
     start_offset: int
 
 
 class EpochEnd(NamedTuple):
-    """A term and one past the last offset written in it."""
+    """A leader epoch and one past its last offset."""
 
     epoch: int
     end_offset: int
@@ -31,21 +31,21 @@ Epochs = tuple[EpochStart, ...]
 
 
 def with_epoch(epochs: Epochs, epoch: int, start_offset: int) -> Epochs:
-    """The terms with a new one that begins here, if it is new."""
+    """Add an epoch that begins here, unless it is known already."""
     if epochs and epochs[-1].epoch >= epoch:
         return epochs
     return (*epochs, EpochStart(epoch, start_offset))
 
 
 def without_epochs_from(epochs: Iterable[EpochStart], end_offset: int) -> Epochs:
-    """The terms that began below ``end_offset``."""
+    """The epochs that began below ``end_offset``."""
     return tuple(term for term in epochs if term.start_offset < end_offset)
 
 
 def epoch_end(epochs: Epochs, epoch: int, high_watermark: int) -> EpochEnd | None:
-    """The latest term not after ``epoch`` and where it ended; None for a term yet to come.
+    """The latest epoch up to ``epoch`` and its end offset; None for a future epoch.
 
-    A term before all that are known ended where the first known one began.
+    An epoch before all known ones ended where the first known one began.
     """
     if not epochs or epoch > epochs[-1].epoch:
         return None
@@ -58,13 +58,13 @@ def epoch_end(epochs: Epochs, epoch: int, high_watermark: int) -> EpochEnd | Non
 
 
 def encode_epochs(epochs: Epochs) -> bytes:
-    """The checkpoint's text."""
+    """The text of the checkpoint."""
     lines = ["0", str(len(epochs)), *(f"{term.epoch} {term.start_offset}" for term in epochs)]
     return ("\n".join(lines) + "\n").encode()
 
 
 def parse_epochs(text: bytes) -> Epochs:
-    """The terms in order; raises ``CorruptionError`` for anything else."""
+    """The epochs in order; raises ``CorruptionError`` if the text is invalid."""
     try:
         version, count, *lines = text.decode("ascii").splitlines()
         epochs = tuple(EpochStart(*map(int, line.split())) for line in lines)

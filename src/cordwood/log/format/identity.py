@@ -1,16 +1,16 @@
-"""Which data directory this is: a name for good, and a sign that the broker made when it started.
+"""Identity of a data directory: a permanent id, and a nonce made at each start of the broker.
 
-Two directories may lie at the same path, on two machines or one after the other, and a copy has all
+Two directories may have the same path, on two machines or one after the other, and a copy has all
 files of its original. The file ``identity`` tells them apart:
 
     version: 0
     data_id: 6Xb0pVd8QZ2v1m3m6VtX3A
     nonce: 8f0e6c1d5f8a4e07b7d3b7f1a2c4e6d8
 
-``data_id`` is made with the directory and kept; a directory from before there were ids gets one at
-its next start. ``nonce`` is made anew at every start of a broker, and the file with it, so that an
-older copy holds another nonce, and a copy made since is another inode. Whoever is told all three by
-the broker and finds them at a path looks at the broker's own directory.
+``data_id`` is created with the directory and never changes; a directory older than this file gets
+one at its next start. ``nonce`` and the file itself are new at every start of a broker, so an older
+copy has another nonce, and a newer copy has another inode. A process that gets id, nonce and inode
+from the broker and finds the same at a path has found the broker's own directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 IDENTITY: Final = "identity"
-KAFKA_NAME: Final = "data.identity"  # as DescribeConfigs tells it of the broker
+KAFKA_NAME: Final = "data.identity"  # the broker setting in DescribeConfigs
 _FORM: Final = re.compile(
     rb"version: 0\ndata_id: ([A-Za-z0-9_-]{22})\nnonce: ([0-9a-f]{32})\n?", re.ASCII
 )
@@ -33,7 +33,7 @@ _NO_INODE: Final = 0
 
 
 class DataIdentity(NamedTuple):
-    """What the file says, and which file says it."""
+    """The content of the file, and its inode."""
 
     data_id: str
     nonce: str
@@ -41,33 +41,33 @@ class DataIdentity(NamedTuple):
 
     @classmethod
     def fresh(cls, known: DataIdentity | None) -> Self:
-        """For a broker that starts: the id that is known, or a new one, and a new nonce."""
+        """For a starting broker: the known id or a new one, and a new nonce."""
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         return cls(known.data_id if known else made, secrets.token_hex(16), _NO_INODE)
 
     @classmethod
     def parse(cls, told: Mapping[str, Any]) -> Self:
-        """As the HTTP API tells it; raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        """From the HTTP API's JSON; raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         return cls(str(told["data_id"]), str(told["nonce"]), int(told["inode"]))
 
     @classmethod
     def parse_text(cls, text: str) -> Self | None:
-        """As ``str`` gives it, or None for anything else."""
+        """Inverse of ``str``; None if the text is invalid."""
         data_id, _, rest = text.partition(":")
         nonce, _, inode = rest.partition(":")
         return cls(data_id, nonce, int(inode)) if nonce and inode.isdecimal() else None
 
     def __str__(self) -> str:
-        """On one line, for Kafka's DescribeConfigs."""
+        """One line of text, for Kafka's DescribeConfigs."""
         return f"{self.data_id}:{self.nonce}:{self.inode}"
 
     def encode(self) -> bytes:
-        """The file's text."""
+        """The text of the file."""
         return f"version: 0\ndata_id: {self.data_id}\nnonce: {self.nonce}\n".encode()
 
 
 def read_identity(directory: Path) -> DataIdentity | None:
-    """What the directory's file says; None without one, or for anything else under its name."""
+    """The identity of a directory; None if the file is missing or invalid."""
     try:
         with (directory / IDENTITY).open("rb") as file:
             text, inode = file.read(4096), os.fstat(file.fileno()).st_ino

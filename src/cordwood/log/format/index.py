@@ -1,18 +1,18 @@
-"""The two sparse indexes of a segment, in Kafka's bytes. Never trusted blindly, always rebuildable.
+"""The two sparse indexes of a segment, in Kafka's format. Checked before use; rebuildable.
 
-``.index``: 8 bytes an entry, big-endian: int32 offset relative to the segment's base, int32
-position. An entry says "the batch that begins at this position ends with this offset" and is made
+``.index``: 8 bytes per entry, big-endian: int32 offset relative to the segment's base, int32
+position. An entry says "the batch that begins at this position ends with this offset". It is added
 for the first batch after more than ``index.interval.bytes`` since the last entry.
 
-``.timeindex``: 12 bytes an entry: int64 timestamp, int32 relative offset. Made together with an
-offset entry if the largest timestamp so far has grown: "this is the largest timestamp up to here,
-and the batch that brought it ends with this offset". A last one is forced when the segment is
-sealed, so the last entry tells the segment's newest timestamp.
+``.timeindex``: 12 bytes per entry: int64 timestamp, int32 relative offset. It is added together
+with an offset entry if the largest timestamp so far has grown, and says "this is the largest
+timestamp up to here, and the batch that has it ends with this offset". A last entry is forced when
+the segment is sealed, so the last entry holds the segment's newest timestamp.
 
-Two classes answer the same questions. ``MemoryIndex`` grows with the active segment, in compact
-arrays, one writer and any readers. ``FileIndex`` looks into a sealed segment's files with one small
-read, so that memory does not grow with the log; what it finds is checked by whoever reads the
-batch there (``batch.last_offset == entry.offset``), and a wrong index is replaced by a
+Two classes have the same queries. ``MemoryIndex`` grows with the active segment, in compact arrays,
+with one writer and any number of readers. ``FileIndex`` looks up a sealed segment's files with one
+small read, so that memory does not grow with the log. Its caller checks each result against the
+batch at that position (``batch.last_offset == entry.offset``); a wrong index is replaced by a
 ``MemoryIndex`` built from the log.
 """
 
@@ -38,14 +38,14 @@ _BLOCK_ENTRIES: Final = 512  # one read of a file index
 
 
 class OffsetEntry(NamedTuple):
-    """The batch at ``position`` ends with ``offset``."""
+    """An entry of ``.index``: the batch at ``position`` ends with ``offset``."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """The largest timestamp so far, and the last offset of the batch that brought it."""
+    """The largest timestamp so far, and the last offset of the batch that has it."""
 
     timestamp_ms: int
     offset: int
@@ -62,13 +62,13 @@ class MemoryIndex:
         self.newest = TimeEntry(NO_TIMESTAMP, base_offset)  # largest timestamp, indexed or not
         self._interval_bytes = interval_bytes
         self._bytes_since = 0
-        self._offsets = array("i")  # relative; the last of four to grow, so readers count it
+        self._offsets = array("i")  # relative; appended after its position, so readers bisect it
         self._positions = array("i")
         self._times = array("q")
         self._time_offsets = array("i")
 
     def add(self, header: BatchHeader, position: int) -> None:
-        """Note one batch, exactly as Kafka does."""
+        """Account for one batch, exactly as Kafka does."""
         if header.max_timestamp_ms > self.newest.timestamp_ms:
             self.newest = TimeEntry(header.max_timestamp_ms, header.last_offset)
         if self._bytes_since > self._interval_bytes:
@@ -89,14 +89,14 @@ class MemoryIndex:
             self._times.append(self.newest.timestamp_ms)
 
     def floor(self, offset: int) -> OffsetEntry | None:
-        """The last entry whose offset is not above ``offset``."""
+        """The last entry whose offset is at or below ``offset``."""
         i = bisect_right(self._offsets, offset - self.base_offset) - 1
         if i < 0:
             return None
         return OffsetEntry(self.base_offset + self._offsets[i], self._positions[i])
 
     def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
-        """The first time entry not below ``timestamp_ms``."""
+        """The first time entry at or after ``timestamp_ms``."""
         i = bisect_left(self._times, timestamp_ms)
         if i >= len(self._times):
             return None
@@ -108,7 +108,7 @@ class MemoryIndex:
         return [OffsetEntry(self.base_offset + offset, position) for offset, position in pairs]
 
     def sizes_bytes(self) -> tuple[int, int]:
-        """How large ``.index`` and ``.timeindex`` are as files."""
+        """The file sizes of ``.index`` and ``.timeindex``."""
         return OFFSET_ENTRY_BYTES * len(self._offsets), TIME_ENTRY_BYTES * len(self._times)
 
     def encode_offsets(self) -> bytes:
@@ -124,11 +124,11 @@ class MemoryIndex:
 
 
 class FileIndex:
-    """The index files of a sealed segment, read as needed.
+    """The index files of a sealed segment, read on demand.
 
-    ``check`` reads them once, before the first question, and keeps every 512th entry: some
-    kilobytes per gigabyte of log. Each question then costs one small read. ``read_offsets`` and
-    ``read_times`` read the two files and may raise what opening a file raises.
+    ``check`` reads them once, before the first query, and keeps every 512th entry: some kilobytes
+    per gigabyte of log. Each query then costs one small read. ``read_offsets`` and ``read_times``
+    read the two files and may raise the errors of opening a file.
     """
 
     __slots__ = ("_base_offset", "_offset_bytes", "_offset_marks", "_read_offsets", "_read_times",
@@ -154,11 +154,11 @@ class FileIndex:
         self.is_checked = False
 
     def sizes_bytes(self) -> tuple[int, int]:
-        """How large ``.index`` and ``.timeindex`` are as files."""
+        """The file sizes of ``.index`` and ``.timeindex``."""
         return self._offset_bytes, self._time_bytes
 
     def check(self, log_bytes: int, end_offset: int) -> None:
-        """Read both files once; raises ``WrongIndex`` if they cannot be this segment's."""
+        """Read both files once; raises ``WrongIndex`` if they do not fit this segment."""
         data = self._read_offsets(0, self._offset_bytes + 1)
         time_data = self._read_times(0, self._time_bytes + 1)
         if (len(data), len(time_data)) != self.sizes_bytes():
@@ -174,7 +174,7 @@ class FileIndex:
         self.is_checked = True
 
     def floor(self, offset: int) -> OffsetEntry | None:
-        """The last entry whose offset is not above ``offset``."""
+        """The last entry whose offset is at or below ``offset``."""
         assert self.is_checked
         relative = offset - self._base_offset
         block = bisect_right(self._offset_marks, relative) - 1
@@ -189,13 +189,13 @@ class FileIndex:
         return OffsetEntry(self._base_offset + offsets[i], positions[i])
 
     def entries(self) -> list[OffsetEntry]:
-        """Every offset entry, as it stands in the file."""
+        """Every offset entry in the file, unchecked."""
         data = self._read_offsets(0, self._offset_bytes)
         usable = data[: len(data) - len(data) % OFFSET_ENTRY_BYTES]
         return list(parse_offsets(usable, self._base_offset))
 
     def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
-        """The first time entry not below ``timestamp_ms``."""
+        """The first time entry at or after ``timestamp_ms``."""
         assert self.is_checked
         block = max(bisect_left(self._time_marks, timestamp_ms) - 1, 0)
         for nth in (block, block + 1):  # it may be the first entry of the next block
@@ -220,7 +220,7 @@ def parse_times(data: bytes, base_offset: int) -> Iterator[TimeEntry]:
         yield TimeEntry(timestamp_ms, base_offset + relative)
 
 
-class WrongIndex(Exception):  # caught within the room, where the index is rebuilt
+class WrongIndex(Exception):  # never leaves cordwood.log: the index is rebuilt
     """An index contradicts itself or the log beside it."""
 
 
@@ -232,7 +232,7 @@ def _check_growing(numbers: array[int], end: int) -> None:
 
 
 def _block(read: Read, nth: int, entry_bytes: int, file_bytes: int) -> bytes:
-    """The nth run of entries."""
+    """The nth block of entries."""
     start = nth * _BLOCK_ENTRIES * entry_bytes
     length = min(_BLOCK_ENTRIES * entry_bytes, file_bytes - start)
     data = read(start, length)

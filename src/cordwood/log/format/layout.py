@@ -6,14 +6,13 @@
       00000000000000000000.timeindex   sparse time index           (``index``)
       00000000000000000000.txnindex    aborted transactions, if any (``producers``)
       00000000000000004711.snapshot    producer state at that offset (``producers``)
-      leader-epoch-checkpoint          which leadership term began at which offset
+      leader-epoch-checkpoint          the first offset of each leader epoch (``epochs``)
       partition.metadata               the topic's id
-      segment-facts-checkpoint         what is known of each segment without reading it (``facts``)
+      segment-facts-checkpoint         stats of each segment (``segment_stats``)
 
-All but the last are Kafka's; Kafka ignores files it does not know. A suffix after the kind says
-that a file is not live: ``.cleaned`` and ``.swap`` (a replacement on its way in), ``.deleted`` (on
-its way out), ``.tmp`` (being written), ``.torn-<ms>`` (a torn tail, copied aside before it was cut
-off).
+All but the last are Kafka's; Kafka ignores unknown files. A suffix after the kind marks a file that
+is not live: ``.cleaned`` and ``.swap`` (an incoming replacement), ``.deleted`` (to be removed),
+``.tmp`` (being written), ``.torn-<ms>`` (a torn tail, copied before it was truncated).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TORN: Final = ".torn-"
 
 
 class FileKind(StrEnum):
-    """What a segment's file holds; the value is its suffix."""
+    """The kinds of segment files; the value is the suffix."""
 
     LOG = ".log"
     INDEX = ".index"
@@ -75,10 +74,10 @@ def file_path(directory: Path, base_offset: int, kind: FileKind, suffix: str = "
 
 
 def parse_file_name(name: str) -> SegmentFile | None:
-    """What a name says, or None when it is not a segment's."""
+    """Parse the name of a segment file; None if it is not one."""
     digits, kind = name[:20], _KINDS.get(name[20:])
     if kind is not None and len(digits) == 20 and digits.isascii() and digits.isdigit():
-        return SegmentFile(int(digits), kind, "")  # a live file: nearly every name there is
+        return SegmentFile(int(digits), kind, "")  # a live file: the usual case
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or match[2] not in _KINDS:
         return None
@@ -86,7 +85,7 @@ def parse_file_name(name: str) -> SegmentFile | None:
 
 
 def torn_suffix(now_ms: int) -> str:
-    """What a torn tail's copy is called by."""
+    """The suffix of the copy of a torn tail."""
     return f"{TORN}{now_ms}"
 
 
@@ -94,13 +93,13 @@ def torn_suffix(now_ms: int) -> str:
 
 
 def encode_metadata(topic_id: UUID) -> bytes:
-    """The file's text, with the id in URL-safe base64 without padding, as Kafka writes it."""
+    """The text of the file, with the id in URL-safe base64 without padding, as in Kafka."""
     text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
     return f"version: 0\ntopic_id: {text}".encode()
 
 
 def parse_metadata(text: bytes) -> UUID:
-    """The topic's id; raises ``CorruptionError`` for anything else."""
+    """The topic's id; raises ``CorruptionError`` if the text is invalid."""
     match = re.fullmatch(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n?", text)
     if match is None:
         raise CorruptionError(f"{PARTITION_METADATA} holds no topic id: {text[:80]!r}")
@@ -109,7 +108,7 @@ def parse_metadata(text: bytes) -> UUID:
 
 # --- the data directory ----------------------------------------------------------------------
 
-FORMAT: Final = "format-version"  # the version of everything beside and below it, in digits
+FORMAT: Final = "format-version"  # version of everything beside and below it, in digits
 FORMAT_VERSION: Final = 1
 LOCK: Final = "lock"  # held (flock, exclusive) by the process that may write
 
@@ -120,7 +119,7 @@ def encode_format() -> bytes:
 
 
 def check_format(text: bytes, where: Path) -> None:
-    """Refuse a directory some other version wrote; raises ``UnknownFormat``."""
+    """Refuse a directory that another version wrote; raises ``UnknownFormat``."""
     found = text.strip().decode("ascii", "replace")
     if found != str(FORMAT_VERSION):
         raise UnknownFormat(
@@ -130,7 +129,7 @@ def check_format(text: bytes, where: Path) -> None:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition a directory holds, or None when it is none's."""
+    """The partition that a directory holds; None if the name is not a partition's."""
     topic, _, number = name.rpartition("-")
     if not is_topic_name(topic) or not number.isdecimal() or str(int(number)) != number:
         return None

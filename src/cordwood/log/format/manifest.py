@@ -1,7 +1,7 @@
-"""A job's manifest: which live segments it replaces, by which staged ones. Pure.
+"""The manifest of a job: which live segments it replaces, and by which staged ones. Pure.
 
 A job writes its files under ``staging/<job>/`` and, last, ``manifest.json`` beside them; without it
-the directory is somebody's unfinished work. The text is one JSON object::
+the job is unfinished. The text is one JSON object::
 
     {"format": 1, "job": "compact-17", "topic": "t", "topic_id": "…", "partition": 0,
      "replaces": [{"base_offset": 0, "end_offset": 10, "size_bytes": 917, "sha256": "…"}, …],
@@ -10,13 +10,13 @@ the directory is somebody's unfinished work. The text is one JSON object::
                               "sha256": "…"}, …]}, …],
      "verified": {…}}
 
-``sha256`` of a replaced segment may be null when the job did not read it; size and range must match
-in any case. ``.log`` is required; index files may be left out and are then built by the broker.
-``verified`` is the job's own proof, kept for whoever asks.
+``sha256`` of a replaced segment may be null if the job did not read it; size and range must match
+in any case. ``.log`` is required; index files are optional, as the broker builds its own.
+``verified`` is the job's own proof, kept for information.
 
 Two rules make a swap recoverable from the file names alone: the first staged segment has the base
-offset of the first one replaced, and the last staged one ends where the last one replaced ended. A
-job that removes the last batch of its range leaves an empty one there, as Kafka does.
+offset of the first replaced one, and the last staged one ends where the last replaced one ended. A
+job that removes the last batch of its range leaves an empty batch there, as Kafka does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _JOB: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """A live segment as the job found it."""
+    """A live segment as the job read it."""
 
     base_offset: int
     end_offset: int
@@ -50,7 +50,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """One file beside the manifest, under the name it will have when live."""
+    """One file beside the manifest, with the name it will have when live."""
 
     name: str
     size_bytes: int
@@ -59,20 +59,20 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSegment:
-    """One segment to come, with its files."""
+    """One new segment, with its files."""
 
     base_offset: int
-    end_offset: int  # where the next one begins; the last: where its last batch ends
+    end_offset: int  # base of the next one; for the last, the end of its last batch
     records: int
     files: tuple[StagedFile, ...]
 
     def file(self, kind: FileKind) -> StagedFile | None:
-        """Its file of one kind, if there is one."""
+        """Its file of this kind, if any."""
         return next((file for file in self.files if file.name.endswith(kind.value)), None)
 
     @property
     def log(self) -> StagedFile:
-        """Its batches; always there."""
+        """Its ``.log``, which every staged segment has."""
         file = self.file(FileKind.LOG)
         assert file is not None, "checked when the manifest was parsed"
         return file
@@ -80,7 +80,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a job proposes. Parsed, it agrees with itself; whether with the log, the gate checks."""
+    """A job's proposal. Parsing checks its consistency; the swap compares it with the log."""
 
     job: str
     topic: str
@@ -92,7 +92,7 @@ class Manifest:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition it is about."""
+        """The partition it applies to."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -100,7 +100,7 @@ _Span = Replaced | StagedSegment
 
 
 def is_job_name(job: str) -> bool:
-    """Whether a job may be called this: its name becomes a directory's."""
+    """Whether this is a valid job name, which is also used as a directory name."""
     return bool(_JOB.fullmatch(job))
 
 
@@ -110,7 +110,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def parse_manifest(text: bytes) -> Manifest:
-    """Inverse of ``encode_manifest``; raises ``InvalidManifest`` naming what does not hold."""
+    """Inverse of ``encode_manifest``; raises ``InvalidManifest`` with the reason."""
     try:
         found = json.loads(text)
         if found.pop("format") != MANIFEST_FORMAT:
@@ -132,7 +132,7 @@ def parse_manifest(text: bytes) -> Manifest:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Raise ``InvalidManifest`` unless it agrees with itself and with the two rules above."""
+    """Raise ``InvalidManifest`` unless it is consistent and obeys the two rules above."""
     old, new = manifest.replaces, manifest.segments
     _require(is_job_name(manifest.job), f"{manifest.job!r} is no job name")
     _require(is_topic_name(manifest.topic), f"{manifest.topic!r} is no topic name")
@@ -153,11 +153,11 @@ def check_manifest(manifest: Manifest) -> None:
 def plan_swap(
     manifest: Manifest, live: Sequence[SegmentInfo], topic_id: str, hashes: Mapping[int, str]
 ) -> tuple[int, ...]:
-    """The base offsets to replace; raises ``StaleManifest`` unless the log is as the job found it.
+    """The base offsets to replace; raises ``StaleManifest`` if the log has changed since the job.
 
-    ``live`` is all of the partition's segments, ``hashes`` the sums already known by base offset.
-    The active segment is never replaced, and neither is part of a run: what the job skipped in
-    the middle would be lost.
+    ``live`` is all of the partition's segments, ``hashes`` the known sha256 sums by base offset.
+    The active segment is never replaced. The replaced segments must be consecutive: a segment that
+    the job skipped in between would be lost.
     """
     if manifest.topic_id != topic_id:
         raise _stale(manifest, "the topic was deleted and created again since")

@@ -1,14 +1,14 @@
-"""Who produces into a partition: idempotence, open transactions, and the files that keep them.
+"""Producer state of a partition: idempotence, open transactions, and their file formats.
 
-Per producer id: its epoch, its last five batches (sequence range → offsets), the first offset of
-its open transaction, the coordinator's epoch. ``check`` asks before a batch is written, ``update``
-notes it afterwards; recovery replays headers through the same ``update``. Never touches a disk
-itself: the snapshot and the transaction index are bytes here, files in ``partition``.
+Per producer id it holds the epoch, the last five batches (sequence range → offsets), the first
+offset of the open transaction, and the coordinator's epoch. ``check`` is called before a batch is
+written, ``update`` afterwards; recovery replays headers through the same ``update``. This module
+never touches the disk: it converts the snapshot and the transaction index from and to bytes.
 
-Two rules for sequences. *Strict* is Kafka's: the next batch begins one after the last (mod 2**31),
-one of the last five comes back as a duplicate with its first offsets, anything else is out of
-order. The line protocol's allows gaps: its listener has dropped what was seen before, and numbers
-may be skipped.
+There are two rules for sequences. *Strict* is Kafka's: the next batch begins one after the last
+(mod 2**31), a repetition of one of the last five is a duplicate and returns the original offsets,
+anything else is out of order. The line protocol's rule allows gaps: its listener has already
+dropped duplicates, and numbers may be skipped.
 
 ``.snapshot``: int16 version 1 · uint32 CRC-32C of the rest · int32 count · per producer id int64 ·
 epoch int16 · last sequence int32 · last offset int64 · offset delta int32 · timestamp int64 ·
@@ -48,7 +48,7 @@ _NO_OFFSET: Final = -1
 
 
 class Sent(NamedTuple):
-    """One batch of a producer, as far as a retry must be recognised."""
+    """One stored batch of a producer, kept to recognise a retry."""
 
     first_sequence: int
     last_sequence: int
@@ -58,7 +58,7 @@ class Sent(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """What is being sent is stored already, here."""
+    """Offsets of the stored batches that an append repeats."""
 
     base_offset: int
     last_offset: int
@@ -66,17 +66,17 @@ class Duplicate(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records are not for ``read_committed`` readers."""
+    """A transaction whose records ``read_committed`` readers must skip."""
 
     producer_id: int
     first_offset: int
-    last_offset: int  # its marker's
-    last_stable_offset: int  # when it ended
+    last_offset: int  # of its marker
+    last_stable_offset: int  # at the time it ended
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """What is kept of one producer id."""
+    """The state of one producer id."""
 
     epoch: int = NO_PRODUCER
     sent: deque[Sent] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -88,21 +88,21 @@ class ProducerState:
         return self.sent[-1].last_sequence if self.sent else NO_PRODUCER
 
     def enter(self, epoch: int) -> None:
-        """A higher epoch begins its sequences anew."""
+        """Begin a new epoch, whose sequences start again."""
         self.epoch = epoch
         self.sent.clear()
 
 
-class WrongSnapshot(Exception):  # caught within the room, where the log is replayed
-    """A snapshot or transaction index that is not whole."""
+class WrongSnapshot(Exception):  # never leaves cordwood.log
+    """A snapshot or transaction index that is incomplete or damaged."""
 
 
 class Producers:
-    """The producers of one partition. Writer thread only, but for ``last_sequence``."""
+    """The producers of one partition. Writer thread only, except ``last_sequence``."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, ProducerState] = {}
-        # Producer id → where its open transaction begins, oldest first: they open in log order.
+        # Producer id → start of its open transaction, oldest first: they are added in log order.
         self._open: dict[int, int] = {}
 
     @property
@@ -111,19 +111,19 @@ class Producers:
         return len(self._by_id)
 
     def last_sequence(self, producer_id: int, epoch: int) -> int | None:
-        """The last sequence this epoch of the producer has stored; None if nothing is known."""
+        """The last stored sequence of the producer in this epoch; None if unknown."""
         producer = self._by_id.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
-        sent = tuple(producer.sent)  # one step: the writer may be changing it
+        sent = tuple(producer.sent)  # an atomic copy: the writer may change it
         return sent[-1].last_sequence if sent else None
 
     def active(self) -> list[tuple[int, ProducerState, int | None]]:
-        """Every producer known, by id, and where its open transaction begins."""
+        """Every known producer, ordered by id, with the start of its open transaction."""
         return [(key, self._by_id[key], self._open.get(key)) for key in sorted(self._by_id)]
 
     def check(self, headers: Sequence[BatchHeader], *, strict: bool = True) -> Duplicate | None:
-        """Whether these batches may be appended; a ``Duplicate`` if all of them are stored.
+        """Check whether these batches may be appended; a ``Duplicate`` if all are stored already.
 
         Raises ``StaleProducer``, ``OutOfOrderSequence`` or ``InvalidTransaction``; changes nothing.
         """
@@ -131,7 +131,7 @@ class Producers:
             self._check_gappy(headers)
             return None
         duplicates: list[Sent] = []
-        pending: dict[int, tuple[int, int]] = {}  # what the batches before left: epoch, sequence
+        pending: dict[int, tuple[int, int]] = {}  # epoch, sequence after earlier batches
         for header in headers:
             if header.producer_id < 0:
                 continue
@@ -159,7 +159,7 @@ class Producers:
         )
 
     def _check_gappy(self, headers: Sequence[BatchHeader]) -> None:
-        """Any sequence will do: who sends these has dropped what is stored."""
+        """Check epoch and transaction only: the sender has already dropped duplicates."""
         for header in headers:
             producer = self._by_id.get(header.producer_id)
             if producer is not None:
@@ -176,7 +176,7 @@ class Producers:
             )
 
     def check_markers(self, markers: Iterable[Marker | None]) -> None:
-        """Whether markers come from the coordinator that may write them; raises if not."""
+        """Raise ``StaleProducer`` if a marker comes from a superseded coordinator."""
         for marker in markers:
             producer = None if marker is None else self._by_id.get(marker.producer_id)
             if marker and producer and marker.coordinator_epoch < producer.coordinator_epoch:
@@ -188,7 +188,7 @@ class Producers:
     def update(
         self, header: BatchHeader, now_ms: int, marker: Marker | None = None
     ) -> Aborted | None:
-        """Note a stored batch; the aborted transaction if it was the marker that ended one."""
+        """Record a stored batch; returns the transaction that it aborts, if it is its marker."""
         if header.producer_id < 0:
             return None
         producer = self._by_id.get(header.producer_id)
@@ -224,11 +224,11 @@ class Producers:
         )
 
     def first_unstable(self) -> int | None:
-        """Where the oldest open transaction begins; None when all are decided."""
+        """Where the oldest open transaction begins; None if no transaction is open."""
         return next(iter(self._open.values()), None)
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
-        """Forget producers idle for longer, unless in a transaction; how many went."""
+        """Forget producers idle for longer, unless in a transaction; returns how many."""
         idle = [
             producer_id
             for producer_id, producer in self._by_id.items()
@@ -241,7 +241,7 @@ class Producers:
     # --- the snapshot -----------------------------------------------------------------------
 
     def encode_snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot``; of the five batches it keeps the last, as Kafka's does."""
+        """The bytes of a ``.snapshot``, with each producer's last batch only, as in Kafka."""
         body = bytearray(_SNAPSHOT_COUNT.pack(len(self._by_id)))
         for producer_id, producer in self._by_id.items():
             last = producer.sent[-1] if producer.sent else None
@@ -259,7 +259,7 @@ class Producers:
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Producers:
-        """The producers a snapshot holds; raises ``WrongSnapshot``."""
+        """Parse a snapshot; raises ``WrongSnapshot``."""
         head_bytes = _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size
         if len(data) < head_bytes:
             raise WrongSnapshot("the snapshot is cut short")
@@ -295,7 +295,7 @@ def encode_aborted(aborted: Iterable[Aborted]) -> bytes:
 
 
 def parse_aborted(data: bytes) -> list[Aborted]:
-    """The entries of a ``.txnindex``; raises ``WrongSnapshot`` for anything else."""
+    """The entries of a ``.txnindex``; raises ``WrongSnapshot`` if it is invalid."""
     if len(data) % ABORTED_BYTES:
         raise WrongSnapshot(f"{len(data)} bytes are no whole number of aborted transactions")
     entries = list(_ABORTED.iter_unpack(data))
@@ -305,7 +305,7 @@ def parse_aborted(data: bytes) -> list[Aborted]:
 
 
 def _find(producer: ProducerState, header: BatchHeader) -> Sent | None:
-    """The stored batch this one repeats, if it is among the last five."""
+    """The stored batch that this one repeats, if it is among the last five."""
     if header.producer_epoch != producer.epoch:
         return None
     wanted = header.base_sequence, header.last_sequence
@@ -322,9 +322,9 @@ def _check_epoch(header: BatchHeader, epoch: int) -> None:
 
 def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:
     if header.producer_epoch != epoch:
-        expected = 0  # a new epoch begins anew
+        expected = 0  # a new epoch starts at 0
     elif last_sequence == NO_PRODUCER:
-        return  # only markers are known of this epoch
+        return  # this epoch has only markers so far
     else:
         expected = (last_sequence + 1) % SEQUENCE_MODULUS
     if header.base_sequence != expected:

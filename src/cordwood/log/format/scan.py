@@ -1,24 +1,24 @@
-"""Bytes of a ``.log`` file → batches, and how they end. Reports; never repairs.
+"""Walk the batches of a ``.log`` file and classify its end. Reports; never repairs.
 
-A walk goes from batch to batch by their lengths and stops at the first thing that cannot be one.
-There are three ends:
+A walk goes from batch to batch by their lengths and stops at the first bytes that cannot be a
+batch. There are three ends:
 
 * **CLEAN**: the last batch ends where the file ends.
-* **TORN**: the writer died in the middle of an append. Nothing after the stop was acknowledged.
-* **CORRUPT**: bytes that were whole once and are not any more, or never were ours.
+* **TORN**: the writer died in the middle of an append. Nothing after this point was acknowledged.
+* **CORRUPT**: the bytes were valid once and are not any more, or cordwood never wrote them.
 
-The first two are ordinary; the third is not, and telling it from the second is the art. A damaged
-length looks torn and a torn sector looks damaged, so TORN is believed only when all of this holds:
+The first two are normal, the third is not, and it is hard to tell from the second. A damaged length
+looks torn and a torn sector looks damaged, so an end counts as TORN only if all of this holds:
 
-1. it is the active segment (in a sealed one every bad end is corruption; the caller knows which),
-2. the stop lies past ``durable_bytes``, up to which the file is known to have been synced,
-3. what is left begins as the very next batch would begin, as far as it goes: its offset, a possible
-   length, the right magic. Zeros up to the end count as not written: a filesystem may have extended
-   the file only,
-4. no whole batch with a right checksum follows. An append never acknowledged can leave no batch
-   behind it: filesystems write a growing file's blocks before its length.
+1. It is the active segment (in a sealed one every bad end is corruption; the caller knows which).
+2. The stop lies past ``durable_bytes``, up to which the file is known to have been synced.
+3. The remaining bytes begin as the next batch would, as far as they go: its offset, a possible
+   length, the right magic. Zeros up to the end count as not written: a filesystem may only have
+   extended the file.
+4. No whole batch with a valid checksum follows. An unacknowledged append cannot leave a batch
+   behind the damage: filesystems write a growing file's blocks before its length.
 
-Everything reads through a function ``read(position, length)``, so a file is walked in constant
+All data is read through a function ``read(position, length)``, so a file is walked in constant
 memory and a test walks a byte string.
 """
 
@@ -42,17 +42,17 @@ from cordwood.batch.header import (
 
 Read = Callable[[int, int], bytes]
 
-CHUNK_BYTES: Final = 1 << 20  # when every byte is checked
-HEADERS_CHUNK_BYTES: Final = 1 << 16  # when only headers are wanted
-OFFSETS_AHEAD_MAX: Final = 2**31  # how far a batch's offset may lie past the one before it
+CHUNK_BYTES: Final = 1 << 20  # read size when checksums are checked
+HEADERS_CHUNK_BYTES: Final = 1 << 16  # read size when only headers are read
+OFFSETS_AHEAD_MAX: Final = 2**31  # largest plausible gap between two batches
 
 _MAGIC_POSITION: Final = 16
-# Every place a header may begin: offset below 2**48, length positive, magic 2.
+# Matches wherever a header may begin: offset below 2**48, positive length, magic 2.
 _HEADER_LIKE = re.compile(rb"(?=\x00\x00.{6}[\x00-\x7f].{7}\x02)", re.DOTALL)
 
 
 class End(Enum):
-    """How a file's batches end."""
+    """How the batches of a file end."""
 
     CLEAN = "clean"
     TORN = "torn"
@@ -60,7 +60,7 @@ class End(Enum):
 
 
 class Located(NamedTuple):
-    """A batch and where it begins."""
+    """A batch header and the position where the batch begins."""
 
     position: int
     header: BatchHeader
@@ -68,7 +68,7 @@ class Located(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a whole file holds."""
+    """The result of walking a whole file."""
 
     valid_bytes: int
     end: End
@@ -77,20 +77,20 @@ class Scan:
 
 
 def read_from(data: bytes | bytearray | memoryview) -> Read:
-    """A reader over bytes in memory."""
+    """A read function over bytes in memory."""
     return lambda position, length: bytes(data[position : position + length])
 
 
 def read_fd(fd: int) -> Read:
-    """A reader over an open file; never moves its position."""
+    """A read function over an open file; never moves its position."""
     return lambda position, length: os.pread(fd, length, position)
 
 
 class BatchWalk:
-    """One pass over the batches of ``[position, size_bytes)``; iterate it once, then ask its end.
+    """One pass over the batches of ``[position, size_bytes)``; iterate it once, then call ``end``.
 
-    ``base_offset`` is the least offset the first batch may have. With ``verify`` every checksum is
-    checked; without, only headers are read.
+    ``base_offset`` is the lowest offset the first batch may have. With ``verify`` every checksum is
+    checked; otherwise only headers are read.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BatchWalk:
         position: int = 0,
         verify: bool = True,
     ) -> None:
-        self.valid_bytes = position  # where the walk stands, and at the end where it stopped
+        self.valid_bytes = position  # the walk's position; finally where it stopped
         self.next_offset = base_offset
         self.problem = ""
         self._read = read
@@ -113,7 +113,7 @@ class BatchWalk:
         self._chunk_position = 0
 
     def __iter__(self) -> Iterator[Located]:
-        """The batches, in order, up to the end or to the first that cannot be one."""
+        """Yield the batches in order, up to the end or the first bytes that cannot be a batch."""
         while self.valid_bytes < self._size_bytes:
             position = self.valid_bytes
             header = self._header_at(position)
@@ -124,12 +124,12 @@ class BatchWalk:
             self.next_offset = header.end_offset
 
     def batch(self, located: Located) -> bytes:
-        """The whole batch the walk stands at."""
+        """All bytes of the batch that the walk is at."""
         start = self._reach(located.position, located.header.size_bytes)
         return self._chunk[start : start + located.header.size_bytes]
 
     def end(self, durable_bytes: int = 0) -> End:
-        """How it ended, by the rules above; ``durable_bytes`` were synced once."""
+        """Classify the end by the rules above; the first ``durable_bytes`` bytes were synced."""
         if not self.problem:
             return End.CLEAN
         if self.valid_bytes < durable_bytes:
@@ -137,7 +137,7 @@ class BatchWalk:
         return tail_end(self._read, self.valid_bytes, self._size_bytes, self.next_offset)
 
     def _header_at(self, position: int) -> BatchHeader | None:
-        """The header there if a whole batch stands behind it; else None, and the problem is set."""
+        """The header there if a whole batch follows; otherwise None, and ``problem`` is set."""
         left_bytes = self._size_bytes - position
         if left_bytes < HEADER_BYTES:
             self.problem = f"{left_bytes} bytes at position {position} are too few for a batch"
@@ -157,7 +157,7 @@ class BatchWalk:
         return None if self.problem else header
 
     def _reach(self, position: int, length: int) -> int:
-        """Make ``[position, position + length)`` part of the chunk; where it begins in there."""
+        """Read the chunk so that it holds this range; returns where the range begins in it."""
         start = position - self._chunk_position
         if start < 0 or start + length > len(self._chunk):
             wanted = min(max(length, self._chunk_bytes), self._size_bytes - position)
@@ -177,7 +177,7 @@ def scan(
 
 
 def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_offset: int) -> str:
-    """Why no batch can begin with this header here; empty when one can."""
+    """Why this header cannot begin a batch here; empty if it can."""
     where = f"at position {position}"
     if header.magic != MAGIC:
         return f"no record batch {where}: format {header.magic}, expected {MAGIC}"
@@ -193,7 +193,7 @@ def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_off
 
 
 def tail_end(read: Read, position: int, size_bytes: int, next_offset: int) -> End:
-    """Whether the bytes from a stop to the end of the file are a torn append or damage."""
+    """Whether the bytes from ``position`` to the end of the file are a torn append or damage."""
     written = zeros_start(read, position, size_bytes) - position
     if not is_batch_start(read(position, min(written, HEADER_BYTES)), next_offset):
         return End.CORRUPT
@@ -203,7 +203,7 @@ def tail_end(read: Read, position: int, size_bytes: int, next_offset: int) -> En
 
 
 def zeros_start(read: Read, position: int, size_bytes: int) -> int:
-    """From where on nothing but zeros is left; ``position`` itself if there is nothing else."""
+    """Where the trailing zeros begin; ``position`` itself if there is nothing else."""
     start = position
     for at in range(position, size_bytes, CHUNK_BYTES):
         written = read(at, min(CHUNK_BYTES, size_bytes - at)).rstrip(b"\0")
@@ -213,7 +213,7 @@ def zeros_start(read: Read, position: int, size_bytes: int) -> int:
 
 
 def is_batch_start(head: bytes, next_offset: int) -> bool:
-    """Whether these bytes, perhaps cut short, begin the batch that would come next."""
+    """Whether these bytes, possibly truncated, could begin the next batch."""
     offset = int.from_bytes(head[:8], "big")
     if len(head) >= 8 and not next_offset <= offset < next_offset + OFFSETS_AHEAD_MAX:
         return False
@@ -224,7 +224,7 @@ def is_batch_start(head: bytes, next_offset: int) -> bool:
 
 
 def find_batch(read: Read, start: int, size_bytes: int, next_offset: int) -> int | None:
-    """The position of the first whole, right batch anywhere from ``start`` on, if there is one."""
+    """The position of the first whole, valid batch at or after ``start``; None if there is none."""
     while start + HEADER_BYTES <= size_bytes:
         chunk = read(start, min(CHUNK_BYTES, size_bytes - start))
         for match in _HEADER_LIKE.finditer(chunk, 0, len(chunk)):

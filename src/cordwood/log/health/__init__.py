@@ -1,1 +1,1 @@
-"""What is wrong with which partition: one registry that everything that reports health asks."""
+"""Health of partitions: one registry of problems, used by everything that reports health."""

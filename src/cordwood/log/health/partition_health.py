@@ -1,7 +1,7 @@
-"""Whether a partition takes writes: online until something leaves its files in doubt.
+"""Whether a partition accepts writes: online until the state of its files is in doubt.
 
-Offline is for good: opening the partition again looks at what is really there. What goes wrong is
-reported to the registry, where everybody else asks.
+Offline is final: only opening the partition again, which reads the real state of its files, ends
+it. Problems are reported to the registry, where all others look them up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cordwood.model import TopicPartition
 
 
 class UnknownFileState(Exception):  # caught within the log: the partition goes offline
-    """What the file holds past its published part is not known any more."""
+    """The content of the file past its published part is unknown."""
 
 
 class PartitionHealth:
-    """One partition's; the writer thread's."""
+    """The health of one partition. Used by the writer thread, except where noted."""
 
     def __init__(self, tp: TopicPartition, registry: HealthRegistry) -> None:
         self.reason = ""  # why it is offline, once it is
@@ -27,34 +27,34 @@ class PartitionHealth:
         self._registry = registry
 
     def go_offline(self, reason: str) -> None:
-        """Take no more writes, and report it; the first reason stays."""
+        """Refuse further writes and report the reason; the first reason stays."""
         if not self.reason:
             self.reason = reason
             self._registry.report(self._tp, Condition.READ_ONLY, reason)
 
     def end(self, reason: str) -> None:
-        """Take no more writes because the partition was closed: nothing is wrong with it."""
+        """Refuse further writes because the partition was closed; nothing is reported."""
         self.reason = self.reason or reason
 
     def damaged(self, found: DamagedRange) -> None:
-        """A read met damage; any thread."""
+        """Report damage that a read met. Safe on any thread."""
         self._registry.report_damage(self._tp, found)
 
     def read_failed(self, reason: str) -> None:
-        """The device refused a read; any thread."""
+        """Report that a read failed. Safe on any thread."""
         self._registry.report(self._tp, Condition.READ_FAILED, reason)
 
     def end_damage(self, below: int) -> None:
-        """Nobody can ask for offsets below this any more."""
+        """Forget damage below this offset, which can no longer be read."""
         self._registry.end_damage(self._tp, below)
 
     def replaced(self, segments: Iterable[int]) -> None:
-        """Other files took the place of these segments, given by their base offsets."""
+        """Forget the damage of segments, given by base offset, whose files were replaced."""
         for base_offset in segments:
             self._registry.set_damage(self._tp, base_offset, ())
 
     def check(self) -> None:
-        """Raises ``PartitionOffline`` once it is."""
+        """Raise ``PartitionOffline`` if the partition is offline."""
         if self.reason:
             raise PartitionOffline(
                 f"{self._tp} takes no writes: {self.reason}; restart the broker to open it again"
@@ -62,7 +62,7 @@ class PartitionHealth:
 
     @contextmanager
     def offline_after_errors(self, what: str) -> Iterator[None]:
-        """Names and memory agree at both ends of the block, and nowhere in it."""
+        """Go offline on an error, since files and memory may disagree inside the block."""
         try:
             yield
         except CordwoodError as error:
@@ -70,7 +70,7 @@ class PartitionHealth:
             raise
 
     def unless_broken(self, act: Callable[[], None]) -> None:
-        """Act on the tail; broken, it takes the partition offline."""
+        """Act on the tail; go offline if its file is left in an unknown state."""
         try:
             act()
         except UnknownFileState as error:

@@ -1,10 +1,10 @@
-"""The one place that knows what is wrong with the partitions of a data directory.
+"""The registry of everything that is wrong with the partitions of a data directory.
 
-The store, the writer, readers, retention, compaction and the scrub report here; ``/readyz``, the
-metrics, the HTTP API and the command line ask here. Every change is logged once, however often it
-is reported. Only what is wrong takes space, so asking does not cost more with more partitions.
+The store, the writer, readers, retention, compaction and the scrub report to it; ``/readyz``, the
+metrics, the HTTP API and the command line read from it. Every change is logged once, however often
+it is reported. Only problems are stored, so a query does not cost more with more partitions.
 
-Decides nothing, and changes no file. For any thread.
+Decides nothing and changes no file. Safe on any thread.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from cordwood.model import TopicPartition
 
 logger = logging.getLogger("cordwood.log")
 
-RANGES_MAX: Final = 1000  # damaged ranges kept per partition; a disk that dies has no end of them
+RANGES_MAX: Final = 1000  # damaged ranges kept per partition; a dying disk yields ever more
 
 
 class Condition(StrEnum):
-    """What can be wrong with a whole partition; the value names it in logs and JSON."""
+    """A problem of a whole partition; the value is its name in logs and JSON."""
 
-    OFFLINE = "offline"  # its files cannot be opened: neither reads nor writes
-    READ_ONLY = "read_only"  # takes no writes; what was published is still read
+    OFFLINE = "offline"  # the files cannot be opened: no reads, no writes
+    READ_ONLY = "read_only"  # refuses writes; published records can be read
     READ_FAILED = "read_failed"  # the device refused a read
     RETENTION_FAILED = "retention_failed"  # the last round neither cut nor reclaimed it
     PURGE_FAILED = "purge_failed"  # dropped files could not be removed
-    INDEXING_FAILED = "indexing_failed"  # its segment index could not be brought up to date
-    SCRUB_FAILED = "scrub_failed"  # the last scrub could not read it through
-    ARCHIVE_UNVERIFIED = "archive_unverified"  # RECLAIM waits: a bundle is not proved, or is lost
+    INDEXING_FAILED = "indexing_failed"  # its segment index could not be updated
+    SCRUB_FAILED = "scrub_failed"  # the last scrub could not read all of it
+    ARCHIVE_UNVERIFIED = "archive_unverified"  # RECLAIM waits: a bundle is unproven or lost
     COMPACTION_FAILED = "compaction_failed"  # quarantined: the last pass failed
 
 
@@ -42,23 +42,23 @@ UNSERVED: Final = (Condition.OFFLINE, Condition.READ_ONLY, Condition.READ_FAILED
 
 
 class DamagedRange(NamedTuple):
-    """Offsets of one segment that cannot be read, and why."""
+    """Offsets of one segment that cannot be read, and the reason."""
 
     segment: int  # its base offset
     start_offset: int
     end_offset: int  # one past the last: reading can go on here
     problem: str
-    accepted: bool = False  # by an operator: still refused to readers, and no longer a problem
+    accepted: bool = False  # by an operator: still unreadable, but no longer a problem
 
     def is_same(self, other: DamagedRange) -> bool:
-        """Whether this is damage that was told as ``other`` before, or a part of it."""
+        """Whether this damage was reported before as ``other``, or is a part of it."""
         offsets = self.start_offset, self.end_offset
         if offsets == (other.start_offset, other.end_offset):
             return True
         return self.problem == other.problem and _is_within(self, other)
 
     def __str__(self) -> str:
-        """For a person."""
+        """A text for people."""
         return f"offsets {self.start_offset} to {self.end_offset - 1}: {self.problem}"
 
 
@@ -67,7 +67,7 @@ _Ranges = dict[TopicPartition, dict[int, tuple[DamagedRange, ...]]]  # by segmen
 
 
 class HealthRegistry:
-    """What is wrong, by partition; empty when all is well."""
+    """The problems by partition; empty when all is well."""
 
     def __init__(self) -> None:
         self.damage_found = 0  # ranges found since the start, for the metrics
@@ -78,13 +78,13 @@ class HealthRegistry:
         self._on_damage: list[OnDamage] = []
 
     def on_damage(self, hear: OnDamage) -> None:
-        """Call ``hear(partition, base offset of the segment)`` for ranges found from now on."""
+        """Call ``hear(partition, base offset of the segment)`` for damage that reads find."""
         self._on_damage.append(hear)
 
     # --- conditions -------------------------------------------------------------------------
 
     def report(self, tp: TopicPartition, condition: Condition, reason: str) -> None:
-        """Something is wrong; logged when it is news."""
+        """Report a problem; logged if it is new or has a new reason."""
         with self._lock:
             known = self._reasons[condition].get(tp)
             self._reasons[condition][tp] = reason
@@ -92,7 +92,7 @@ class HealthRegistry:
             logger.error("partition.%s partition=%s error=%s", condition.value, tp, reason)
 
     def resolve(self, tp: TopicPartition, condition: Condition) -> None:
-        """It is well again, or was all along."""
+        """Clear a problem, if there is one."""
         if tp not in self._reasons[condition]:  # the usual case, without the lock
             return
         with self._lock:
@@ -101,7 +101,7 @@ class HealthRegistry:
             logger.info("partition.recovered partition=%s from=%s", tp, condition.value)
 
     def reasons(self, *conditions: Condition) -> dict[TopicPartition, str]:
-        """Every partition in one of these conditions, and why; the first that applies."""
+        """Every partition in one of these conditions, with the reason of the first that applies."""
         found: dict[TopicPartition, str] = {}
         with self._lock:
             for condition in reversed(conditions):
@@ -109,12 +109,12 @@ class HealthRegistry:
         return dict(sorted(found.items()))
 
     def conditions(self, tp: TopicPartition) -> dict[Condition, str]:
-        """All that is wrong with one partition as a whole."""
+        """All conditions of one partition."""
         with self._lock:
             return {c: reasons[tp] for c, reasons in self._reasons.items() if tp in reasons}
 
     def troubled(self) -> list[TopicPartition]:
-        """Every partition with which something is wrong."""
+        """Every partition that has a problem."""
         with self._lock:
             return sorted(
                 {tp for reasons in self._reasons.values() for tp in reasons} | set(self._damage)
@@ -124,9 +124,10 @@ class HealthRegistry:
     def guard(
         self, tp: TopicPartition, condition: Condition, is_expected: Callable[[], bool]
     ) -> Iterator[None]:
-        """One partition's part of a round over many: an error ends the block, not the round.
+        """Isolate one partition in a round over many: an error ends the block, not the round.
 
-        Reported, unless it is expected: the partition is known to be offline, or is being deleted.
+        The error is reported unless it is expected: the partition is known to be offline, or is
+        being deleted.
         """
         try:
             yield
@@ -141,7 +142,7 @@ class HealthRegistry:
     # --- damaged ranges ---------------------------------------------------------------------
 
     def report_damage(self, tp: TopicPartition, found: DamagedRange) -> None:
-        """A reader met damage; counted and logged once per range."""
+        """Report damage that a reader met; counted and logged once per range."""
         with self._lock:
             segments = self._damage.setdefault(tp, {})
             ranges = segments.get(found.segment, ())
@@ -154,11 +155,11 @@ class HealthRegistry:
         self._tell(tp, [found])
 
     def set_damage(self, tp: TopicPartition, segment: int, ranges: Sequence[DamagedRange]) -> None:
-        """A whole segment was read: this is all that is damaged in it, or nothing is."""
+        """Set all damage of a segment, after the whole segment was read."""
         if not ranges and tp not in self._damage:
             return
         with self._lock:
-            if not ranges:  # restored: what is damaged from now on is news
+            if not ranges:  # restored: later damage is new
                 self._accepted.get(tp, {}).pop(segment, None)
             segments = self._damage.setdefault(tp, {})
             before = segments.pop(segment, ())
@@ -173,7 +174,7 @@ class HealthRegistry:
         self._tell(tp, news, hearers=())
 
     def end_damage(self, tp: TopicPartition, below: int) -> None:
-        """Nobody can ask for offsets below this any more."""
+        """Forget damage below this offset, which can no longer be read."""
         if tp not in self._damage:
             return
         with self._lock:
@@ -188,23 +189,23 @@ class HealthRegistry:
     def accept_damage(
         self, tp: TopicPartition, segment: int, ranges: Sequence[DamagedRange]
     ) -> None:
-        """An operator goes on without these; other damage of the segment stays a problem."""
+        """Mark these ranges accepted by an operator; other damage of the segment stays open."""
         with self._lock:
             self._accepted.setdefault(tp, {})[segment] = tuple(ranges)
 
     def damage(self, tp: TopicPartition) -> list[DamagedRange]:
-        """The partition's damaged ranges in order, accepted ones too; empty when none is known."""
+        """The partition's damaged ranges in order, including accepted ones; empty if none."""
         if tp not in self._damage:
             return []
         with self._lock:
             return self._marked(tp)
 
     def damaged(self) -> dict[TopicPartition, list[DamagedRange]]:
-        """Every partition with damaged ranges that nobody has accepted."""
+        """Every partition with damaged ranges that no operator has accepted."""
         return self._damaged(accepted=False)
 
     def accepted(self) -> dict[TopicPartition, list[DamagedRange]]:
-        """Every partition with damaged ranges that were accepted."""
+        """Every partition with accepted damaged ranges."""
         return self._damaged(accepted=True)
 
     def _damaged(self, *, accepted: bool) -> dict[TopicPartition, list[DamagedRange]]:
@@ -214,7 +215,7 @@ class HealthRegistry:
         return {tp: ranges for tp, ranges in found.items() if ranges}
 
     def _marked(self, tp: TopicPartition) -> list[DamagedRange]:
-        """All ranges of a partition in order, each with whether it was accepted."""
+        """All ranges of a partition in order, each marked accepted or not."""
         accepted = self._accepted.get(tp, {})
         return sorted(
             found._replace(accepted=any(map(found.is_same, accepted.get(segment, ()))))
@@ -236,10 +237,10 @@ class HealthRegistry:
             for hear in self._on_damage if hearers is None else hearers:
                 hear(tp, found.segment)
 
-    # --- topics that go ---------------------------------------------------------------------
+    # --- deleted topics ---------------------------------------------------------------------
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: nothing of it can be wrong any more."""
+        """Forget all problems of a deleted topic."""
         with self._lock:
             for condition, reasons in self._reasons.items():
                 kept = {tp: reason for tp, reason in reasons.items() if tp.topic != topic}

@@ -1,1 +1,1 @@
-"""Files that jobs leave for the broker: found by name, claimed before they are checked."""
+"""Files that jobs leave for the broker: opened by name, and claimed before they are checked."""

@@ -1,14 +1,14 @@
-"""The staging area: files of jobs, found by name below ``<data>/staging`` and nowhere else.
+"""The staging area: files that jobs write below ``<data>/staging``.
 
-Staged files are opened, created and removed only here; a swap takes its own out of it before they
-are checked (``claim``). A job and its files are known by
-plain names (``is_job_name``: no slash, no leading dot), and every name is opened relative to the
-descriptor of the directory that holds it, without following links. What is opened is a regular
-file, or a directory, of the broker's own user; where the staging directory is writable by its
-group, also of that group. So no name that another process sends or writes down leads anywhere else,
-and a link that another process leaves there is refused, also if it appears between two looks.
+Staged files are opened, created and removed only here; a swap moves its files out before they are
+checked (``claim``). A job and its files have plain names (``is_job_name``: no slash, no leading
+dot), and every name is opened relative to the descriptor of its directory, without following links.
+Only regular files and directories of the broker's own user are accepted; where the staging
+directory is writable by its group, also those of that group. So no name that another process sends
+or writes can lead elsewhere, and a link that another process leaves there is refused, even if it
+appears between two checks.
 
-Plain calls that block. They change nothing outside ``staging``.
+All calls block. They change nothing outside ``staging``.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cordwood.log.files.modes import like, make_shared_directory
 from cordwood.log.format.manifest import STAGING_NAME, is_job_name
 
 NOT_FOLLOWED: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EMLINK})
-_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block its opener
+_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO does not block
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GROUP_WRITE: Final = 0o020
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 
 
 class Leftover(NamedTuple):
-    """A job's directory, and how long nothing in it has changed."""
+    """A job's directory and how long nothing in it has changed."""
 
     job: str
     idle_ms: int
 
 
 class FileIdentity(NamedTuple):
-    """Which file it is, and that it is unchanged since it was looked at."""
+    """Identifies a file and its state, to detect whether it was replaced or changed."""
 
     device: int
     inode: int
@@ -53,39 +53,39 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, found: os.stat_result) -> FileIdentity:
-        """From a look at the file."""
+        """From a ``stat`` result."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class StagingArea:
-    """The jobs of one data directory."""
+    """The staged jobs of one data directory."""
 
     def __init__(self, data: Path) -> None:
-        """Nothing is opened yet, and nothing need be there."""
+        """Opens nothing; the directory need not exist."""
         self.directory = data / STAGING_NAME
 
     @contextmanager
     def job(self, name: str) -> Iterator[JobFiles]:
-        """A job's files; raises ``UnknownJob`` when it staged none."""
+        """Open a job's files; raises ``UnknownJob`` if it staged none."""
         check_name(name, "job")
         with self._opened() as root, JobFiles(self.directory / name, *self._open(root, name)) as it:
             yield it
 
     @contextmanager
     def new_job(self, name: str) -> Iterator[JobFiles]:
-        """A job's files, in a directory that is made when there is none."""
+        """Open a job's files; its directory is created if missing."""
         check_name(name, "job")
         make_shared_directory(self.directory)
         mode = like(self.directory).shared_directory
         with self._opened() as root:
             with suppress(FileExistsError), _named(self.directory / name):
                 os.mkdir(name, mode, dir_fd=root)
-                os.chmod(name, mode, dir_fd=root)  # the umask may have taken bits away
+                os.chmod(name, mode, dir_fd=root)  # the umask may have removed bits
             with JobFiles(self.directory / name, *self._open(root, name)) as files:
                 yield files
 
     def remove(self, name: str) -> None:
-        """Forget a job's files; a job that staged none, or a link in its place, is as good."""
+        """Remove a job's files, or a link in their place. No error if there are none."""
         check_name(name, "job")
         with suppress(UnknownJob), self._opened() as root:
             found = _look(root, name)
@@ -96,12 +96,12 @@ class StagingArea:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=root)
 
     def sync(self) -> None:
-        """Make the names of jobs durable."""
+        """Make the names of the jobs durable."""
         with self._opened() as root, _named(self.directory):
             os.fsync(root)
 
     def leftovers(self, now_ms: int) -> list[Leftover]:
-        """Every job that has staged something; its newest file tells when it was last at work."""
+        """Every job that has staged files, with the time since its newest file changed."""
         try:
             with self._opened() as root:
                 jobs = [name for name in os.listdir(root) if is_job_name(name)]  # noqa: PTH208
@@ -112,7 +112,7 @@ class StagingArea:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The directory of all jobs; where an operator put it behind a link, the link holds."""
+        """Open the directory of all jobs; an operator may have made it a symbolic link."""
         with _named(self.directory):
             root = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -134,19 +134,19 @@ class StagingArea:
 
 
 class Owners(NamedTuple):
-    """Whose files are believed."""
+    """The users and the group whose files are accepted."""
 
     users: tuple[int, ...]
-    group: int | None  # where the group may write to the staging directory
+    group: int | None  # set if it may write to the staging directory
 
     @classmethod
     def of(cls, staging: os.stat_result) -> Owners:
-        """This process's user, and who the staging directory was made for."""
+        """This user, the staging directory's owner, and its group if the group may write."""
         is_shared = bool(staging.st_mode & _GROUP_WRITE)
         return cls((os.geteuid(), staging.st_uid), staging.st_gid if is_shared else None)
 
     def check(self, path: Path, found: os.stat_result) -> None:
-        """Raise ``UnsafePath`` for somebody else's file."""
+        """Raise ``UnsafePath`` for a file of any other user or group."""
         if found.st_uid not in self.users and found.st_gid != self.group:
             raise UnsafePath(
                 f"{path} belongs to user {found.st_uid}, who may not stage files here; run the "
@@ -154,27 +154,27 @@ class Owners(NamedTuple):
             )
 
     def check_file(self, path: Path, found: os.stat_result) -> None:
-        """Raise ``UnsafePath`` for anything but a regular file of theirs."""
+        """Raise ``UnsafePath`` unless it is a regular file of theirs."""
         if not stat.S_ISREG(found.st_mode):
             raise UnsafePath(f"{path} is no regular file; remove it and run the job again")
         self.check(path, found)
 
 
 class JobFiles:
-    """One job's directory, held open: every file is reached through it."""
+    """One job's open directory; every file is opened relative to it."""
 
     def __init__(self, path: Path, fd: int, owners: Owners) -> None:
-        """From an open directory; it is closed with this object."""
+        """Take over an open directory, which is closed with this object."""
         self.path = path
         self.fd = fd
         self._owners = owners
 
     def open(self, name: str) -> int:
-        """A regular file of this job for reading; whoever asks closes it."""
+        """Open a regular file of this job for reading; the caller closes it."""
         return self._open(name, os.O_RDONLY)
 
     def create(self, name: str) -> int:
-        """The same for writing, empty; a task that runs twice may write it twice."""
+        """Open a file for writing and truncate it, since a task may run twice."""
         fd = self._open(name, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(fd, 0)
@@ -186,7 +186,7 @@ class JobFiles:
         return fd
 
     def write(self, name: str, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """A whole file; whoever reads meanwhile finds the old one, the new one or none."""
+        """Write a whole file atomically: a reader sees the old one, the new one or none."""
         temporary = f"{check_name(name, 'file')[:100]}.{secrets.token_hex(4)}.tmp"
         with os.fdopen(self.create(temporary), "wb") as file, _named(self.path / name):
             file.writelines(pieces)
@@ -194,7 +194,7 @@ class JobFiles:
             os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def identity(self, name: str) -> FileIdentity:
-        """Which file has this name now; raises ``UnknownJob`` when none has."""
+        """The identity of the file with this name; raises ``UnknownJob`` if there is none."""
         fd = self.open(name)
         try:
             return FileIdentity.of(os.fstat(fd))
@@ -202,7 +202,7 @@ class JobFiles:
             os.close(fd)
 
     def read(self, name: str, bytes_max: int) -> bytes:
-        """A small file whole; raises ``RequestError`` when it is larger."""
+        """Read a small file; raises ``RequestError`` if it is larger than ``bytes_max``."""
         with os.fdopen(self.open(name), "rb") as file, _named(self.path / name):
             data = file.read(bytes_max + 1)
         if len(data) > bytes_max:
@@ -210,7 +210,7 @@ class JobFiles:
         return data
 
     def sync(self, name: str) -> None:
-        """Make a file's bytes durable: who staged it may sit on another machine."""
+        """Make a file's bytes durable; its writer may have been on another machine."""
         fd = self.open(name)
         try:
             with _named(self.path / name):
@@ -235,24 +235,24 @@ class JobFiles:
         return fd
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the object itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Close the directory."""
         os.close(self.fd)
 
 
 def sha256_of(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
-    """Of a file made of these pieces."""
+    """The sha256 of these pieces, one after the other."""
     found = hashlib.sha256()
     for piece in pieces:
-        found.update(piece)  # without the GIL
+        found.update(piece)  # releases the GIL
     return found.hexdigest()
 
 
 def check_sha256(sha256: str, name: str) -> str:
-    """A hash, as it came; raises ``RequestError`` for anything else."""
+    """Return the hash unchanged; raises ``RequestError`` if it is none."""
     if not _SHA256.fullmatch(sha256):
         raise RequestError(
             f"the sha256 of {name} is {sha256[:80]!r}; it takes the file's, 64 hexadecimal digits"
@@ -261,7 +261,7 @@ def check_sha256(sha256: str, name: str) -> str:
 
 
 def check_name(name: Any, kind: str) -> str:
-    """A plain name, as it came; raises ``RequestError`` for one that could lead elsewhere."""
+    """Return a plain name unchanged; raises ``RequestError`` if it could lead elsewhere."""
     if not isinstance(name, str) or not is_job_name(name):
         raise RequestError(f"{name!r} is no {kind} name; use letters, digits, . _ and -")
     return name
@@ -269,7 +269,7 @@ def check_name(name: Any, kind: str) -> str:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What the operating system refuses, in words that name the path."""
+    """Turn errors of the operating system into ours, naming the path."""
     try:
         yield
     except FileNotFoundError:
@@ -292,7 +292,7 @@ def _look(directory: int, name: str) -> os.stat_result | None:
 
 
 def _newest_ns(root: int, job: str) -> int | None:
-    """When anything in a job's directory last changed; None when it is gone, or is none."""
+    """When anything in a job's directory last changed; None if it is gone or no directory."""
     found = _look(root, job)
     if found is None or not stat.S_ISDIR(found.st_mode):
         return None

@@ -1,25 +1,25 @@
-"""Claiming a job's staged segments: from here on no other process can change their bytes.
+"""Claim a job's staged segments, so that no other process can change their bytes.
 
-A swap puts files live that another process wrote. What is checked must be what becomes live, so the
-broker first makes the files its own, in ``claimed/<job>.<token>/``, a directory of the data
-directory that only the broker writes to, and checks them there. Names come from the manifest, are
-plain, and are opened relative to the descriptor of the job's directory without following links
-(``staging``).
+A swap makes files live that another process wrote. The checked bytes must be the ones that become
+live, so the broker first takes the files over, into ``claimed/<job>.<token>/``, a directory that
+only the broker writes to, and checks them there. File names come from the manifest, are plain, and
+are opened relative to the descriptor of the job's directory without following links (``area``).
 
-A file is moved, without copying, if nobody else can write to it afterwards. That holds when all of
-this does:
+A file is moved, without copying, if no other process can write to it afterwards. That holds if all
+of these are true:
 
-* The file belongs to the broker's user, so that the mode of live segments, which it is given,
-  keeps others from writing to it.
+* The file belongs to the broker's user, so that its new mode, that of live segments, keeps other
+  users from writing to it.
 * It has one name, the new one: no hard link leads to it from elsewhere.
-* No process has it open for writing or mapped writable. The kernel tells: it grants a read lease
-  (``F_SETLEASE``) only then.
+* No process has it open for writing or mapped writable. The kernel knows: only then does it grant a
+  read lease (``F_SETLEASE``).
 
-Otherwise its bytes are copied into a new file. The lease, the link count and the owner are asked
-after the move and after the change of mode, when nobody can open the file by name any more.
+Otherwise its bytes are copied into a new file. The owner is checked before the move; the link count
+and the lease after the move and the change of mode, when other users can no longer open the file by
+name.
 
 A process of the broker's own user can still open a claimed file by its path, as it can any live
-segment; file permissions cannot stop it.
+segment; file permissions cannot prevent that.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _COPY_SUFFIX: Final = ".copy"
 
 
 class Claim(NamedTuple):
-    """A job's manifest, and where the files it names are the broker's own."""
+    """A job's manifest and the directory of its claimed files."""
 
     manifest: Manifest
     directory: Path
 
 
 def claim_job(data: Path, job: str, files: Files) -> Claim:
-    """Take a finished job's files out of staging; raises ``InvalidManifest`` without a manifest.
+    """Move a finished job's files out of staging; without a manifest raises ``InvalidManifest``.
 
     After an error some of the files may be gone from staging: the job must run again.
     """
@@ -72,7 +72,7 @@ def claim_job(data: Path, job: str, files: Files) -> Claim:
 
 
 def release_claim(directory: Path, files: Files) -> None:
-    """Remove what is left of a claim; no error if nothing is."""
+    """Remove the files of a claim. No error if there are none."""
     if directory.is_symlink():
         files.unlink(directory)
     elif directory.exists():
@@ -122,13 +122,13 @@ def _claim_file(staged: JobFiles, file: StagedFile, target: Path, files: Files) 
 
 
 def _is_movable(fd: int, directory: Path) -> bool:
-    """Whether it is our own file, on the filesystem it shall be moved in."""
+    """Whether it is our user's file, on the same filesystem as ``directory``."""
     found = os.fstat(fd)
     return found.st_uid == os.geteuid() and found.st_dev == directory.stat().st_dev
 
 
 def _is_ours_alone(fd: int, path: Path, mode: int) -> bool:
-    """Whether the open file, just moved to ``path``, can be written to by no other process."""
+    """Whether no other process can write to the open file, just moved to ``path``."""
     os.fchmod(fd, mode)
     found, named = os.fstat(fd), path.lstat()
     is_same = (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
@@ -136,23 +136,23 @@ def _is_ours_alone(fd: int, path: Path, mode: int) -> bool:
 
 
 def has_writers(fd: int) -> bool:
-    """Whether a process may have the file open for writing; True where the kernel cannot tell.
+    """Whether a process may have the file open for writing; True if the kernel cannot tell.
 
     ``fd`` must be open for reading only.
     """
     try:
-        # Who opens the file for writing meanwhile makes the kernel signal us. The usual SIGIO
-        # would end the process; SIGURG is ignored unless somebody asks for it.
+        # If a process opens the file for writing meanwhile, the kernel signals us. The default
+        # SIGIO would end the process; SIGURG is ignored by default.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except (OSError, AttributeError):  # refused; or not Linux
+    except (OSError, AttributeError):  # refused, or not Linux
         return True
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
 
 
 def _copy(fd: int, size_bytes: int, target: Path, files: Files) -> None:
-    """Copy an open file to ``target``, over whatever is there."""
+    """Copy an open file to ``target``, replacing any file there."""
     path = target.with_name(target.name + _COPY_SUFFIX)
     file = files.create(path)
     try:
