@@ -9,7 +9,8 @@ from support.terminal import Terminal
 
 AT_ONCE = """
 import sys
-from cordwood.cli import main, progress
+from cordwood.cli import main
+from cordwood.cli.output import progress
 progress.DELAY_S = 0
 sys.argv = ["cordwood", *sys.argv[1:]]
 main()

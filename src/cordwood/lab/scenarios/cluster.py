@@ -26,7 +26,7 @@ JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short lives: start f
 LOOPBACK: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 CONNECT_SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the class such a Java is started with
-WORKER: Final = b"-m\0cordwood.pipeline.daemon"  # Java's command line names the module too
+WORKER: Final = b"-m\0cordwood.pipeline.runtime.daemon"  # Java's command line names the module too
 
 
 class Cluster:

@@ -52,7 +52,8 @@ def main() -> None:
     sys.path[:] = without_zip(sys.path)
     first = None
     if HURRIED in sys.orig_argv:
-        place = os.path.join(os.path.dirname(HERE), "connect_first.py")  # noqa: PTH118, PTH120
+        runtime = os.path.join(os.path.dirname(HERE), "runtime")  # noqa: PTH118, PTH120
+        place = os.path.join(runtime, "connect_first.py")  # noqa: PTH118
         first = load(importlib.util.spec_from_file_location("cordwood_connect_first", place))
     connected = first and first.connect_or_exit()
     try:
