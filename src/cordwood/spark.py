@@ -1,11 +1,11 @@
-"""Topics in Spark, in two lines.
+"""Read topics as Spark DataFrames, in two lines.
 
     spark = cordwood.spark.session()
     orders = cordwood.spark.topic(spark, "orders", path="data")
 
-``session`` starts Spark embedded, on a cluster or through Spark Connect, with settings that suit
-cordwood; ``topic`` is ``spark.read.format("cordwood")`` with keyword arguments for options. Any
-other Spark session works as well: the data source registers itself.
+``session`` opens a Spark session with cordwood's settings: embedded, on a cluster or by Spark
+Connect. ``topic`` is ``spark.read.format("cordwood")`` with keyword arguments for its options. Any
+other Spark session works as well, because the data source registers itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     remote: str | None = None,
 ) -> SparkSession:
-    """A running session: embedded, on ``master``, or through Spark Connect at ``remote``."""
+    """Open a session: embedded, on ``master``, or by Spark Connect at ``remote``."""
     return open_session(app, master=master, conf=conf, remote=remote)
 
 
@@ -52,11 +52,11 @@ def topic(
     until: datetime | None = None,
     **options: object,
 ) -> DataFrame:
-    """The topic's records; ``columns`` decodes only those, ``options`` are the source's.
+    """The records of a topic; ``columns`` limits decoding, ``options`` are the source's options.
 
-    ``partitions``, the offsets ``start`` (included) to ``end`` (not), and the times ``since``
-    (included) to ``until`` (not; a bare datetime is UTC) say what is read at all, where a filter
-    on the DataFrame would have everything read first.
+    ``partitions``, the offsets ``start`` (inclusive) to ``end`` (exclusive) and the time ``since``
+    (inclusive) limit what is read at all, while a filter on the DataFrame may read everything
+    first. ``until`` (exclusive) only filters rows. A naive datetime is UTC.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -64,7 +64,7 @@ def topic(
     said |= {"parallelism": told_parallelism(spark)}
     said |= {"fromOffset": start, "beforeOffset": end}
     said |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
-    if since is not None:  # to the first that young; those behind it may still be older
+    if since is not None:  # start at the first such record; later ones may still be older
         said["startingTimestamp"] = floor_ms(since)
         said["startingOffsetsByTimestampStrategy"] = "latest"
     wanted = tuple(columns)
@@ -92,17 +92,17 @@ def topic_stream(
     columns: Iterable[str] = (),
     **options: object,
 ) -> DataFrame:
-    """The topic as a stream, from now on unless ``startingOffsets`` says otherwise."""
+    """The topic as a stream; starts at the end of the log unless ``startingOffsets`` is set."""
     where: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
     where["parallelism"] = told_parallelism(spark)
     return _load(spark.readStream, {"subscribe": name, **where, **options}, columns)
 
 
 def lag(query: StreamingQuery) -> dict[str, int]:
-    """How many offsets a running query still has to read of each partition, as of its last batch.
+    """The number of offsets that a running query lags in each partition, as of its last batch.
 
-    Spark's progress has the numbers, and no name for them: the description of a Python source is
-    its Java object's, and its metrics are empty.
+    Computed from the offsets in Spark's progress report, because Spark reports no metrics for a
+    Python data source and describes it only by its Java object.
     """
     waiting: dict[str, int] = {}
     for source in (query.lastProgress or {}).get("sources", ()):

@@ -1,10 +1,10 @@
-"""A real broker for your tests: in this process, on free ports, in well under a second.
+"""A real broker for your tests: in this process, on free ports, started in under a second.
 
     with cordwood.testing.Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
 
-The broker lives on a thread of its own, in a temporary directory unless you name one. ``stop`` and
-``start`` let a test see what its code does when the broker goes away for a while.
+The broker runs on its own thread and stores data in a temporary directory unless you name one. With
+``stop`` and ``start``, a test can check how its code handles a broker that is down for a while.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANY_PORT = "127.0.0.1:0"
 
 
 class Broker:
-    """A broker on free ports; settings are those of ``cordwood serve``, with underscores."""
+    """A broker on free ports; takes the settings of ``cordwood serve``, with underscores."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Broker:
         files: Files | None = None,
         **settings: object,
     ) -> None:
-        """Name a data directory to keep it; ``durability="os"`` is quicker where it may be."""
+        """Pass ``data`` to keep the data; ``durability="os"`` is faster but weaker."""
         self._keep = data is not None
         self.data = Path(data or tempfile.mkdtemp(prefix="cordwood-"))
         listeners = dict.fromkeys(("kafka", "ingress", "control", "http"), ANY_PORT)
@@ -54,13 +54,13 @@ class Broker:
 
     @property
     def service(self) -> Service:
-        """The running service, for tests that look inside."""
+        """The running service, for tests that inspect internal state."""
         if self._service is None:
             raise ConfigError("the broker is not running; use it in a with block, or start() it")
         return self._service
 
     def address(self, listener: str) -> str:
-        """Where a listener listens, as HOST:PORT."""
+        """The address of a listener, as HOST:PORT."""
         return self.service.addresses[listener][0]
 
     @property
@@ -70,21 +70,21 @@ class Broker:
 
     @property
     def ingress(self) -> str:
-        """Where lines are pushed."""
+        """The address to which producers push lines."""
         return self.address("ingress")
 
     @property
     def control(self) -> str:
-        """Where line commands go."""
+        """The address for commands of the line protocol."""
         return self.address("control")
 
     @property
     def http(self) -> str:
-        """Where metrics and health are."""
+        """The address of the HTTP API, metrics and health checks."""
         return self.address("http")
 
     def start(self) -> None:
-        """Start, and return when every listener is open; raises what the start raised."""
+        """Start, and return when every listener is open; raises any error of the start."""
         assert self._thread is None, "already running"
         self._loop = new_event_loop()
         self._thread = threading.Thread(
@@ -99,19 +99,19 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """Drain and stop; the data stays."""
+        """Drain and stop the broker; keeps the data."""
         if self._thread is None:
             return
         self.run(self.service.stop)
         self._end_loop()
 
     def restart(self) -> None:
-        """Stop and start on the same data; ports change."""
+        """Stop, and start on the same data; the ports change."""
         self.stop()
         self.start()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine function on the broker's loop and wait for it."""
+        """Run a coroutine function on the broker's event loop and wait for its result."""
         assert self._loop is not None, "not running"
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
@@ -124,7 +124,7 @@ class Broker:
         self._loop = self._thread = self._service = None
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the broker."""
         self.start()
         return self
 
@@ -134,7 +134,7 @@ class Broker:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Stop; a temporary directory goes with it."""
+        """Stop the broker and delete its temporary directory."""
         self.stop()
         if not self._keep:
             shutil.rmtree(self.data, ignore_errors=True)

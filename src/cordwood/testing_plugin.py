@@ -1,10 +1,10 @@
-"""The pytest plugin: installing cordwood gives every test suite the fixture ``cordwood_broker``.
+"""The pytest plugin: provides the fixture ``cordwood_broker`` wherever cordwood is installed.
 
     def test_orders_are_published(cordwood_broker):
         place_order(bootstrap_servers=cordwood_broker.kafka)
 
-Loaded by pytest wherever cordwood is installed, so it imports nothing of cordwood before a test
-asks for the fixture. Never imported by cordwood itself.
+Pytest loads it in every test suite of the environment, so it imports nothing of cordwood before a
+test requests the fixture. Never imported by cordwood itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARKER = "cordwood"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, also under ``--strict-markers``."""
+    """Register the marker, so that it works with ``--strict-markers`` too."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(**settings): settings of this test's cordwood_broker, with underscores for dots",
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cordwood_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A real broker on free ports with an empty log, fresh for each test; no Docker, no Spark.
+    """A real broker on free ports with an empty log, new for each test; no Docker, no Spark.
 
     ``@pytest.mark.cordwood(num_partitions=3)`` changes its settings.
     """

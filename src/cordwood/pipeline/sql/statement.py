@@ -1,13 +1,13 @@
-"""What a SQL statement names, taken from the plan that Spark's own parser makes of it.
+"""Find the topics and columns that a SQL statement uses, from the plan of Spark's own parser.
 
-The text itself is never searched: comments, raw strings and quoted names are the parser's business.
+Never searches the text itself: the parser handles comments, raw strings and quoted names.
 
-A topic's filters may narrow what is read only when the statement reads that topic once: up to 4.3
-Spark keeps what a filter left with the relation, and every other use of it would see no more. So a
-topic is ``alone`` when the statement is a query that names it once, has no subquery inside an
-expression (Spark may copy what such a query reads), and names no CTE twice. When in doubt, it is
-not. In the same way all columns are read unless the plan consists of parts that are known to use
-no column they do not name.
+Filters may be pushed down to a topic only if the statement reads that topic once. Up to 4.3, Spark
+keeps a pushed-down filter with the relation, so every other use of the relation would see only the
+filtered records. So a topic is ``alone`` if the statement is a query that names it once, has no
+subquery inside an expression (Spark may copy relations that such a query reads), and names no CTE
+twice. In doubt, a topic is not ``alone``. Likewise, all columns are read unless every node of the
+plan is known to use only columns that it names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _RELATIONS: Final = {
     "UnresolvedTableOrView",
     "UnresolvedView",
 }
-_CHOOSING: Final = {"Project", "Aggregate"}  # what they do not name goes no further
-_NAMING: Final = {  # they use no column but those their expressions name
+_CHOOSING: Final = {"Project", "Aggregate"}  # output only columns that their expressions name
+_NAMING: Final = {  # use only columns that their expressions name
     *_CHOOSING,
     *(
         "Distinct",
@@ -50,7 +50,7 @@ _NAMING: Final = {  # they use no column but those their expressions name
     *("RepartitionByExpression", "Sample", "Sort", "SubqueryAlias", "Union", "UnresolvedHaving"),
     *("UnresolvedInlineTable", "UnresolvedRelation", "UnresolvedWith"),
 }
-_ATTRIBUTES: Final = {  # inside a lambda every name is a variable until it is resolved
+_ATTRIBUTES: Final = {  # inside a lambda, every name is parsed as a lambda variable
     "UnresolvedAttribute",
     "UnresolvedNamedLambdaVariable",
 }
@@ -64,21 +64,21 @@ _ANY_COLUMN: Final = {  # expressions that may name columns in other ways
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement, and what it needs of the topics."""
+    """One statement, and the topics and columns that it needs."""
 
     text: str
-    topics: frozenset[str]  # those it names
-    alone: frozenset[str]  # those of them that it reads once, whatever Spark makes of it
+    topics: frozenset[str]  # the topics it names
+    alone: frozenset[str]  # topics it certainly reads only once
     columns: tuple[str, ...]
-    is_query: bool  # it leaves nothing behind in the session
+    is_query: bool  # not a command, so it does not change the session
 
 
 def read_statement(spark: SparkSession, text: str, topics: Collection[str]) -> Statement:
-    """Raises Spark's ``ParseException``."""
+    """Parse a statement and find what it uses; raises Spark's ``ParseException``."""
     from py4j.java_gateway import JavaObject, is_instance_of
 
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 - Spark's parser has no other listener
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - Spark's parser has no public API
     is_query = not any(is_instance_of(gateway, plan, kind) for kind in _COMMANDS)
     found = _NamedTopics()
     if is_query:
@@ -99,16 +99,16 @@ def read_statement(spark: SparkSession, text: str, topics: Collection[str]) -> S
 
 @dataclass(slots=True)
 class _NamedTopics:
-    """What a parsed statement reads, by name, and how often."""
+    """The names that a parsed statement reads, and how often."""
 
     names: Counter[str] = field(default_factory=Counter)
     ctes: set[str] = field(default_factory=set)
     has_subquery: bool = False
     attributes: set[str] = field(default_factory=set)
-    needs_all: bool = False  # columns that no attribute names may be used
+    needs_all: bool = False  # the statement may use columns that no attribute names
 
     def walk(self, node: Any, *, is_chosen: bool = False) -> None:
-        """A query; ``is_chosen`` says that only what an expression names leaves this node."""
+        """Walk a query plan; ``is_chosen``: a node above outputs only columns it names."""
         kind = node.nodeName()
         inner = list(_each(node.innerChildren()))
         if kind == "UnresolvedRelation":
@@ -129,7 +129,7 @@ class _NamedTopics:
             self.walk(child, is_chosen=is_chosen or kind in _CHOOSING)
 
     def walk_command(self, node: Any, is_plan: Callable[[Any], bool]) -> None:
-        """A command; some hold what they run on as a plain argument rather than as a child."""
+        """Walk a command; some hold their relation as an argument rather than as a child."""
         if node.nodeName() in _RELATIONS:
             self._name(node.multipartIdentifier())
         arguments, held = node.productIterator(), list(_each(node.innerChildren()))
@@ -142,7 +142,7 @@ class _NamedTopics:
         self.names[".".join(_each(parts))] += 1
 
     def _walk_join(self, kind: Any) -> None:
-        """Columns that two sides are matched by without an expression."""
+        """Find the columns of a join that has no join expression (USING, NATURAL)."""
         name = kind.getClass().getSimpleName()
         self.needs_all |= name == "NaturalJoin"
         if name == "UsingJoin":
@@ -157,7 +157,7 @@ class _NamedTopics:
             self._walk_expression(child)
 
     def columns(self) -> tuple[str, ...]:
-        """Those that must be decoded; at least one, as rows are counted by it."""
+        """The columns to decode; at least one, because it determines the number of rows."""
         if self.needs_all:
             return tuple(COLUMNS)
         wanted = {TEXTS.get(name, name) for name in self.attributes}
@@ -169,17 +169,17 @@ class _NamedTopics:
         return self._count(topic) == 1
 
     def _count(self, name: str) -> int:
-        """Spark's names do not care for case."""
+        """How often a name is used; Spark compares names without regard to case."""
         return sum(n for each, n in self.names.items() if each.lower() == name.lower())
 
 
 def _each(sequence: Any) -> Iterator[Any]:
-    """A Scala sequence, as Java hands it out."""
+    """Iterate over a Scala sequence through py4j."""
     return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def match_topics(names: Iterable[str], topics: Collection[str]) -> frozenset[str]:
-    """The topics of those names; case decides only between topics that differ in nothing else."""
+    """The topics with these names; case matters only between topics that differ only in case."""
     by_name: dict[str, list[str]] = {}
     for topic in topics:
         by_name.setdefault(topic.lower(), []).append(topic)

@@ -1,13 +1,14 @@
-"""Topics as views: what a statement needs of them is registered just before it runs.
+"""Register topics as temporary views just before the SQL statement that uses them runs.
 
-Every topic is a view of its own name (odd ones are quoted with backticks) with the source's
-columns, and ``key_text`` and ``value_text`` beside them, so that ``from_json`` and
-``get_json_object`` have something to work on. Only topics a statement names become views, loaded
-afresh: Spark would go on reading what was there at the last statement. Only columns it names are
-decoded, and where it reads a topic once its filters narrow what is read (``statement``).
+Every topic is a view of the same name (unusual names need backticks). It has the source's columns
+plus ``key_text`` and ``value_text``, so that ``from_json`` and ``get_json_object`` can be applied.
+Only topics that a statement names become views. They are loaded again for each statement, because
+Spark would otherwise keep reading the offsets of the previous one. Only columns that the statement
+names are decoded, and if it reads a topic once, its filters are pushed down (``statement``).
 
-What a command leaves behind, such as a view of the user's, names topics in later statements that
-do not: from then on those topics are registered before every statement, whole.
+A command may create objects in the session, such as a user's view, through which later statements
+read topics without naming them. So topics that a command names are registered with all columns and
+without pushdown before every later statement.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from cordwood.pipeline.sql.statement import TEXTS, Statement, read_statement
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PAGE_BYTES: Final = 8 * MIB  # of a topic: rows of a task come when all of it has been read
+PAGE_BYTES: Final = 8 * MIB  # read per task, as its rows arrive only after all of it is read
 FEW_ROWS: Final = 1000
-_UNPACKED: Final = re.compile(r"\b(variant|interval|void)\b")  # Arrow has no such type, or two
+_UNPACKED: Final = re.compile(r"\b(variant|interval|void)\b")  # no such Arrow type, or two
 _BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "View", "DataSourceV2Relation"}
 
 
 class TopicViews:
-    """A broker's topics as views of a session."""
+    """The topics of a broker as temporary views of a Spark session."""
 
     def __init__(self, spark: SparkSession, api: BrokerApi, where: BrokerAddress) -> None:
         self._spark = spark
@@ -45,21 +46,21 @@ class TopicViews:
         self._where = where
         staging = StagingTarget.of(api, where)
         self._path = staging.data if staging.is_reachable() else None
-        self._kept: frozenset[str] = frozenset()  # named by what commands left in the session
+        self._kept: frozenset[str] = frozenset()  # named by commands; later ones may use them
 
     def names(self) -> list[str]:
-        """Every topic."""
+        """The names of all topics, sorted."""
         return sorted(self._api.partition_counts())
 
     def query(self, text: str) -> DataFrame:
-        """A statement's result, not yet computed; raises ``InvalidOption`` with Spark's reason."""
+        """Plan a statement; its result is lazy. Raises ``InvalidOption`` or ``UnknownTopic``."""
         from pyspark.errors import AnalysisException, ParseException
 
         names = self.names()
         try:
             said = read_statement(self._spark, text, names)
             self._register(said)
-            with labelled(self._spark, text):  # a command runs at once
+            with labelled(self._spark, text):  # a command runs immediately
                 frame = self._spark.sql(text)
             if said.is_query and said.topics and _is_by_row(frame):
                 self._register(said, in_pages=True)
@@ -72,14 +73,14 @@ class TopicViews:
         return frame
 
     def _register(self, said: Statement, *, in_pages: bool = False) -> None:
-        """Fresh views of what the statement reads, and of what lies behind the user's own views."""
+        """Create the views of the statement's topics, and of topics that commands have named."""
         if not said.is_query:
             self._kept |= said.topics
         for topic in said.topics | self._kept:
             if topic not in self._kept:
                 frame = self.view(topic, said.columns, **self._narrowing(topic, said, in_pages))
             elif self._is_cached(topic):
-                continue  # by CACHE TABLE: it stays as it is until UNCACHE TABLE
+                continue  # CACHE TABLE keeps it unchanged until UNCACHE TABLE
             else:
                 frame = self.view(topic)
             frame.createOrReplaceTempView(f"`{topic}`")
@@ -89,7 +90,7 @@ class TopicViews:
         return bool(catalog.tableExists(f"`{topic}`") and catalog.isCached(f"`{topic}`"))
 
     def _forget(self, said: Statement) -> None:
-        """A narrowed view is for its own query alone."""
+        """Drop the views that are valid only for this statement."""
         for topic in said.topics - self._kept:
             self._spark.catalog.dropTempView(topic)
 
@@ -100,14 +101,14 @@ class TopicViews:
         return options
 
     def _page_records(self, topic: str) -> int:
-        """How many records of a topic are a page."""
+        """The number of records of a topic that fill about ``PAGE_BYTES``."""
         parts = self._api.topic(topic)["partitions"]
         offsets: int = sum(part["high_watermark"] - part["log_start_offset"] for part in parts)
         size_bytes: int = sum(part["size_bytes"] for part in parts)
         return max(1, PAGE_BYTES * offsets // max(1, size_bytes))
 
     def view(self, topic: str, columns: Sequence[str] = tuple(COLUMNS), **more: str) -> DataFrame:
-        """One topic with its text columns; more of the source's options may be said."""
+        """A DataFrame of one topic with its text columns; ``more`` are options of the source."""
         from pyspark.sql import functions as F  # noqa: N812
 
         options = {**COMMITTED, "subscribe": topic, "columns": ",".join(columns), **more}
@@ -135,7 +136,7 @@ class TopicViews:
 
 
 def _is_by_row(frame: DataFrame) -> bool:
-    """Whether rows come out of tasks as they are read; what is sorted or added up waits anyway."""
+    """Whether the plan only selects and filters rows, so that it has no sort or aggregate."""
 
     def is_simple(plan: Any) -> bool:
         children = plan.children()
@@ -143,15 +144,15 @@ def _is_by_row(frame: DataFrame) -> bool:
             is_simple(children.apply(index)) for index in range(children.size())
         )
 
-    return is_simple(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public way
+    return is_simple(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public API
 
 
 def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ...]]:
-    """The result row by row, as it is computed; raises ``InvalidOption`` when the query fails.
+    """Yield the result row by row as it is computed; raises ``InvalidOption`` if the query fails.
 
-    ``label`` is what Spark's UI calls it. Spark hands over one partition at a time. As rows a
-    partition would not fit into the driver's Java, so tasks pack it into pages of Arrow's bytes,
-    which do.
+    ``label`` is the name in Spark's UI. Spark returns one partition at a time. A whole partition of
+    rows may not fit into the memory of the driver's JVM, so tasks pack rows into compressed Arrow
+    pages, which take less.
     """
     from pyspark.errors import PySparkException
 
@@ -172,9 +173,9 @@ def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ..
 
 
 def _settled(frame: DataFrame) -> DataFrame:
-    """A result known to be short, computed.
+    """Compute a result that is known to have few rows; returns other results unchanged.
 
-    Spark then looks at one partition, and at more only if it must; as pages every one is looked at.
+    Spark then reads one partition, and more only if needed. Packing pages reads every partition.
     """
     from pyspark.sql import DataFrame
 
@@ -187,13 +188,13 @@ def _settled(frame: DataFrame) -> DataFrame:
 
 
 def _packed(frame: DataFrame) -> DataFrame:
-    """Pages of the frame; its columns by place, as two may have one name."""
+    """Pack the frame into pages; columns are named by position, as two may have the same name."""
     by_place = frame.toDF(*map(str, range(len(frame.columns))))
     return by_place.mapInArrow(_pack, "page binary")
 
 
 def _pack(batches: Iterator[Any]) -> Iterator[Any]:
-    """Every batch of rows as one row: a page of Arrow's stream format, compressed."""
+    """Pack every batch of rows into one row: a compressed page in Arrow's stream format."""
     import pyarrow as pa
 
     options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -205,7 +206,7 @@ def _pack(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _unpack(page: bytes) -> Iterator[tuple[Any, ...]]:
-    """The rows of a page."""
+    """Yield the rows of a page."""
     import pyarrow as pa
 
     for batch in pa.ipc.open_stream(page):
@@ -214,7 +215,7 @@ def _unpack(page: bytes) -> Iterator[tuple[Any, ...]]:
 
 
 def _refusal(error: Any, topics: Sequence[str]) -> CordwoodError:
-    """What is missing is most often a topic, misspelt; the rest in Spark's words."""
+    """Convert Spark's error; an unknown table is reported as an unknown or misspelt topic."""
     if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
         return InvalidOption(plain_reason(error))
     name = error.getMessageParameters()["relationName"].replace("`", "")
