@@ -93,7 +93,7 @@ class ProducerState:
         self.sent.clear()
 
 
-class WrongSnapshot(Exception):  # never leaves cordwood.log
+class WrongSnapshot(Exception):  # caught by each reader, which replays the log or reports damage
     """A snapshot or transaction index that is incomplete or damaged."""
 
 

@@ -1,4 +1,4 @@
-"""Stats of each segment, which make reading it unnecessary: ``segment-facts-checkpoint``.
+"""Segment stats in ``segment-facts-checkpoint``, so that opening need not read the segments.
 
 The file has one line per segment. It lets a partition with a thousand sealed segments open with one
 small read and one ``stat`` per segment. A line is valid only while its sizes match the files. A

@@ -30,7 +30,7 @@ class Condition(StrEnum):
     OFFLINE = "offline"  # the files cannot be opened: no reads, no writes
     READ_ONLY = "read_only"  # refuses writes; published records can be read
     READ_FAILED = "read_failed"  # the device refused a read
-    RETENTION_FAILED = "retention_failed"  # the last round neither cut nor reclaimed it
+    RETENTION_FAILED = "retention_failed"  # the last round could not cut or reclaim it
     PURGE_FAILED = "purge_failed"  # dropped files could not be removed
     INDEXING_FAILED = "indexing_failed"  # its segment index could not be updated
     SCRUB_FAILED = "scrub_failed"  # the last scrub could not read all of it
@@ -46,7 +46,7 @@ class DamagedRange(NamedTuple):
 
     segment: int  # its base offset
     start_offset: int
-    end_offset: int  # one past the last: reading can go on here
+    end_offset: int  # one past the last; reading can continue here
     problem: str
     accepted: bool = False  # by an operator: still unreadable, but no longer a problem
 

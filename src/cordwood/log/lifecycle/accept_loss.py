@@ -27,8 +27,8 @@ class AcceptedLoss(NamedTuple):
     """The remaining offsets of a partition and the offset where it continues."""
 
     log_start_offset: int
-    kept_end: int  # one past the last record that is left
-    next_offset: int  # what the next record gets
+    kept_end: int  # one past the last remaining record
+    next_offset: int  # the offset of the next record
 
 
 def accept_loss(

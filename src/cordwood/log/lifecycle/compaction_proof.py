@@ -78,7 +78,7 @@ class Proof(NamedTuple):
 
     records: int
     dropped: int
-    tombstones_end: int  # one past the last tombstone or marker that goes; 0 if none does
+    tombstones_end: int  # one past the last dropped tombstone or marker; 0 if none
 
 
 def prove_pass(

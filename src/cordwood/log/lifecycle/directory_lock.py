@@ -1,9 +1,8 @@
 """Locks that let only one process use a data directory, and a check that they still hold.
 
-The directory itself is locked (``flock`` on its descriptor): no entry inside it has to exist that
-somebody could delete. The file ``lock`` is locked as well, for brokers that know only that file and
-for file systems that cannot lock directories (NFS). It holds the process id, for
-``kill $(cat data/lock)``.
+The directory itself is locked (``flock`` on its descriptor), because a lock file can be deleted.
+The file ``lock`` is locked as well, for brokers that know only that file and for file systems that
+cannot lock directories (NFS). It holds the process id, for ``kill $(cat data/lock)``.
 
 A lock belongs to the opened directory, not to its path. If the directory is moved, replaced or
 removed, the lock no longer guards the path. So ``problem`` compares the two: a broker that finds a

@@ -69,7 +69,7 @@ class BadBatch(CorruptionError):
 
 
 class Unreadable(DamagedRecords):
-    """A read of offsets known to be damaged."""
+    """A read reached offsets that are known to be damaged."""
 
     def __init__(self, segment: Segment, damage: Damage) -> None:
         start, end = damage.start_offset, damage.end_offset

@@ -271,7 +271,7 @@ class Segment:
             return end - position if is_resident(fd, position, end) else None
 
     def _known_position(self, offset: int) -> int | None:
-        """The latest known position at or before ``offset``, using only what is in memory."""
+        """The latest position at or before ``offset`` that is known in memory, if any."""
         if offset < self.base_offset:  # a read that continues from the previous segment
             return 0
         position = self._resumed.get(offset)

@@ -53,7 +53,7 @@ class ReadSnapshot(NamedTuple):
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
-    end_position: int  # of the high watermark in the last segment
+    end_position: int  # file position of the high watermark in the last segment
     newest_ms: int  # the largest published timestamp of the last segment
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> ReadSlice:

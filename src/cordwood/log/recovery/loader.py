@@ -99,7 +99,7 @@ class Recovery:
     next_offset: int = 0
     scanned_bytes: int = 0
     cut_bytes: int = 0
-    torn_copy: Path | None = None  # where the cut bytes are kept
+    torn_copy: Path | None = None  # a copy of the bytes that were cut off
     rebuilt: list[str] = field(default_factory=list)  # names of rebuilt files
     notes: list[str] = field(default_factory=list)  # other messages for the operator
 

@@ -86,7 +86,7 @@ Outcome = Appended | CordwoodError
 class Partition:
     """One partition of one topic. The section comments say which thread may call a method."""
 
-    is_open: ClassVar[bool] = True  # False in ``unopened``
+    is_open: ClassVar[bool] = True  # False for an ``UnopenedPartition``
 
     def __init__(
         self, directory: Path, tp: TopicPartition, config: TopicConfig, *, files: Files,
@@ -204,7 +204,7 @@ class Partition:
         return self._health.reason
 
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """Oldest first; the last one is active."""
+        """All segments, oldest first; the last one is active."""
         return tuple(segment.info() for segment in self._read_state.segments)
 
     def sealed_segment(self, base_offset: int) -> Segment | None:

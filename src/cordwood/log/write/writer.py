@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 LINGER_S = 0.004  # under load a commit waits this long for more to share its sync
 LOADED_BYTES = 256 * KIB  # a commit this large counts as load
-ENOUGH_BYTES = 2 * MIB  # no commit waits for more than this
+ENOUGH_BYTES = 2 * MIB  # a commit this large does not wait for more
 SMALL_BYTES = 64 * KIB  # copied into the page cache in the time it takes to wake a thread
 INLINE_PARTITIONS = 64  # written inline at a time: each is a system call
 TOLD_AT_ONCE = 256  # outcomes delivered before the event loop serves others
