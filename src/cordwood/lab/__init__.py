@@ -1,1 +1,1 @@
-"""Demo, scenarios and load test: optional, imported by nothing the broker runs."""
+"""Demo, scenarios and load test: optional, never imported by the broker."""

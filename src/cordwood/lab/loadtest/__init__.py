@@ -1,11 +1,11 @@
-"""Load on a broker, measured from outside: what ``cordwood bench`` runs on your machine.
+"""The load test that ``cordwood bench`` runs against a broker, measured at the client.
 
-Every figure is a client's: from handing a record over to the broker's answer. ``batches`` moves
-whole batches with our own client, which costs so little that the broker is what is measured;
-``librdkafka`` does the same with the client most applications use, record by record; ``single``
-sends one record at a time and waits; ``lines`` pushes text into the ingress listener; ``device``
-asks the disk alone what a sync costs. ``clients`` runs several at once; ``figures`` has the
-numbers.
+Every latency is measured by a client, from sending a record to the broker's response. ``batches``
+sends whole batches with our own client, whose overhead is so low that it measures the broker.
+``librdkafka`` does the same record by record, with the client that most applications use.
+``single`` sends one record at a time and waits for it. ``lines`` pushes text to the ingress
+listener. ``device`` measures fdatasync on the disk alone. ``clients`` runs several clients
+concurrently; ``results`` holds the numbers.
 """
 
 from cordwood.lab.loadtest.results import Load, Results

@@ -1,4 +1,4 @@
-"""Whole batches with our own client: made before the clock starts, one in flight per client."""
+"""Send whole batches with our own client: encoded in advance, one in flight per client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT_MS: Final = 500
 
 
 def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
-    """Every client fills a partition of its own; a wait is from a batch to its answer."""
+    """Each client fills its own partition; a wait is the time from a batch to its response."""
     size = load.batch_records
     batches = {count: make_batch(load, count) for count in {size, load.records % size} - {0}}
 
@@ -43,7 +43,7 @@ def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
 
 
 def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
-    """Every client reads its partition from the start and checks each batch's checksum."""
+    """Each client reads its partition from the start and verifies each batch's checksum."""
 
     def drain(partition: int, share: int) -> list[float]:
         tp, offset = TopicPartition(topic, partition), 0
@@ -55,13 +55,13 @@ def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
                     raise UnavailableError(f"{tp} ends at {offset}, before {share}")
                 report(headers[-1].end_offset - offset)
                 offset = headers[-1].end_offset
-        return []  # an answer brings megabytes: how long one takes says nothing of a record
+        return []  # a response holds megabytes, so its latency says nothing about one record
 
     return measure("consume", NAME, load, drain)
 
 
 def make_batch(load: Load, count: int) -> bytes:
-    """One batch of so many records."""
+    """Encode one batch of ``count`` records."""
     values = make_values(load.size_bytes)
     now_ms = time.time_ns() // 1_000_000
     records = [Record(n, now_ms, None, values[n % len(values)]) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Clients side by side: each with a partition and a share of its own, timed together."""
+"""Run several clients concurrently, each with its own partition and share of the records."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cordwood.model import TopicPartition
 PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.001
 
-Work = Callable[[int, int], list[float]]  # partition and share → how long each answer took
+Work = Callable[[int, int], list[float]]  # partition, share → seconds that each response took
 
 
 def measure(workload: str, client: str, load: Load, work: Work) -> Results:
-    """Run every client that has a share, at once, and wait for the last of them."""
+    """Run all clients that have a share concurrently, and wait until the last one has ended."""
     shares = [(partition, share) for partition, share in enumerate(load.shares()) if share]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(shares)) as pool:
@@ -35,7 +35,7 @@ def measure(workload: str, client: str, load: Load, work: Work) -> Results:
 
 
 def settle(kafka: str, tp: TopicPartition, count: int) -> None:
-    """Nobody answers to acks=0: look until the partition has so many records."""
+    """Poll until the partition has ``count`` records, as acks=0 gets no response."""
     deadline = time.monotonic() + PATIENCE_S
     with KafkaClient(kafka) as client:
         while (client.offset(tp, LATEST) or 0) < count:

@@ -1,4 +1,4 @@
-"""What the disk alone takes for a sync: the floor under every durable acknowledgement."""
+"""Measure fdatasync on the disk alone: the lower bound of every durable acknowledgement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYNC_BYTES: Final = 4096
 
 
 def sync(directory: Path) -> Results:
-    """Append a block and wait for it, again and again, in a file of our own there."""
+    """Repeatedly append a block to a new file in the directory and fdatasync it."""
     path = directory / "sync.probe"
     block = bytes(SYNC_BYTES)
     waits = []

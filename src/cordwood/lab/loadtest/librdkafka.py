@@ -1,4 +1,4 @@
-"""The same with librdkafka through confluent-kafka, record by record, as applications use it."""
+"""Send and read single records with librdkafka (confluent-kafka), as most applications do."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cordwood.lab.loadtest.results import BATCH_BYTES, Load, Report, Results, ma
 from cordwood.model import Codec, TopicPartition
 
 NAME: Final = "librdkafka"
-_SOME_RECORDS: Final = 1_000  # between two looks at what was delivered
-_QUEUE_RECORDS: Final = 100_000  # what waits inside the client counts as waiting
+_SOME_RECORDS: Final = 1_000  # between two polls for delivery reports
+_QUEUE_RECORDS: Final = 100_000  # time in the client's queue counts as latency
 
 
 def is_installed() -> bool:
-    """Whether confluent-kafka is here; it is no dependency of ours."""
+    """Whether confluent-kafka is installed; it is not a dependency of cordwood."""
     return find_spec("confluent_kafka") is not None
 
 
 def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
-    """Every client fills a partition; a wait is from ``produce()`` to the delivery report."""
+    """Each client fills a partition; a wait is from ``produce()`` to the delivery report."""
     from confluent_kafka import Producer
 
     values = make_values(load.size_bytes)
@@ -47,7 +47,7 @@ def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
 
 
 def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
-    """Every client reads its partition from the start."""
+    """Each client reads its partition from the start."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Place
 
@@ -64,13 +64,13 @@ def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
             report(found)
             left -= found
         consumer.close()
-        return []  # the client reads ahead: nobody waits for a record
+        return []  # the client prefetches, so there is no latency per record
 
     return measure("consume", NAME, load, drain)
 
 
 class _Delivered:
-    """Takes delivery reports of one client: how long each record took."""
+    """Delivery callback of one client; collects the latency of each record."""
 
     def __init__(self, tp: TopicPartition, report: Report) -> None:
         self.waits_s: list[float] = []
@@ -96,7 +96,7 @@ def _settings(kafka: str, load: Load) -> dict[str, Any]:
 
 
 def _is_taken(producer: Any, tp: TopicPartition, value: bytes, delivered: _Delivered) -> bool:
-    """Whether the client had room for it."""
+    """Whether the client accepted the record; False if its queue is full."""
     try:
         producer.produce(tp.topic, value, partition=tp.partition, on_delivery=delivered)
     except BufferError:

@@ -1,4 +1,4 @@
-"""Plain lines into the ingress listener, as ``nc`` would push them, until all are durable."""
+"""Push plain lines to the ingress listener, as ``nc`` would, until all are durable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY: Final = b"bench.lines"
 
 
 def push(ingress: str, control: str, load: Load, report: Report) -> Results:
-    """Every client has a connection; the end is when GET_ACK has counted every line."""
+    """Each client has its own connection; the run ends when GET_ACK has counted every line."""
     with Client(control) as asking:
         end = asking.get_ack() + load.records
 
@@ -31,7 +31,7 @@ def push(ingress: str, control: str, load: Load, report: Report) -> Results:
                 listener.sendall(blocks[count])
                 report(count)
             listener.shutdown(socket.SHUT_WR)
-            listener.recv(1)  # the broker closes when it has read everything
+            listener.recv(1)  # returns when the broker has read everything and closes
         with Client(control) as asking:
             _wait_for(asking, end)
         return []
@@ -40,7 +40,7 @@ def push(ingress: str, control: str, load: Load, report: Report) -> Results:
 
 
 def _block(size_bytes: int, count: int) -> bytes:
-    """Lines made before the clock starts; nobody numbers them, so they may be sent again."""
+    """A block of lines, made before the run; unnamed producers may send the same block again."""
     payload = b"x" * size_bytes
     now_ms = time.time_ns() // 1_000_000
     return b"".join(b"%s|%d|%d|%s\n" % (_KEY, now_ms, n, payload) for n in range(1, count + 1))

@@ -1,4 +1,4 @@
-"""What a run was asked to do, and what came of it."""
+"""The parameters and the results of a load test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from cordwood.model import Codec
 
-Report = Callable[[int], None]  # so many more records are done
+Report = Callable[[int], None]  # called with the number of records completed since the last call
 
 BATCH_BYTES: Final = 256 * 1024
 BATCH_RECORDS_MAX: Final = 1_000
@@ -19,21 +19,21 @@ _VALUES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How many records of which size, from how many clients at once."""
+    """The number and size of records, and the number of concurrent clients."""
 
     records: int
     size_bytes: int
-    acks: int = -1  # -1 is all, as Kafka writes it
+    acks: int = -1  # -1 means all, as in the Kafka protocol
     codec: Codec = Codec.NONE
     clients: int = 1
 
     @property
     def batch_records(self) -> int:
-        """Records in a batch, so that batches are neither tiny nor huge."""
+        """The number of records per batch, so that batches are neither tiny nor huge."""
         return max(1, min(BATCH_RECORDS_MAX, BATCH_BYTES // max(1, self.size_bytes)))
 
     def shares(self) -> list[int]:
-        """Records of each client, in whole batches but for the last."""
+        """The number of records of each client, in whole batches except for the last."""
         batches = math.ceil(self.records / self.batch_records)
         counts = [
             batches // self.clients + (n < batches % self.clients) for n in range(self.clients)
@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """One row of results; ``waits_s`` are how long single answers took, in any order."""
+    """One row of results; ``waits_s`` are the latencies of single responses, in any order."""
 
     workload: str
     client: str
@@ -58,16 +58,16 @@ class Results:
 
     @property
     def records_per_s(self) -> float:
-        """The rate, over the whole run."""
+        """The average rate of the whole run."""
         return self.records / self.seconds
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes of values, without what surrounds them on the wire."""
+        """The average rate in bytes of record values, without protocol overhead."""
         return self.records * self.size_bytes / self.seconds
 
     def wait_s(self, share: float) -> float | None:
-        """The wait that this share of all did not exceed; None when nobody waited."""
+        """The percentile of the waits for a share such as 0.99; None if there are no waits."""
         if not self.waits_s:
             return None
         ordered = sorted(self.waits_s)
@@ -75,7 +75,7 @@ class Results:
 
 
 def make_values(size_bytes: int, seed: int = 1) -> list[bytes]:
-    """Values to take turns with: half of each is noise, so that codecs have work and success."""
+    """Values to cycle through; half of each is random, so codecs compress it only partly."""
     chance = random.Random(seed)  # noqa: S311 - the same bytes in every run
     noise = size_bytes // 2
     return [chance.randbytes(noise) + b"x" * (size_bytes - noise) for _ in range(_VALUES)]

@@ -1,4 +1,4 @@
-"""One record at a time: how long until it is acknowledged, and until a consumer has it."""
+"""Send one record at a time; measure its latency to the acknowledgement and to a consumer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cordwood.lab.loadtest.batches import NAME, make_batch
 from cordwood.lab.loadtest.results import Load, Report, Results
 from cordwood.model import TopicPartition
 
-LIMIT_S: Final = 5.0  # a slow disk shows itself with fewer records
+LIMIT_S: Final = 5.0  # with a slow disk the run stops early with fewer records
 _WAIT_MS: Final = 500
 
 
 def latency(kafka: str, topic: str, load: Load, report: Report) -> tuple[Results, Results]:
-    """Both waits, of the same records: to the answer, and to a consumer that waits for them."""
+    """Both latencies of the same records: to the acknowledgement, and to a waiting consumer."""
     tp = TopicPartition(topic, 0)
     sent_s: list[float] = []
     ended = threading.Event()
@@ -40,11 +40,11 @@ def latency(kafka: str, topic: str, load: Load, report: Report) -> tuple[Results
 def _send(
     kafka: str, tp: TopicPartition, load: Load, sent_s: list[float], report: Report
 ) -> list[float]:
-    """One after another, noting when each was sent; how long each answer took."""
+    """Send records one by one and note when; returns the latency of each response."""
     waits: list[float] = []
     batch = make_batch(load, 1)
     with KafkaClient(kafka) as client:
-        client.partitions(tp.topic)  # the connection stands before the clock starts
+        client.partitions(tp.topic)  # open the connection before timing starts
         deadline = time.perf_counter() + LIMIT_S
         while len(waits) < load.records and (began := time.perf_counter()) < deadline:
             sent_s.append(began)
@@ -57,7 +57,7 @@ def _send(
 def _watch(
     kafka: str, tp: TopicPartition, sent_s: list[float], ended: threading.Event
 ) -> list[float]:
-    """Fetch as they come, up to the last; how long after its sending each record was here."""
+    """Fetch records as they arrive; returns the time from sending each to receiving it."""
     waits: list[float] = []
     with KafkaClient(kafka) as client:
         while not (ended.is_set() and len(waits) >= len(sent_s)):
@@ -67,7 +67,7 @@ def _watch(
             end = headers[-1].end_offset if headers else 0
             waits += [now - sent_s[offset] for offset in range(len(waits), end)]
             if ended.is_set() and not headers:
-                break  # the last was sent and never came: its sender has raised
+                break  # the last record never arrived: the sender has raised an error
     return waits
 
 

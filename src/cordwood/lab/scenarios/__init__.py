@@ -1,10 +1,11 @@
-"""Scenarios: stories a person can run against a real broker, with a verdict.
+"""Scenarios: end-to-end checks that a user can run against a real broker.
 
     cordwood scenario resume
 
-Each prints logfmt lines and ends with ``outcome=PASS`` or raises ``Failed``. The same functions are
-run by the tests. Scenarios use only what a user has: child processes, sockets and the client; where
-one needs a disk that stalls, it puts that at the ``Files`` seam of an embedded broker.
+Each prints logfmt lines and ends with ``outcome=PASS`` or raises ``Failed``. The tests run the same
+functions. Most scenarios use only what a user has: child processes, sockets and the client. Those
+that need a stalling disk or look at internal state run an embedded broker; the stalling disk
+replaces its ``Files``.
 """
 
 from __future__ import annotations

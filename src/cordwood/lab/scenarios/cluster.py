@@ -1,7 +1,7 @@
-"""A real standalone Spark cluster: master, worker and executors as processes of their own.
+"""Start a real standalone Spark cluster: master, worker and executors as separate processes.
 
-Or a Spark Connect server, for clients that have no Java. Everything binds to loopback. Daemons are
-ended by their pids, executors with their worker.
+Also starts a Spark Connect server, for clients without Java. Everything binds to loopback. Daemons
+are terminated by pid; executors end with their worker.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from cordwood.lab.scenarios.stage import Failed
 
 READY_S: Final = 120.0
 STOP_S: Final = 30.0
-JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short lives: start fast
+JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # fast start for short-lived processes
 LOOPBACK: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 CONNECT_SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the class such a Java is started with
-WORKER: Final = b"-m\0cordwood.pipeline.runtime.daemon"  # Java's command line names the module too
+EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the main class of an executor's JVM
+WORKER: Final = b"-m\0cordwood.pipeline.runtime.daemon"  # Java's command line has it without -m
 
 
 class Cluster:
-    """One master and one worker."""
+    """A running cluster; the process queries look at its first worker."""
 
     def __init__(self, url: str, worker_pid: int) -> None:
-        """Of processes that run."""
+        """Takes the master's URL and the pid of the first worker."""
         self.url = url
         self.worker_pid = worker_pid
 
     def executors(self) -> list[int]:
-        """The Java processes that tasks run in."""
+        """The pids of the executors' JVMs."""
         return descendants_named(self.worker_pid, EXECUTOR)
 
     def workers(self) -> list[int]:
-        """The Python processes below them: the one that forks, and its forks."""
+        """The pids of the executors' Python processes: the daemon and its forked workers."""
         return descendants_named(self.worker_pid, WORKER)
 
 
@@ -54,11 +54,11 @@ def open_cluster(
     under: Sequence[Sequence[str]] = ((),),
     before_workers: Callable[[str], None] | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster that has found itself; logs and scratch files go to ``work``.
+    """Start a cluster and wait until its workers have registered; logs go to ``work``.
 
-    One worker for each of ``under``, a command it is started under (``unshare -m …``), with the
-    first one's log in ``worker.log`` and its process in ``worker_pid``. ``before_workers`` is given
-    the master's URL while the cluster has no worker yet.
+    Starts one worker per command in ``under``, which prefixes the worker's own command
+    (``unshare -m …``). The first worker logs to ``worker.log`` and its pid is ``worker_pid``.
+    ``before_workers`` is called with the master's URL before any worker starts.
     """
     with ExitStack() as stack:
         master = stack.enter_context(_daemon(work / "master.log", "master.Master", *LOOPBACK))
@@ -82,7 +82,7 @@ def open_cluster(
 
 @contextmanager
 def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
-    """The ``sc://`` address of a Spark Connect server; its log goes to ``work``."""
+    """Start a Spark Connect server; yields its ``sc://`` address. Its log goes to ``work``."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
@@ -99,7 +99,7 @@ def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
 
 
 class _Daemon:
-    """A Spark process and what it has said so far."""
+    """A Spark process and its log output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self._process = subprocess.Popen(
@@ -132,7 +132,7 @@ class _Daemon:
             self._more.notify_all()
 
     def wait_for(self, pattern: str) -> str:
-        """What the pattern's group is, once the process has said it."""
+        """Wait until the pattern appears in the output; returns its first group."""
         with self._more:
             found = self._more.wait_for(
                 lambda: re.search(pattern, self._said) or self._process.poll() is not None,
@@ -174,7 +174,7 @@ def _daemon(log: Path, name: str, *arguments: str, under: Sequence[str] = ()) ->
 
 
 def _spark_home() -> Path:
-    """Where Spark is installed; it need not be loaded here."""
+    """The directory of the installed PySpark, found without importing it."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise Failed('it needs Spark: pip install "cordwood[spark]"')

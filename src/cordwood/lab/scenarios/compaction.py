@@ -1,4 +1,4 @@
-"""Compaction under load: what producers feel of it, and that nothing they were promised is lost."""
+"""Scenario: compaction under load, its effect on producer latency, and that no data is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET_S = 5.0
 
 
 def under_load(stage: ScenarioRun, *, fill: int = FILL, quiet_s: float = QUIET_S) -> None:
-    """Acknowledged one by one, with and without compaction running: p99 of both, printed."""
+    """Compare the p99 latency of single acknowledgements with and without compaction running."""
     child = stage.serve(pipeline="off")
     numbers = itertools.count()
     newest: dict[str, str] = {}
@@ -59,7 +59,7 @@ def under_load(stage: ScenarioRun, *, fill: int = FILL, quiet_s: float = QUIET_S
 
 
 def _latencies(send: Callable[[int], None], goes_on: Callable[[], bool]) -> list[float]:
-    """Seconds from one send to its acknowledgement, again and again."""
+    """Send one record at a time; returns the seconds until each acknowledgement."""
     found: list[float] = []
     while goes_on() or len(found) < 100:
         started = time.perf_counter()
@@ -69,7 +69,7 @@ def _latencies(send: Callable[[int], None], goes_on: Callable[[], bool]) -> list
 
 
 def _start_job(kafka: str) -> subprocess.Popen[str]:
-    """As a user would run it; Spark starts, works and ends in a process of its own."""
+    """Start ``cordwood compact`` in its own process, as a user would."""
     command = [sys.executable, "-m", "cordwood", "compact", "append", "--now"]
     where = ["--broker", kafka, "--format", "json"]
     return subprocess.Popen(

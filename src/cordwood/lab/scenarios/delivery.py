@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: restarts, broken connections, and where a record would go."""
+"""Scenarios: no loss and no duplicates after restarts and broken connections; routing decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRY_CHUNK = 5_000
 
 
 def resume(stage: ScenarioRun) -> None:
-    """500 records, ``kill -9``, 500 more: one unbroken sequence that resumes at 500."""
+    """500 records, ``kill -9``, 500 more: one contiguous sequence that resumes at 500."""
     child = stage.serve()
     _send(child.addresses["ingress"], "first", "batch1", RESUME_RECORDS)
     stage.say("kill", after=RESUME_RECORDS)
@@ -42,7 +42,7 @@ def _send(ingress: str, name: str, payload: str, count: int) -> None:
 
 
 def ack_retry(stage: ScenarioRun) -> None:
-    """20,000 records through a line that keeps breaking: each is stored exactly once."""
+    """20,000 records over connections that keep breaking: each is stored exactly once."""
     child = stage.serve()
     with Breaker(child.addresses["ingress"], stage.random) as breaker:
         with Producer(breaker.address, name="retrier") as producer:
@@ -74,12 +74,12 @@ class Breaker:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start to accept connections."""
         self._start(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening; open connections end by themselves."""
+        """Stop listening, and wait for open connections to end."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
@@ -102,7 +102,7 @@ class Breaker:
             self._start(self._pass, far, near, 2**62)
 
     def _pass(self, source: socket.socket, target: socket.socket, bytes_left: int) -> None:
-        """Hand bytes on until the allowance is used up, then cut both ends at once."""
+        """Forward bytes until ``bytes_left`` is used up, then close both sockets."""
         try:
             while data := source.recv(min(16_384, bytes_left)):
                 target.sendall(data)
@@ -122,7 +122,7 @@ COUNTS = (40, 20, 20, 10, 10)
 
 
 def routing(stage: ScenarioRun) -> None:
-    """100 routing keys of five families: the binding decision alone, as the pipeline makes it."""
+    """100 routing keys of five families: only the routing decision that the pipeline makes."""
     keys = [
         family.format(i)
         for family, count in zip(FAMILIES, COUNTS, strict=True)

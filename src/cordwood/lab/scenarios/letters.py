@@ -1,4 +1,4 @@
-"""Dead letters go back into the log repaired, once, and stay where they are."""
+"""Scenario: dead letters are repaired and replayed exactly once; the originals stay."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 
 KNOWN = 70
 DEAD = 30
-PIPELINE_START_S = 180.0  # Spark starts in seconds, on a loaded machine in a minute
+PIPELINE_START_S = 180.0  # Spark starts in seconds, but may take a minute on a loaded machine
 
 
 def dead_letter(stage: ScenarioRun) -> None:
-    """70 known and 30 ``dead.letter_*`` keys; redriven as ``test.recovered_*``; run twice."""
+    """70 known and 30 ``dead.letter_*`` keys, replayed as ``test.recovered_*``, twice."""
     child = stage.serve(pipeline="embedded")
     control, kafka = child.addresses["control"], child.addresses["kafka"]
     sent = [(f"test.probe_{i}", f"known {i}") for i in range(KNOWN)]
@@ -33,14 +33,14 @@ def dead_letter(stage: ScenarioRun) -> None:
         second = _replay(kafka)
         stage.check(second == 0, "run twice, nothing is sent twice", replayed=second)
         producer.send_and_confirm([("mark.end", "behind everything")])
-        _wait(client, {"mark": 1}, 60)  # the router has passed whatever came before
+        _wait(client, {"mark": 1}, 60)  # the router has processed all earlier records
         ends = {topic: client.get_ack(topic) for topic in ("test", "dead")}
         stage.check(ends == {"test": KNOWN + DEAD, "dead": DEAD}, "test grew by 100", **ends)
         stage.check(read_all(control, "dead", DEAD) == dead, "the dead letters are untouched")
 
 
 def _replay(kafka: str) -> int:
-    """Redrive topic ``dead`` into the ingress topic under new keys; how many were sent."""
+    """Replay topic ``dead`` to the ingress topic under new keys; returns the number sent."""
     done = run_command(
         "dlq", "replay", "--from", "dead",
         "--set-key", "concat('test.recovered_', split_part(key_text, '_', 2))",

@@ -1,6 +1,6 @@
-"""A writer that stalls: ``block`` loses nothing and holds the sender, ``drop_oldest`` counts.
+"""Scenarios: a stalled writer; ``block`` applies backpressure, ``drop_oldest`` counts drops.
 
-The stall is a disk whose syncs do not return, put at the ``Files`` seam of an embedded broker.
+The stall is simulated by an embedded broker whose ``Files`` do not return from fsync.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 from cordwood.log.files.disk import Files, OpenFile
 from cordwood.testing import Broker
 
-BLOCK_PAYLOAD_BYTES = 6_000  # so large that no socket's own buffer can hold what is left over
+BLOCK_PAYLOAD_BYTES = 6_000  # so large that socket buffers cannot hold the remaining lines
 DROP_PAYLOAD_BYTES = 500
-BLOCKED_S = 1.0  # a socket that takes nothing for this long is blocked
+BLOCKED_S = 1.0  # a socket that accepts nothing for this long counts as blocked
 
 
 class StallingFiles(Files):
-    """A disk whose syncs wait until they are let go."""
+    """A disk whose syncs can be stalled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class StallingFiles(Files):
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Syncs wait until this ends, however it ends: a broker could not even stop before."""
+        """Stall syncs while the body runs; released on errors too, or the broker could not stop."""
         self._running.clear()
         try:
             yield
@@ -39,7 +39,7 @@ class StallingFiles(Files):
             self._running.set()
 
     def sync_data(self, file: OpenFile) -> None:
-        """Wait first, if told to."""
+        """Sync after waiting for the end of a stall."""
         self._running.wait()
         super().sync_data(file)
 
@@ -66,7 +66,7 @@ def block(stage: ScenarioRun) -> None:
 
 
 def drop(stage: ScenarioRun) -> None:
-    """20,000 lines into a stalled writer that may drop: what is lost is what the metric says."""
+    """20,000 lines into a stalled writer that may drop: the metric counts exactly the loss."""
     count = 20_000
     files = StallingFiles()
     with Broker(stage.directory / "drop", files=files, ingress_overflow="drop_oldest") as broker:
@@ -87,7 +87,7 @@ def drop(stage: ScenarioRun) -> None:
 
 
 def _make_topics(broker: Broker) -> None:
-    """Before the disk stalls: a topic's birth needs it too."""
+    """Create the topics before the disk stalls, as that needs the disk too."""
     with Client(broker.control) as client:
         client.register("append")
         client.register("dead_letter")
@@ -104,7 +104,7 @@ def _taken(client: Client) -> int:
 
 
 class Sender(threading.Thread):
-    """Pushes numbered lines as fast as the socket takes them, and notices when it does not."""
+    """Pushes numbered lines as fast as the socket accepts them; detects when it blocks."""
 
     def __init__(self, ingress: str, count: int, payload_bytes: int) -> None:
         super().__init__(daemon=True)
@@ -127,7 +127,7 @@ class Sender(threading.Thread):
     def run(self) -> None:
         """Send everything."""
         data = memoryview(self._data)
-        writable = select.poll()  # select() knows no descriptor above 1023
+        writable = select.poll()  # select() does not support descriptors above 1023
         writable.register(self._socket, select.POLLOUT)
         while self.sent_bytes < len(data):
             if writable.poll(BLOCKED_S * 1000):

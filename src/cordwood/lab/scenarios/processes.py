@@ -1,4 +1,4 @@
-"""What runs below a process, as Linux tells it; nothing here starts or ends one."""
+"""Inspect a process and its descendants through ``/proc``; never starts or ends one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; one that waits to be reaped does not."""
+    """Whether the process runs; False for a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -16,14 +16,14 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Children, theirs, and so on; a process belongs to the thread that started it."""
+    """All descendants; Linux lists children under the thread that started them."""
     for child in _children(pid):
         yield child
         yield from descendants(child)
 
 
 def command(pid: int) -> bytes:
-    """How it was started; nothing, when it is gone."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -31,7 +31,7 @@ def command(pid: int) -> bytes:
 
 
 def descendants_named(pid: int, word: bytes) -> list[int]:
-    """Those below it that were started with a word."""
+    """Descendants whose command line contains a word."""
     return [child for child in descendants(pid) if word in command(child)]
 
 
@@ -39,11 +39,11 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:  # it is gone
+    except OSError:  # the process has ended
         return found
     for thread in threads:
         try:
             found += map(int, (thread / "children").read_text(encoding="ascii").split())
-        except OSError:  # this thread is
+        except OSError:  # this thread has ended
             continue
     return found
