@@ -1,5 +1,6 @@
-"""The demo: two stories on a real broker and a real Spark session, with answers known beforehand.
+"""The demo: two stories on a real broker and a real Spark session, with known expected results.
 
-``cdc`` and ``timecode`` make the data from a seed and keep the truth; ``stories`` plays them and
-checks every step against it; ``picture`` draws the log's life. Nothing here is used by the product.
+``cdc`` and ``timecode`` generate the data and the expected results from a seed. ``stories`` plays
+the stories and checks every step against them. ``picture`` draws the log's size over the steps.
+Never imported by the broker.
 """

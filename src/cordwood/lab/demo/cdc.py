@@ -1,8 +1,8 @@
-"""A users table's changelog: inserts, updates, deletes, a schema change, and poison.
+"""Generate the changelog of a users table: inserts, updates, deletes, a schema change, poison.
 
-Every change is a record with the routing key ``users.<id>`` and the row as JSON, or a null value
-when the row is deleted. Poison is the *last* change of a user under a broken key, so that the table
-is wrong until the poison has been repaired. The truth is kept beside.
+Every change is a record with the routing key ``users.<id>`` and the row as JSON, or a null value if
+the row is deleted. A poison record is the *last* change of a user under a broken key, so the table
+is wrong until it is repaired. The expected table is kept next to the changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 CITIES = ("Lisbon", "Osaka", "Quito", "Turku", "Accra", "Perth", "Leeds", "Natal")
 PLANS = ("free", "team", "pro")
-SCHEMA_CHANGE_AT = 0.6  # from here on rows have a plan
+SCHEMA_CHANGE_AT = 0.6  # share of the changes after which rows have the column plan
 
 
 class Change(NamedTuple):
@@ -27,19 +27,19 @@ class Change(NamedTuple):
 
 
 class Changelog(NamedTuple):
-    """All changes in order, and the table they lead to."""
+    """All changes in order, and the table that results from them."""
 
     changes: list[Change]
     truth: dict[int, dict[str, Any]]
 
     @property
     def poison_count(self) -> int:
-        """How many changes came under a broken key."""
+        """The number of changes with a broken key."""
         return sum(change.is_poison for change in self.changes)
 
 
 def make_changelog(seed: int, users: int, changes: int, poison: int) -> Changelog:
-    """A changelog of ``changes`` records on ``users`` rows; skewed, as tables are."""
+    """Generate ``changes`` records on ``users`` rows; the keys are skewed, as in real tables."""
     chance = random.Random(seed)  # noqa: S311 - the same seed gives the same story
     truth: dict[int, dict[str, Any]] = {}
     made: list[tuple[int, bytes | None]] = []
@@ -67,7 +67,7 @@ def make_changelog(seed: int, users: int, changes: int, poison: int) -> Changelo
 
 
 def state_hash(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A short hash of a table: equal tables, equal hashes, whatever the order of rows."""
+    """A short hash of a table that does not depend on the order of rows."""
     lines = sorted(json.dumps(dict(row), sort_keys=True) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -75,7 +75,7 @@ def state_hash(rows: Iterable[Mapping[str, Any]]) -> str:
 def _changed(
     chance: random.Random, user: int, row: dict[str, Any] | None, *, has_plan: bool
 ) -> dict[str, Any] | None:
-    """The row after one more change; None when it is deleted."""
+    """The row after one more change; None if it is deleted."""
     if row is not None and chance.random() < 0.02:
         return None
     if row is None:
@@ -89,7 +89,7 @@ def _changed(
 
 
 def _broken_key(user: int) -> bytes:
-    """A key no topic can be named after: a producer used a slash for a dot."""
+    """A key that yields no valid topic name: it has a slash instead of the dot."""
     return b"users/%d" % user
 
 

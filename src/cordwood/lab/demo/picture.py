@@ -1,4 +1,4 @@
-"""A picture of the log's life: bytes on disk over the steps of a story, as one SVG file."""
+"""Draw the bytes on disk over the steps of a story, as one SVG file."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ WIDTH, HEIGHT = 960, 480
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 96, 84
 FLOOR: Final = HEIGHT - BOTTOM
 INK, FAINT, LINE = "#1f2933", "#616e7c", "#e4e7eb"
-BAR_SHARE: Final = 0.62  # of the room a step has
+BAR_SHARE: Final = 0.62  # of the width of a step
 
 
 class Moment(NamedTuple):
-    """Where the bytes were after one step."""
+    """The number of bytes of each kind after one step."""
 
     step: str
     at_s: float  # since the story began
-    active: int  # in segments that are written to
+    active: int  # in active segments
     cut: int  # in sealed segments
     archived: int  # in bundles
-    compacted: int  # gone by compaction so far
-    reclaimed: int  # gone by RECLAIM so far
+    compacted: int  # removed by compaction so far
+    reclaimed: int  # removed by RECLAIM so far
 
     @property
     def written(self) -> int:
-        """All bytes that were ever appended; bundles are copies."""
+        """All bytes ever appended; bundles do not count, as they are copies."""
         return self.active + self.cut + self.compacted + self.reclaimed
 
 
 class BarStyle(NamedTuple):
-    """How one kind of bytes is drawn; what is gone is an outline, what is there is solid."""
+    """How one kind of bytes is drawn: solid if on disk, outlined if removed."""
 
     name: str
     about: str
@@ -51,7 +51,7 @@ KINDS: Final = (
 
 
 def draw(title: str, moments: Sequence[Moment]) -> str:
-    """One stack a step: what is on disk, and above it in outline what is no longer."""
+    """Draw one stacked bar per step: bytes on disk, and above them removed bytes in outline."""
     top = _round_up(max([1, *(m.written + m.archived for m in moments)]))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(moments))
     parts = [
@@ -71,14 +71,14 @@ def draw(title: str, moments: Sequence[Moment]) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """Short, for a label."""
+    """Format a number of bytes for a label."""
     if count >= 1e6:
         return f"{count / 1e6:.1f} MB"
     return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count:.0f} B"
 
 
 def _round_up(count: int) -> int:
-    """The next end of a scale whose quarters are round numbers."""
+    """Round up to the end of a scale whose quarters are round numbers."""
     unit = 10 ** int(math.log10(count))
     return next(int(unit * f) for f in (1, 2, 4, 6, 8, 10) if unit * f >= count)
 

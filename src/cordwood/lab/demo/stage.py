@@ -1,4 +1,4 @@
-"""What both stories stand on: a broker, a Spark session, a narrator, and a verdict a check."""
+"""The environment of both stories: broker, Spark session, printed narration, recorded checks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cordwood.lab.demo.picture import Moment
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.testing import Broker
 
-ROUTED_S: Final = 0.1  # between two looks at how far the router is
+ROUTED_S: Final = 0.1  # between two polls of the router's cursor
 
 
 class StepProgress(Protocol):
-    """How far a step has come, for whoever watches."""
+    """Receives the progress of a step, to display it."""
 
     def reach(self, done: int) -> None:
-        """So much is done in all."""
+        """Set the total amount done so far."""
 
 
 class _Unwatched:
@@ -32,7 +32,7 @@ class _Unwatched:
 
 Watch = Callable[
     [str, int | None], AbstractContextManager[StepProgress]
-]  # what is done, and how much of it
+]  # name of the step and its total amount, if known
 
 
 class DemoRun:
@@ -57,7 +57,7 @@ class DemoRun:
         self._archived = self._compacted = self._reclaimed = 0
 
     def __enter__(self) -> Self:
-        """Start the broker; whoever plays first finds the topics of its ingress."""
+        """Start the broker and create its ingress and dead-letter topics."""
         started = time.monotonic()
         self.broker = self._stack.enter_context(Broker(self.directory / "data"))
         self.client = self._stack.enter_context(Client(self.broker.control))
@@ -74,60 +74,60 @@ class DemoRun:
         """Stop the broker."""
         self._stack.close()
 
-    # --- narration ------------------------------------------------------------------------
+    # --- output and checks ----------------------------------------------------------------
 
     def title(self, text: str) -> None:
-        """A story begins."""
+        """Print the title of a story."""
         self._print(f"\n=== {text} ===")
 
     def step(self, what: str, why: str) -> None:
-        """A step begins: what happens and why it matters."""
+        """Print the heading of a step: what happens and why it matters."""
         self._steps += 1
         self._print(f"\n{self._steps}. {what}\n   {why}")
 
     def tell(self, text: str) -> None:
-        """A fact."""
+        """Print a fact."""
         self._print(f"   {text}")
 
     def check(self, what: str, holds: bool) -> None:
-        """A promise, and whether it held."""
+        """Record and print whether a claim holds."""
         self.checks.append((what, holds))
         self._print(f"   {'ok  ' if holds else 'FAIL'} {what}")
 
     def _print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
-    # --- the log's life -------------------------------------------------------------------
+    # --- size of the log ------------------------------------------------------------------
 
     def bytes_of(self, topic: str) -> int:
-        """Bytes of a topic's segments now."""
+        """The current size of a topic's segments in bytes."""
         found = self.api.get("/api/topics", name=topic)["topics"][0]
         return sum(part["size_bytes"] for part in found["partitions"])
 
     def segments_of(self, topic: str) -> int:
-        """Segments that hold a topic's records now."""
+        """The current number of a topic's segments that hold records."""
         found = self.api.get("/api/topics", name=topic)["topics"][0]
         return sum(s["records"] > 0 for part in found["partitions"] for s in part["segments"])
 
     def records_of(self, topic: str) -> int:
-        """Records of a topic now, gaps not counted."""
+        """The current number of a topic's records, without gaps."""
         found = self.api.get("/api/topics", name=topic)["topics"][0]
         return sum(s["records"] for part in found["partitions"] for s in part["segments"])
 
     def compacted(self, count: int) -> None:
-        """So many bytes went by compaction."""
+        """Add to the bytes removed by compaction."""
         self._compacted += count
 
     def reclaimed(self, count: int) -> None:
-        """So many bytes went by RECLAIM."""
+        """Add to the bytes removed by RECLAIM."""
         self._reclaimed += count
 
     def archived(self, count: int) -> None:
-        """So many bytes are in bundles now."""
+        """Add to the bytes in archive bundles."""
         self._archived += count
 
     def moment(self, step: str) -> None:
-        """Remember where the bytes are."""
+        """Record the size of the log after a step, for the picture."""
         topics = self.api.get("/api/topics")["topics"]
         segments = [s for topic in topics for part in topic["partitions"] for s in part["segments"]]
         active = sum(s["size_bytes"] for s in segments if s["state"] == "active")
@@ -139,7 +139,7 @@ class DemoRun:
     # --- Spark ----------------------------------------------------------------------------
 
     def frame(self, topic: str) -> Any:
-        """A topic as a DataFrame, fresh."""
+        """A new DataFrame of a topic."""
         return (
             self.spark.read.format("cordwood")
             .option("kafka.bootstrap.servers", self.broker.kafka)
@@ -148,7 +148,7 @@ class DemoRun:
         )
 
     def route(self, end: int) -> float:
-        """Run the router until it has come to this offset; the seconds it took."""
+        """Run the router until its cursor reaches this offset; returns the seconds it took."""
         from cordwood.pipeline.runtime.failure_reasons import patiently
 
         started, start = time.monotonic(), self._routed()
@@ -158,7 +158,7 @@ class DemoRun:
     def _route_once(self, start: int, end: int) -> None:
         from cordwood.pipeline.route.query import RouteQuery, plan_route
 
-        api = BrokerApi(self.where)  # the query's thread has one of its own
+        api = BrokerApi(self.where)  # for the query's thread
         running = RouteQuery(self.spark, plan_route(api, self.where), api)
         try:
             with self.watch("routing", end - start) as bar:
@@ -172,12 +172,12 @@ class DemoRun:
             api.close()
 
     def _routed(self) -> int:
-        """How far the router has come on the ingress topic."""
+        """The router's cursor on the ingress topic."""
         return self.api.positions("append", "route").get(0, 0)
 
 
 def table_rows(stage: DemoRun, topic: str) -> list[dict[str, Any]]:
-    """The table a changelog stands for, materialised as Parquet and read back."""
+    """Materialise a changelog as a Parquet table and read its rows back."""
     from cordwood.pipeline.table.job import TableRequest, build_table
 
     request = TableRequest(topic=topic, out=stage.directory / "tables" / topic)

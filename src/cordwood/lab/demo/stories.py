@@ -1,4 +1,4 @@
-"""The two stories, step by step. Every number shown is measured, every claim checked."""
+"""The two stories of the demo; every number shown is measured and every claim is checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MISSING, DOUBLED = 6, 3
 
 
 def play_cdc(stage: DemoRun) -> None:
-    """A table's changelog: routed, repaired, compacted, archived, and proven whole."""
+    """A table's changelog is routed, repaired, compacted and archived, and still complete."""
     stage.title("a users table's changelog")
     log = make_changelog(SEED, USERS, CHANGES, POISON)
     truth = state_hash(log.truth.values())
@@ -168,7 +168,7 @@ def _archive(stage: DemoRun, topic: str) -> None:
 
 
 def play_timecode(stage: DemoRun) -> None:
-    """Timecode over plain lines: kept until its reader has it, its faults found, archived."""
+    """Timecode over plain lines is kept until its reader has it, audited, and archived."""
     stage.title("a timecode bus over plain lines")
     tapes = [record_tape(SEED, f"deck-{n}", FRAMES, MISSING, DOUBLED) for n in range(1, DECKS + 1)]
     stage.step(
@@ -235,7 +235,7 @@ def _release(stage: DemoRun, frames: int) -> None:
     )
     size = stage.bytes_of("smpte")
     stage.client.ack("smpte", "edit-suite", frames)
-    stage.client.reclaim("smpte")  # or the monitor, if it looked in between
+    stage.client.reclaim("smpte")  # unless the monitor has already done it
     freed = size - stage.bytes_of("smpte")
     stage.reclaimed(freed)
     status = stage.client.status(1, "smpte")

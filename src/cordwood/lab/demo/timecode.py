@@ -1,7 +1,7 @@
-"""SMPTE timecode from several decks, with faults put in on purpose and counted.
+"""Generate SMPTE timecode of several decks with a known number of deliberate faults.
 
-25 frames a second, ``HH:MM:SS:FF`` from 10:00:00:00. A frame may be lost (a gap) or sent twice;
-what the audit must find is known exactly.
+25 frames per second, ``HH:MM:SS:FF`` from 10:00:00:00. A frame may be lost (a gap) or sent twice;
+the audit must find exactly these faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIRST_HOUR = 10
 
 
 class Tape(NamedTuple):
-    """What one deck sends, and what is wrong with it."""
+    """The timecodes that one deck sends, and the faults among them."""
 
     deck: str
     codes: list[str]
@@ -23,7 +23,7 @@ class Tape(NamedTuple):
 
 
 def timecode(frame: int) -> str:
-    """The code of a frame, counted from 10:00:00:00."""
+    """The timecode of a frame, counted from 10:00:00:00."""
     seconds, frames = divmod(frame, FRAMES_PER_SECOND)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -38,7 +38,7 @@ def frame_number(code: str) -> int:
 
 
 def record_tape(seed: int, deck: str, frames: int, missing: int, doubled: int) -> Tape:
-    """A deck's frames with so many lost and so many sent twice."""
+    """Generate a deck's frames; ``missing`` of them are lost and ``doubled`` are sent twice."""
     chance = random.Random(f"{seed}-{deck}")  # noqa: S311 - the same seed gives the same tape
     faulty = chance.sample(range(1, frames - 1), missing + doubled)
     lost, twice = set(faulty[:missing]), set(faulty[missing:])
@@ -53,7 +53,7 @@ def record_tape(seed: int, deck: str, frames: int, missing: int, doubled: int) -
 
 
 def find_faults(codes: list[str], frames: int) -> tuple[list[str], list[str]]:
-    """What is missing and what came twice, from the codes alone."""
+    """The missing and the doubled timecodes, found from the codes alone."""
     numbers = [frame_number(code) for code in codes]
     seen: set[int] = set()
     doubled = []

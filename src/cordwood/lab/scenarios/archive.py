@@ -1,4 +1,4 @@
-"""Cold storage: records leave the log for bundles that anybody can check, and come back."""
+"""Scenario: cold storage; records move to verifiable archive bundles and are restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECK_FAILED = 5
 
 
 def cold_storage(stage: ScenarioRun) -> None:
-    """1,000 records, drained, in 4 bundles; reclaimed, verified, tampered with, restored."""
+    """1,000 consumed records in 4 bundles; reclaimed, verified, tampered with, restored."""
     child = stage.serve(ingress_topic="archive", monitor_interval_ms=str(HOUR_MS))
     control, kafka = child.addresses["control"], child.addresses["kafka"]
     payloads = [f"reel {i:04d}" for i in range(RECORDS)]
@@ -52,7 +52,7 @@ def cold_storage(stage: ScenarioRun) -> None:
 
 
 def run_command(*words: str, at: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """A command as a user would run it, against the broker at a Kafka address."""
+    """Run a command against the broker at a Kafka address, as a user would."""
     command = [sys.executable, "-m", "cordwood", *words, "--broker", at, "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != expect:
@@ -61,7 +61,7 @@ def run_command(*words: str, at: str, expect: int = 0) -> subprocess.CompletedPr
 
 
 def _check_manifest(stage: ScenarioRun, home: Path, payloads: list[str]) -> None:
-    """With nothing but the standard library, as an archivist would in ten years."""
+    """Check manifest and bundles with only the standard library, as one could in ten years."""
     lines = (home / "manifest.jsonl").read_text().splitlines()
     entries = [json.loads(line) for line in lines]
     spans = [(entry["first_seq"], entry["last_seq"]) for entry in entries]
@@ -102,7 +102,7 @@ def _check_status(stage: ScenarioRun, client: Client, home: str) -> None:
 
 
 def _check_tampering(stage: ScenarioRun, home: Path, kafka: str) -> None:
-    """Each on a copy of its own, each found and named."""
+    """Tamper with separate copies; ``archive verify`` must find and name each change."""
     bundles = sorted((home / "0").iterdir())
     flipped = bytearray(bundles[1].read_bytes())
     flipped[len(flipped) // 2] ^= 1
@@ -133,7 +133,7 @@ def _check_tampering(stage: ScenarioRun, home: Path, kafka: str) -> None:
 def _verify(
     stage: ScenarioRun, home: Path, kafka: str, changes: dict[str, bytes | None]
 ) -> list[dict[str, Any]]:
-    """What ``verify`` finds in a changed copy."""
+    """The findings of ``archive verify`` in a changed copy."""
     copy = stage.directory / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(home, copy / home.name)

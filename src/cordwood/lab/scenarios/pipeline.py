@@ -1,6 +1,6 @@
-"""The router through real Spark: where records go, and that each goes there once.
+"""Scenarios: the router on real Spark sends records to the right topics, exactly once.
 
-The pipeline is ``cordwood pipeline run``, a process of its own, as it would be on a cluster.
+The pipeline is ``cordwood pipeline run`` in its own process, as it would be on a cluster.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cordwood.lab.scenarios.processes import command, descendants, is_alive
 from cordwood.lab.scenarios.stage import Child, Failed, ScenarioRun, read_all, wait_until
 
 ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
-START_S: Final = 180.0  # for Spark, on a machine with much else to do
+START_S: Final = 180.0  # Spark may take this long to start on a loaded machine
 LOOK_S: Final = 0.1
 RECORDS: Final = 200_000
 KILLS: Final = 20
-DRIVER_KILLS: Final = 3  # each costs a start of Spark
+DRIVER_KILLS: Final = 3  # after each, Spark must start again
 EXECUTOR_JAVA: Final = f"spark.executor.extraJavaOptions={JAVA}"
 KEYS: Final = ("test.probe", "jobs.process_{}", "jobs.notify", "random.unknown_{}", ".nowhere_{}")
 ROUTES: Final = ("test", "jobs", "jobs", "random", "dead_letter")
@@ -47,7 +47,7 @@ class Driver:
         master: str = "local[2,4]",
         remote: str | None = None,
     ) -> None:
-        """Starts it; ``wait_ready`` tells when it routes."""
+        """Starts the process; ``wait_ready`` waits until it routes."""
         spark = ("--remote", remote) if remote else ("--master", master)
         flags = ("--broker", broker, *spark, "--jobs", "route", "--lifeline")
         conf = () if remote else ("--conf", "spark.ui.enabled=false", "--conf", EXECUTOR_JAVA)
@@ -74,19 +74,19 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """The driver's process."""
+        """The driver's process id."""
         return self._process.pid
 
     def report(self) -> dict[str, float]:
-        """What it said of the router last."""
+        """The integer fields of the router's last report."""
         return {name: n for name, n in self._report.items() if isinstance(n, int)}
 
     def descendants(self) -> list[tuple[int, bytes]]:
-        """Every process below it, and how each was started."""
+        """The pid and command line of every descendant."""
         return [(pid, command(pid)) for pid in descendants(self.pid)]
 
     def wait_ready(self) -> None:
-        """Until its streams are open."""
+        """Wait until the driver's streams are open."""
         wait_until(lambda: self._is_ready.is_set() or not self.is_running, "READY", START_S)
         if not self.is_running:
             tail = self._log.read_text(errors="replace").strip().splitlines()[-3:]
@@ -94,16 +94,16 @@ class Driver:
 
     @property
     def is_running(self) -> bool:
-        """Whether the driver lives."""
+        """Whether the driver is running."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """``kill -9`` of the driver; Spark's Java goes with it."""
+        """Send SIGKILL to the driver; Spark's JVM ends with it."""
         self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """End it, if it has not ended, and wait."""
+        """Close its stdin, which ends the driver, and wait."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -116,7 +116,7 @@ class Driver:
 
 
 def routing(stage: ScenarioRun) -> None:
-    """100 messages of five key families, through Spark: test 40, jobs 40, random 10, bar 10."""
+    """100 messages of five key families, routed by Spark: test 40, jobs 40, random 10, bar 10."""
     routing_decision(stage)
     broker = stage.serve()
     control = broker.addresses["control"]
@@ -140,7 +140,7 @@ def routing(stage: ScenarioRun) -> None:
 
 
 def routed(broker: Child, topic: str = "append") -> int:
-    """How far the router has come."""
+    """The number of records that the router has processed."""
     rows = HttpClient(broker.addresses["http"]).get("/api/readers", topic=topic)["readers"]
     return sum(row["seq"] for row in rows if row["reader"] == "route")
 
@@ -154,7 +154,7 @@ def exactly_once(stage: ScenarioRun) -> None:
 
 
 def play_exactly_once(stage: ScenarioRun, records: int, kills: int, driver_kills: int) -> None:
-    """The same at any size."""
+    """Run ``exactly_once`` with any number of records and kills."""
     messages = [(KEYS[i % 5].format(i), f"id-{i}") for i in range(records)]
     shares = [messages[records * i // kills : records * (i + 1) // kills] for i in range(kills)]
     with open_cluster(stage.directory) as cluster:
@@ -169,7 +169,7 @@ def play_exactly_once(stage: ScenarioRun, records: int, kills: int, driver_kills
 
 
 def plan_victims(chance: random.Random, kills: int, driver_kills: int) -> list[str]:
-    """Who dies when: so many drivers, the others in equal parts, in an order of chance."""
+    """Which processes to kill, in random order: ``driver_kills`` drivers, the others evenly."""
     others = ("broker", "executor", "workers")
     victims = ["driver"] * driver_kills
     victims += [others[i % len(others)] for i in range(kills - driver_kills)]
@@ -178,7 +178,7 @@ def plan_victims(chance: random.Random, kills: int, driver_kills: int) -> list[s
 
 
 def _send_and_kill(havoc: Havoc, shares: list[list[tuple[str, str]]], victims: list[str]) -> None:
-    """A share is on its way while somebody dies; the next one when the router moves again."""
+    """Kill a process while each share is sent; the next share waits until the router advances."""
     with (
         ThreadPoolExecutor(1) as pool,
         Producer(havoc.addresses["ingress"], name="source", timeout_s=120) as producer,
@@ -191,7 +191,7 @@ def _send_and_kill(havoc: Havoc, shares: list[list[tuple[str, str]]], victims: l
 
 
 def _send(producer: Producer, messages: list[tuple[str, str]]) -> None:
-    """In pieces, so that several micro-batches are under way while something dies."""
+    """Send in pieces, so that the kill falls among several micro-batches."""
     size = -(-len(messages) // 5)
     for start in range(0, len(messages), size):
         producer.send_and_confirm(messages[start : start + size], timeout_s=120)
@@ -199,10 +199,10 @@ def _send(producer: Producer, messages: list[tuple[str, str]]) -> None:
 
 
 class Havoc:
-    """A broker and a driver that are killed and started again, and the cluster the tasks run on."""
+    """Kills and restarts a broker, a driver, and processes of the cluster that runs the tasks."""
 
     def __init__(self, stage: ScenarioRun, cluster: Cluster) -> None:
-        """Starts broker and driver."""
+        """Starts the broker and the driver."""
         self._stage = stage
         self._cluster = cluster
         self._kills = self._seen = 0
@@ -217,24 +217,24 @@ class Havoc:
         }
 
     def routed(self) -> int:
-        """How far the router has come."""
+        """The number of records that the router has processed; 0 while the broker is down."""
         return routed(self._broker) if self._broker.is_running else 0
 
     def kill(self, victim: str) -> None:
-        """At a random moment of the next second."""
+        """Kill a process at a random moment within the next second."""
         time.sleep(self._stage.random.uniform(0, 1))
         self._kills += 1
         self._stage.say("kill", number=self._kills, victim=victim, routed=self.routed())
         self._acts[victim]()
 
     def wait_alive(self) -> None:
-        """Until the router has moved since it was last asked: the next kill meets it at work."""
+        """Wait until the router has advanced, so that the next kill interrupts real work."""
         self.wait(lambda: self.routed() > self._seen, "the router moves again")
         self._seen = self.routed()
 
     @staticmethod
     def wait(holds: Callable[[], bool], what: str) -> None:
-        """Now and then is enough: asking takes cores that what is waited for needs."""
+        """Poll every ``LOOK_S`` only, as polling takes CPU time from the processes waited for."""
         wait_until(holds, what, START_S, every_s=LOOK_S)
 
     def _kill_broker(self) -> None:
@@ -258,7 +258,7 @@ class Havoc:
         self._kill_some(self._cluster.workers)
 
     def _kill_some(self, find: Callable[[], list[int]]) -> None:
-        """All that are found, and at least one: a kill that met nobody would prove nothing."""
+        """Kill all processes found, and at least one, as otherwise the kill proves nothing."""
         killed: list[int] = []
 
         def kill() -> bool:

@@ -1,4 +1,4 @@
-"""The life of segments under a running broker: cut, held, reclaimed, rolled over."""
+"""Scenarios: segments of a running broker are cut, held for readers, reclaimed, rolled over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRAMES_PER_SECOND = 25
 
 
 def rotation(stage: ScenarioRun) -> None:
-    """Cut again and again under load while ``GET_ACK`` is asked: it never goes back, never 0."""
+    """Cut repeatedly under load while polling ``GET_ACK``: it never decreases and is never 0."""
     child = stage.serve()
     ingress, control = child.addresses["ingress"], child.addresses["control"]
     done = threading.Event()
@@ -47,13 +47,13 @@ def _poll_acks(control: str, done: threading.Event) -> list[int]:
 
 
 def retention(stage: ScenarioRun) -> None:
-    """Segments a lagging reader has not passed stay through cuts; its ack releases them."""
+    """Segments that a lagging reader has not read stay; its ack lets RECLAIM delete them."""
     _retention_black_box(stage)
     _retention_white_box(stage)
 
 
 def _retention_black_box(stage: ScenarioRun) -> None:
-    """By the listeners alone."""
+    """Check retention through the listeners only."""
     child = stage.serve("black", monitor_interval_ms=str(HOUR_MS))
     with Client(child.addresses["control"]) as client:
         client.register("held", "slow")
@@ -72,7 +72,7 @@ def _retention_black_box(stage: ScenarioRun) -> None:
 
 
 def _retention_white_box(stage: ScenarioRun) -> None:
-    """The same, looking at the partition and at what the monitor says of it."""
+    """Check retention in the broker's internal state: the partition and the monitor's plan."""
     with Broker(stage.directory / "white", monitor_interval_ms=HOUR_MS) as broker:
         inside = broker.service.broker
         assert inside is not None
@@ -138,7 +138,7 @@ def walrus_rollover(stage: ScenarioRun) -> None:
         with Client(control) as client:
             sealed = _sealed(client)
             stored = client.get_ack("logs")
-            # 60 make five full segments and a full active one, sealed by the next append.
+            # 60 records fill five sealed segments and the active one, which the next append seals.
             full = (len(expected) - 1) // 10
             stage.check(stored == len(expected), "acked = stored", stored=stored)
             stage.check(sealed == [10] * full, "exact counts in every segment", sealed=len(sealed))
@@ -175,7 +175,7 @@ def _put_concurrently(control: str, turn: int, count: int) -> list[str]:
 
 
 def _in_order_per_writer(got: list[str]) -> bool:
-    """A message's last word counts; each writer's must rise."""
+    """Whether the numbers that end each writer's messages are ascending."""
     by_writer: dict[str, list[str]] = {}
     for message in got:
         writer, number = message.rsplit(" ", 1)

@@ -1,4 +1,4 @@
-"""What every scenario stands on: a temporary directory, child brokers, logfmt, a seeded chance."""
+"""The environment of a scenario: temporary directory, child brokers, logfmt, seeded random."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import IO, Self
 from cordwood.client import Client, Line
 
 READY = "READY "
-HOUR_MS = 3_600_000  # a monitor that looks this seldom leaves every RECLAIM to the scenario
+HOUR_MS = 3_600_000  # as monitor interval: only the scenario itself triggers RECLAIM
 
 
-class Failed(Exception):  # the verdict of a scenario, not an error of the program
-    """The scenario did not hold; the message says what was seen."""
+class Failed(Exception):  # the result of a scenario, not an error of the program
+    """A check of a scenario failed; the message says what was observed."""
 
 
 class Child:
@@ -51,18 +51,18 @@ class Child:
         return addresses
 
     def log(self) -> str:
-        """What this child wrote to its log so far."""
+        """The log output of this child so far."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """Send SIGKILL and wait for the end."""
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Ask it to stop, and wait."""
+        """Send SIGTERM and wait for the end."""
         self._process.terminate()
         self._end()
 
@@ -73,54 +73,54 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the child lives."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
 
 class ScenarioRun:
-    """One run of one scenario."""
+    """One run of a scenario, reproducible by its seed."""
 
     def __init__(self, name: str, seed: int | None = None, out: IO[str] | None = None) -> None:
         self.name = name
         self.seed = random.SystemRandom().randrange(2**32) if seed is None else seed
-        self.random = random.Random(self.seed)  # noqa: S311 - chance that can be repeated
+        self.random = random.Random(self.seed)  # noqa: S311 - must be reproducible
         self._out = out or sys.stdout
         self._children: list[Child] = []
         self.directory = Path(tempfile.mkdtemp(prefix=f"cordwood-{name}-"))
 
     def serve(self, data: str = "data", **settings: str) -> Child:
-        """A child broker on a data directory of this stage; underscores become dots."""
+        """Start a child broker on a data directory of this run; underscores become dots."""
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         child = Child(self.directory / data, dotted)
         self._children.append(child)
         return child
 
     def say(self, step: str, **facts: object) -> None:
-        """One logfmt line."""
+        """Print one logfmt line."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         shown = " ".join(f"{name}={_quoted(value)}" for name, value in facts.items())
         print(f"ts={now} scenario={self.name} step={step} {shown}".rstrip(), file=self._out)
 
     def check(self, holds: bool, what: str, **facts: object) -> None:
-        """Say that something holds, or fail the scenario."""
+        """Print the result of a check; raises ``Failed`` if it does not hold."""
         self.say("check", what=what, outcome="PASS" if holds else "FAIL", **facts)
         if not holds:
             raise Failed(f"{self.name} (seed {self.seed}): {what}: {facts}")
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Print the seed."""
         self.say("begin", seed=self.seed)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """End what still runs; the directory stays when the scenario failed."""
+        """Kill running children; keeps the directory if the scenario failed."""
         for child in self._children:
             if child.is_running:
                 child.kill()
@@ -148,7 +148,7 @@ def read_all(control: str, topic: str, count: int) -> list[Line]:
 def wait_until(
     holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, every_s: float = 0.01
 ) -> None:
-    """Ask again and again until it holds; raises ``Failed`` when it never does."""
+    """Poll until the condition holds; raises ``Failed`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
