@@ -1,7 +1,7 @@
 """The jobs' blocking client for the broker's HTTP API: bindings, readers, topics, deliveries.
 
-All requests are idempotent, so while the broker is unavailable a request is repeated until a
-deadline. The address of the HTTP listener is either given or looked up with Kafka's
+Every request may safely be sent twice, so while the broker is unavailable a request is repeated
+until a deadline. The address of the HTTP listener is either given or looked up with Kafka's
 DescribeConfigs, as it may change when the broker restarts.
 
 Knows nothing of records or of Spark.

@@ -4,10 +4,10 @@ A session on a cluster is ready before its executors are. Spark counts the cores
 that have registered, and reports two if there is none. A job planned at that moment gets two tasks
 on a cluster of any size. So code that plans by cores first waits here, once per application.
 
-Executors register one after another, and unless a setting does, Spark does not say how many to
-expect. The count is taken as complete if no executor has registered for ``SETTLED_S``. Later jobs
-count later executors. With dynamic allocation, executors start only after tasks are submitted, so
-there is no wait.
+Executors register one after another, and Spark does not report how many to expect. If
+``spark.executor.instances`` is not set, the count is complete when no executor has registered for
+``SETTLED_S``. Later jobs count later executors. With dynamic allocation, executors start only after
+tasks are submitted, so there is no wait.
 """
 
 from __future__ import annotations

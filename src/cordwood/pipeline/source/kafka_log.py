@@ -131,7 +131,7 @@ class KafkaLog:
             for start, end in itertools.pairwise(cuts)
         ]
 
-    def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:  # noqa: ARG002 - the seam's
+    def hint(self, tp: TopicPartition, offset: int) -> StartHint | None:  # noqa: ARG002 - of ``Log``
         """Always None: the broker looks offsets up itself."""
         return None
 
