@@ -94,7 +94,7 @@ def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
     said = [r for r in caplog.records if "connection.foreign" in r.getMessage()]
     assert (len(said), foreign(broker, "control")) == (1, {"UNEXPECTED_HTTP": 20})
     text = http_get(broker.http, "/metrics")[1]
-    sample = 'cordwood_connections_foreign_total{listener="control",error="UNEXPECTED_HTTP"} 20.0'
+    sample = 'cordwood_connections_foreign_total{error="UNEXPECTED_HTTP",listener="control"} 20.0'
     assert sample in text
 
 
@@ -103,7 +103,7 @@ def test_a_subscriber_that_turns_out_to_be_http_is_closed_too(broker):
     with Wire(broker.control) as wire:
         assert wire.send(b"SUBSCRIBE keep FROM_START\n").line().startswith(b"1|")
         wire.send(b"Host: x\r\n").rest()
-    until(lambda: not broker.service.server.listeners["control"].links, "it is gone")
+    until(lambda: not broker.service.server.listeners["control"].connections, "it is gone")
 
 
 # --- the HTTP listener ----------------------------------------------------------------------

@@ -194,4 +194,4 @@ def test_a_peer_that_sends_no_more_is_not_waited_for(broker, monkeypatch, data):
     monkeypatch.setattr(listener, "LINGER_S", 3600)
     with Wire(broker.http) as wire:
         assert wire.send(data).end().rest().startswith(b"HTTP/1.1 400 ")
-        until(lambda: not broker.service.server.listeners["http"].links, "its place is free")
+        until(lambda: not broker.service.server.listeners["http"].connections, "its place is free")

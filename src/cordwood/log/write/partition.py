@@ -6,23 +6,16 @@ readable (``publish``) or are removed. An append passes through three states: *w
 (``append_all``; not visible), *durable* (``sync``), *published* (``publish``: the high watermark
 moves and readers see it). Nothing unpublished can be read; the writer decides when to acknowledge.
 
-Disk errors
------------
-After a failed write (full disk, I/O error) the file is truncated to its previous size and the error
-is raised; the next append may succeed. If the truncation fails too, the end of the file is unknown
-and the partition goes offline.
+Disk errors. After a failed write (full disk, I/O error) the file is truncated to its previous size
+and the error is raised; the next append may succeed. If the truncation fails too, the end of the
+file is unknown and the partition goes offline. A failed sync is never repeated: the kernel may have
+dropped the dirty pages and marked them clean, so a second ``fdatasync`` would succeed without
+having written them. Everything unpublished is truncated, the partition refuses writes with
+``PartitionOffline``, and published records stay readable. Opening it again scans the file.
 
-A failed sync is never repeated. The kernel may have dropped the dirty pages and marked them clean,
-so a second ``fdatasync`` would succeed without having written them. Therefore everything
-unpublished is truncated, the partition refuses writes with ``PartitionOffline``, and published
-records stay readable. Opening the partition again scans the file and starts from its real content.
-
-Order of a roll
----------------
-log synced → ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot`` → segment stats → new ``.log``
-→ directory synced. After a crash before the new ``.log`` exists, the old segment is still the
-active one and the files written beside it are ignored or rebuilt. Once the new ``.log`` exists, the
-sealed segment is complete.
+A roll, in order: log synced → ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot`` → segment
+stats → new ``.log`` → directory synced. After a crash before the new ``.log`` exists, the old
+segment is still active and the files beside it are ignored or rebuilt.
 """
 
 from __future__ import annotations
