@@ -33,7 +33,7 @@ DRIVER = """
 import json, sys, urllib.request
 from pyspark.sql import SparkSession
 from cordwood.cli.app import app
-from cordwood.pipeline.runtime.broker_api import Where
+from cordwood.pipeline.runtime.broker_api import BrokerAddress
 from cordwood.pipeline.runtime.runner import Context, open_route
 from cordwood.pipeline.runtime.session import open_session, parallelism
 
@@ -47,7 +47,7 @@ for words in commands:
         standalone_mode=False)
 for name in ("spark.jobGroup.id", "spark.job.description"):
     spark.sparkContext.setLocalProperty(name, None)
-route = open_route(Context(spark, Where(broker)))
+route = open_route(Context(spark, BrokerAddress(broker)))
 route.query.processAllAvailable()
 assert route.failure() is None, route.failure()
 route.stop()

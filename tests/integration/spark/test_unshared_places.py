@@ -33,12 +33,12 @@ PRIVATE = 'for place in $0; do mount -t tmpfs private "$place" || exit 1; done; 
 DRIVER = """
 import json, sys
 from pathlib import Path
-from cordwood.client.storage import open_depot
+from cordwood.client.storage import open_storage
 from cordwood.errors import CordwoodError
-from cordwood.pipeline.archive.job import Request, create_archive
-from cordwood.pipeline.runtime.broker_api import BrokerApi, Where
+from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+from cordwood.pipeline.runtime.broker_api import BrokerApi, BrokerAddress
 from cordwood.pipeline.archive.restore import restore_archive
-from cordwood.pipeline.archive.topic_archive import list_shelves
+from cordwood.pipeline.archive.topic_archive import list_topic_archives
 from cordwood.pipeline.table.job import TableRequest, build_table
 from cordwood.spark import session
 import shutil
@@ -53,7 +53,7 @@ spark = session(master=master, conf={
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 })
-where = Where(kafka)
+where = BrokerAddress(kafka)
 api = BrokerApi(where)
 said = {}
 
@@ -64,8 +64,8 @@ def attempt(name, work):
         said[name] = f"{type(error).__name__}: {error}"
 
 def archive(place):
-    storage = open_depot(str(root / place / "archive"))
-    request = Request(topic="t", bundle_records=50)
+    storage = open_storage(str(root / place / "archive"))
+    request = ArchiveRequest(topic="t", bundle_records=50)
     return sum(entry.records for entry in create_archive(spark, api, where, storage, request))
 
 def table(place):
@@ -74,8 +74,8 @@ def table(place):
     ).rows
 
 def restore(place):
-    (topic archive,) = list_shelves(open_depot(str(root / place / "archive")), "t")
-    return restore_archive(spark, api, where, topic archive, to=f"from-{place}", at_ms=None).records
+    (topic_archive,) = list_topic_archives(open_storage(str(root / place / "archive")), "t")
+    return restore_archive(spark, api, where, topic_archive, to=f"from-{place}", at_ms=None).records
 
 for place in ("none", "mixed", "shared"):
     attempt(f"table {place}", lambda: table(place))
