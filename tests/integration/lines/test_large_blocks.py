@@ -87,15 +87,15 @@ def test_a_socket_is_not_read_far_beyond_what_can_be_encoded(bench: Bench, overf
     """Not even of those whose lines may be dropped: what is read is kept until it is encoded."""
     settings = {"durability": "os", "ingress_overflow": overflow, "ingress_buffer": 10**9}
     with Broker(kafka="off", **settings) as broker, Wire(broker.ingress) as wire:
-        service = broker.service.broker.ingress
+        ingress = broker.service.broker.ingress
         line = b"test.k|17|1|" + b"x" * 987 + b"\n"
         assert is_blocked(wire, line * 1000, 60)
-        assert service._aside.bytes < service.ASIDE_BYTES_MAX + 2 * MIB
+        assert ingress._aside.bytes < service.ASIDE_BYTES_MAX + 2 * MIB
         bench.goes_on.set()
         wire.socket.setblocking(True)
         wire.send(b"\n" * 2000).end()  # a line of it may have been cut
         assert wire.rest() == b""
-        assert service._aside.bytes == service._aside.lines == 0
+        assert ingress._aside.bytes == ingress._aside.lines == 0
         assert high_watermark(broker.control) >= 3000
 
 
