@@ -42,7 +42,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.goes_on.set()
 
 
-def ordered_executors(broker: Broker) -> int:
+def encoding_tasks(broker: Broker) -> int:
     return len(broker.service.broker.ingress._aside._futures)
 
 
@@ -51,7 +51,7 @@ def test_what_follows_a_large_block_comes_after_it(bench: Bench, monkeypatch: py
     with Broker(kafka="off", durability="os") as broker, Wire(broker.ingress) as wire:
         wire.hello("steady")
         wire.send(numbered(1, 101))
-        until(lambda: ordered_executors(broker), "it is beside the loop")
+        until(lambda: encoding_tasks(broker), "it is beside the loop")
         monkeypatch.setattr(service, "ASIDE_BYTES", MIB)
         aside = broker.service.broker.ingress._aside
         expected = aside.lines
@@ -69,7 +69,7 @@ def test_dead_letters_of_a_large_block_come_before_those_that_followed(bench: Be
     with Broker(kafka="off", durability="os", line_bytes_max=100) as broker:
         with Wire(broker.ingress) as wire:
             wire.send(b"test.k|17|1|good\nthe first bad one\n")
-            until(lambda: ordered_executors(broker), "it is beside the loop")
+            until(lambda: encoding_tasks(broker), "it is beside the loop")
             wire.send(b"x" * 200 + b"\n").send(b"test.k|17|2|good\nhalf a li").end()
             bench.goes_on.set()
             assert wire.rest() == b""
@@ -107,7 +107,7 @@ def test_a_block_that_cannot_be_encoded_ends_its_connection_and_no_other(bench: 
             other.hello("other")
             bench.error = MemoryError("no room for it")
             wire.send(numbered(1, 101))
-            until(lambda: ordered_executors(broker), "it is beside the loop")
+            until(lambda: encoding_tasks(broker), "it is beside the loop")
             bench.goes_on.set()
             assert wire.rest() == b""
             bench.error = None
@@ -132,6 +132,6 @@ def test_a_stop_waits_for_what_is_being_encoded(
     with Broker(tmp_path / "data", kafka="off", shutdown_timeout_ms=1) as broker:
         with Wire(broker.ingress) as wire:
             wire.send(numbered(1, 101))
-            until(lambda: ordered_executors(broker), "it is beside the loop")
+            until(lambda: encoding_tasks(broker), "it is beside the loop")
             broker.restart()
         assert high_watermark(broker.control) == 100

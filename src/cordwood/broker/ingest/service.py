@@ -88,7 +88,7 @@ class IngressSession:
     producer: LineProducer | None = None
     under_way: int = 0
     is_gathered: bool = False  # a block of its lines waits to be encoded
-    ordered_executors: int = 0  # its tasks running on the encoding thread
+    encoding_tasks: int = 0  # its tasks running on the encoding thread
     failed: bool = False
     is_gone: bool = False  # its connection is closed
     acked_n: int | None = None  # to acknowledge with the next commit
@@ -207,7 +207,7 @@ class IngressService:
             return
         if session.is_gathered:
             self.flush()  # the next block needs this one's last n to find duplicates
-        if session.ordered_executors or (len(block) >= ASIDE_BYTES and kernels_ready()):
+        if session.encoding_tasks or (len(block) >= ASIDE_BYTES and kernels_ready()):
             self._encode_in_order(session, block)
             return
         session.is_gathered = True
@@ -272,7 +272,7 @@ class IngressService:
         size_bytes: int = 0,
     ) -> None:
         def done(future: asyncio.Future[T]) -> None:
-            session.ordered_executors -= 1
+            session.encoding_tasks -= 1
             try:
                 result = future.result()
             except BaseException:  # a bug: no line after this one may be accepted
@@ -284,7 +284,7 @@ class IngressService:
             if self._aside.bytes < ASIDE_BYTES_MAX and not self.must_wait(session):
                 self._let_read()
 
-        session.ordered_executors += 1
+        session.encoding_tasks += 1
         self._aside.run(work, done, lines=lines, size_bytes=size_bytes)
 
     def frames(self, session: IngressSession, bodies: tuple[bytes, ...]) -> None:
@@ -411,7 +411,7 @@ class IngressService:
         """Send a bad line to the dead letters, with the reason and the peer's address."""
         if session.is_gathered:
             self.flush()  # keeps bad lines in their order of arrival
-        if not session.ordered_executors:
+        if not session.encoding_tasks:
             self._reject_all(session, [(line, reason)])
             return
 

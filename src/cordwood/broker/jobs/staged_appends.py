@@ -58,7 +58,7 @@ class StagedAppender:
         self._background = background
         self._dead_letter_topic = dead_letter_topic
         self._is_synced = is_synced  # fsync staged files before a delivery relies on them
-        self._keyed_queue = asyncio.Semaphore(APPENDS_MAX)
+        self._append_slots = asyncio.Semaphore(APPENDS_MAX)
 
     # --- before a delivery is accepted ----------------------------------------------------------
 
@@ -136,7 +136,7 @@ class StagedAppender:
         self, record: DeliveryRecord, chain: Sequence[Part], cancelled: Counter[str]
     ) -> None:
         """Append the parts of one partition in order; a failure stops the parts after it."""
-        async with self._keyed_queue:
+        async with self._append_slots:
             room = staged_parts.ReadBuffers()
             for run in plan_appends(chain, APPEND_BYTES):
                 if not await self._append_run(record, run, room):
