@@ -1,7 +1,7 @@
 """Kafka's error codes under Kafka's names; a table without logic.
 
-Policies return a ``Code`` and the protocol layer writes its number. ``errors.py`` maps our own
-exceptions to codes; this table serves replies that are values, not exceptions.
+Policies return a ``Code`` and the protocol layer writes its number. Each class in ``errors.py`` has
+one as its ``code``.
 """
 
 from __future__ import annotations

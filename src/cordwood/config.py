@@ -15,6 +15,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -58,43 +59,42 @@ def setting(
     return field(default=default, metadata={"row": row})
 
 
+def limit(default: int, doc: str, *, low: int = 0) -> Any:
+    """Declare a row whose value -1 means no limit."""
+    return setting(default, doc, low=low, limit=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """Settings of a topic; the names are Kafka's where Kafka has the setting."""
 
     cleanup_policy: frozenset[str] = setting(
         frozenset({"delete"}),
-        "What makes sealed records go: delete (age or size), compact (superseded by key), consume "
-        "(only what every registered reader has passed). They combine.",
+        "What removes sealed records: delete (by age or size), compact (superseded by key), "
+        "consume (once every registered reader has passed them). They can be combined.",
         choices=("delete", "compact", "consume"),
     )
     segment_bytes: int = setting(
-        GIB, "Cut before the active segment passes this size.", low=14, high=2**31 - 1
+        GIB, "Seal the active segment before it exceeds this size.", low=14, high=2**31 - 1
     )
     segment_ms: int = setting(
-        7 * DAY_MS, "Cut when the active segment's first record is this old.", low=1
+        7 * DAY_MS, "Seal the active segment when its first record is this old.", low=1
     )
     segment_entries: int = setting(
-        1_000_000, "Cut once the active segment holds this many records.", low=1
+        1_000_000, "Seal the active segment when it has this many records.", low=1
     )
-    retention_ms: int = setting(
+    retention_ms: int = limit(
         7 * DAY_MS,
-        "With delete: drop sealed segments whose newest record is older. -1 keeps them.",
-        low=0,
-        limit=True,
+        "With delete: drop sealed segments whose newest record is older than this. -1: no limit.",
     )
-    retention_bytes: int = setting(
+    retention_bytes: int = limit(
         KEEP_ALL,
-        "With delete: drop the oldest sealed segments above this total. -1 keeps them.",
-        low=0,
-        limit=True,
+        "With delete: drop the oldest sealed segments above this total size. -1: no limit.",
     )
-    retention_hard_bytes: int = setting(
+    retention_hard_bytes: int = limit(
         KEEP_ALL,
-        "Drop the oldest sealed segments above this total even if a registered reader has not "
-        "passed them; reported as data loss. -1 is off.",
-        low=0,
-        limit=True,
+        "Drop the oldest sealed segments above this total size even if a registered reader has "
+        "not passed them; reported as data loss. -1: no limit.",
     )
     archive_required: bool = setting(
         False,
@@ -102,64 +102,62 @@ class TopicConfig:
     )
     archive_verified_by: str = setting(
         "broker",
-        "With archive.required: who must have read a bundle before its segments may go: broker "
-        "(this broker, at the archive's place) or job (the archiving job is believed, for places "
-        "the broker cannot reach).",
+        "With archive.required: who must have verified a bundle before its segments are dropped: "
+        "broker (this broker reads it in the archive) or job (the archive job is trusted, for "
+        "archives that the broker cannot reach).",
         choices=("broker", "job"),
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Compact when the dirty part is more than this share of the log.", low=0, high=1
+        0.5, "Compact when more than this share of the log is dirty.", low=0, high=1
     )
     min_compaction_lag_ms: int = setting(0, "Records younger than this are not compacted.", low=0)
-    max_compaction_lag_ms: int = setting(
-        KEEP_ALL, "Records older than this are compacted whatever the ratio.", low=1, limit=True
+    max_compaction_lag_ms: int = limit(
+        KEEP_ALL, "Records older than this are compacted regardless of the dirty ratio.", low=1
     )
     delete_retention_ms: int = setting(
-        DAY_MS, "How long a tombstone stays after the first compaction that met it.", low=0
+        DAY_MS, "How long a tombstone is kept after the first compaction that processed it.", low=0
     )
     max_message_bytes: int = setting(
-        MIB + 12, "The largest batch a producer may send, as compressed.", low=0, high=2**31 - 1
+        MIB + 12,
+        "The largest batch a producer may send, measured after compression.",
+        low=0,
+        high=2**31 - 1,
     )
     message_timestamp_type: str = setting(
         "CreateTime",
-        "Whose clock records carry: the producer's or the broker's at the append.",
+        "Whose clock sets record timestamps: the producer's, or the broker's at the append.",
         choices=("CreateTime", "LogAppendTime"),
     )
-    message_timestamp_before_max_ms: int = setting(
-        KEEP_ALL,
-        "Refuse a producer's record whose timestamp is older than this. -1 refuses none.",
-        low=0,
-        limit=True,
+    message_timestamp_before_max_ms: int = limit(
+        KEEP_ALL, "Reject records whose timestamp is older than this. -1: no limit."
     )
-    message_timestamp_after_max_ms: int = setting(
+    message_timestamp_after_max_ms: int = limit(
         KEEP_ALL,
-        "Refuse a producer's record whose timestamp is further ahead of the broker's clock than "
-        "this. -1 refuses none.",
-        low=0,
-        limit=True,
+        "Reject records whose timestamp is this far ahead of the broker's clock. -1: no limit.",
     )
     compression_type: str = setting(
         "producer",
-        "How sealed segments are stored when compaction rewrites them; producer keeps each batch's "
-        "own codec.",
+        "The codec of segments that compaction rewrites; producer keeps the codec of each batch.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     flush_mode: str = setting(
         "broker",
-        "When an append counts as durable: fsync (on the device), os (in the page cache), or what "
-        "the broker's durability says.",
+        "When an append counts as durable: fsync (on the device), os (in the page cache), or "
+        "broker (the broker's own durability setting).",
         choices=("broker", "fsync", "os"),
     )
     index_interval_bytes: int = setting(
-        4096, "A sparse index entry is made after more than this many bytes.", low=0
+        4096, "Bytes between two entries of the sparse index.", low=0
     )
     producer_id_expiration_ms: int = setting(
         7 * DAY_MS,
-        "Forget the sequence numbers of a producer idle for this long and in no transaction.",
+        "Forget the sequence numbers of a producer that was idle for this long, in no transaction.",
         low=1,
     )
     file_delete_delay_ms: int = setting(
-        MINUTE_MS, "How long a dropped or replaced file stays for readers already in it.", low=0
+        MINUTE_MS,
+        "How long a dropped or replaced file stays on disk for readers that already use it.",
+        low=0,
     )
 
 
@@ -167,26 +165,32 @@ class TopicConfig:
 class BrokerConfig:
     """Settings of one broker process."""
 
-    data: str = setting("data", "The data directory; one process at a time may hold it.")
+    data: str = setting("data", "The data directory; only one process at a time can use it.")
     file_mode: str = setting(
         "owner",
         "Who may read the data directory: owner (0600 and 0700), or group (0640 and 2750, and what "
         "Spark jobs stage 0660 and 2770), for shared volumes and jobs under another user.",
         choices=("owner", "group"),
     )
-    kafka: str = setting("127.0.0.1:9092", "Kafka protocol listeners, comma separated; off = none.")
-    ingress: str = setting("127.0.0.1:5673", "Line ingress listeners; off = none.")
-    control: str = setting("127.0.0.1:5675,127.0.0.1:5676", "Line command listeners; off = none.")
-    http: str = setting("127.0.0.1:8080", "HTTP listeners for metrics and health; off = none.")
-    kafka_tls: str = setting("off", "Kafka protocol listeners with TLS.")
-    ingress_tls: str = setting("off", "Line ingress listeners with TLS.")
-    control_tls: str = setting("off", "Line command listeners with TLS.")
-    http_tls: str = setting("off", "HTTP listeners with TLS.")
+    kafka: str = setting(
+        "127.0.0.1:9092", "Addresses of the Kafka listeners, comma separated; off = none."
+    )
+    ingress: str = setting("127.0.0.1:5673", "Addresses of the line ingress listeners; off = none.")
+    control: str = setting(
+        "127.0.0.1:5675,127.0.0.1:5676", "Addresses of the line command listeners; off = none."
+    )
+    http: str = setting(
+        "127.0.0.1:8080", "Addresses of the HTTP listeners (metrics, health, API); off = none."
+    )
+    kafka_tls: str = setting("off", "Addresses of the Kafka listeners with TLS.")
+    ingress_tls: str = setting("off", "Addresses of the line ingress listeners with TLS.")
+    control_tls: str = setting("off", "Addresses of the line command listeners with TLS.")
+    http_tls: str = setting("off", "Addresses of the Addresses of the HTTP listeners with TLS.")
     http_allowed_hosts: str = setting(
         "",
-        "Names, comma separated, under which HTTP clients may reach this broker, beside IP "
-        "addresses, localhost and the names in http, http.tls and advertised.kafka. *.example.org "
-        "is any name below it, * any at all.",
+        "Host names that HTTP clients may use for this broker, comma separated, in addition to "
+        "IP addresses, localhost and the names in http, http.tls and advertised.kafka. "
+        "*.example.org matches every name below it, * every name.",
     )
     tls_cert: str = setting("", "Path of the server certificate (PEM), needed by TLS listeners.")
     tls_key: str = setting("", "Path of the certificate's key (PEM).")
@@ -194,11 +198,11 @@ class BrokerConfig:
         "", "Path of a CA (PEM): clients must show a certificate it signed (mutual TLS)."
     )
     advertised_kafka: str = setting(
-        "", "HOST:PORT told to Kafka clients; empty = the address they connected to."
+        "", "HOST:PORT that Kafka clients are told to connect to; empty = the address they used."
     )
     pipeline: str = setting(
         "embedded",
-        "Run the Spark pipeline as a child (embedded), or leave it to you (off).",
+        "Run the Spark pipeline as a child process (embedded), or not at all (off).",
         choices=("embedded", "off"),
     )
     durability: str = setting(
@@ -210,15 +214,18 @@ class BrokerConfig:
     auto_create_topics: bool = setting(
         True, "Create a topic on the first write or metadata request for it."
     )
-    num_partitions: int = setting(1, "Partitions of a topic created on sight.", low=1, high=10_000)
-    ingress_topic: str = setting("append", "The topic ingress lines are appended to.")
+    num_partitions: int = setting(
+        1, "Partitions of an automatically created topic.", low=1, high=10_000
+    )
+    ingress_topic: str = setting("append", "The topic that ingress lines are appended to.")
     dead_letter_topic: str = setting(
-        "dead_letter", "Where lines that do not parse and records that do not route go."
+        "dead_letter",
+        "The topic for lines that cannot be parsed and records that cannot be routed.",
     )
     ingress_overflow: str = setting(
         "block",
-        "When the buffer before the writer is full: block (stop reading the socket) or drop_oldest "
-        "(drop and count).",
+        "What to do when the ingest buffer is full: block (stop reading the socket) or "
+        "drop_oldest (drop and count).",
         choices=("block", "drop_oldest"),
     )
     ingress_buffer: int = setting(
@@ -228,94 +235,103 @@ class BrokerConfig:
     )
     line_bytes_max: int = setting(
         MIB,
-        "The longest line or frame; a longer one is refused or dead-lettered.",
+        "The longest line or frame; a longer one is rejected or dead-lettered.",
         low=64,
         high=16 * MIB - 1,
     )
     socket_request_max_bytes: int = setting(
-        100 * MIB, "The largest Kafka request; a longer one closes its connection.", low=1 * KIB
+        100 * MIB,
+        "The largest Kafka request; the connection of a larger one is closed.",
+        low=1 * KIB,
     )
     request_elements_max: int = setting(
         50_000,
-        "The most topics, partitions and other array elements one Kafka request may name; one with "
-        "more closes its connection.",
+        "The most topics, partitions and other array elements one Kafka request may have; the "
+        "connection of one with more is closed.",
         low=1_000,
         high=10_000_000,
     )
     queued_max_request_bytes: int = setting(
         256 * MIB,
-        "Memory for Kafka requests that are arriving or wait for their turn, over all connections; "
-        "then more is left in the sockets. At least socket.request.max.bytes is taken.",
+        "Memory for Kafka requests that are being received or wait for processing, for all "
+        "connections together; when it is used up, sockets are not read. At least "
+        "socket.request.max.bytes is used.",
         low=1 * MIB,
     )
     message_inflated_bytes_max: int = setting(
         64 * MIB,
-        "The most a producer's compressed batch may inflate to; a larger one is refused. One is "
-        "inflated at a time, in up to twice this memory.",
+        "The largest uncompressed size of a producer's batch; a larger batch is rejected. One "
+        "batch is decompressed at a time, in up to twice this memory.",
         low=1 * MIB,
         high=256 * MIB,
     )
-    connections_max: int = setting(4096, "Connections a listener accepts at once.", low=1)
-    idle_timeout_ms: int = setting(
+    connections_max: int = setting(4096, "The most open connections of a listener.", low=1)
+    idle_timeout_ms: int = limit(
         10 * MINUTE_MS,
-        "Close a connection that sent nothing whole for this long (a drip does not count). "
-        "-1 = never.",
+        "Close a connection that has sent no complete request for this long. -1 = never.",
         low=1,
-        limit=True,
     )
     handshake_timeout_ms: int = setting(
-        10 * SECOND_MS, "Close a connection whose TLS handshake takes longer.", low=1
+        10 * SECOND_MS, "Close a connection whose TLS handshake takes longer than this.", low=1
     )
     monitor_interval_ms: int = setting(
-        10 * SECOND_MS, "How often cuts by age and reclaims are looked for.", low=10
+        10 * SECOND_MS,
+        "How often the broker checks for segments to seal by age and to reclaim.",
+        low=10,
     )
     scrub_bytes_per_second: int = setting(
         8 * MIB,
-        "How fast sealed segments are read in the background to find damage before a reader does. "
-        "0 = off: only segments in which damage was met are read again.",
+        "How fast sealed segments are read in the background to find damage before a reader "
+        "does. 0 = off: only segments with known damage are read again.",
         low=0,
     )
     scrub_interval_ms: int = setting(
         7 * DAY_MS, "How often the scrub reads each sealed segment.", low=1
     )
     compaction_interval_ms: int = setting(
-        5 * MINUTE_MS, "How often the pipeline looks for partitions due for compaction.", low=10
+        5 * MINUTE_MS,
+        "How often the pipeline checks for partitions that are due for compaction.",
+        low=10,
     )
     compaction_delay_ms: int = setting(
-        MINUTE_MS, "How long after its start the pipeline first looks for compaction.", low=0
+        MINUTE_MS,
+        "How long after its start the pipeline first checks for partitions that are due for "
+        "compaction.",
+        low=0,
     )
     shutdown_timeout_ms: int = setting(
-        10 * SECOND_MS, "How long a stop waits for connections to drain.", low=0
+        10 * SECOND_MS, "How long a shutdown waits for connections to drain.", low=0
     )
     group_min_session_timeout_ms: int = setting(
-        6 * SECOND_MS, "The shortest session a consumer group's member may ask for.", low=1
+        6 * SECOND_MS,
+        "The shortest session timeout a member of a consumer group may request.",
+        low=1,
     )
     group_max_session_timeout_ms: int = setting(
-        30 * MINUTE_MS, "The longest session a consumer group's member may ask for.", low=1
+        30 * MINUTE_MS,
+        "The longest session timeout a member of a consumer group may request.",
+        low=1,
     )
     group_initial_rebalance_delay_ms: int = setting(
         100, "How long the first rebalance of an empty group waits for more members.", low=0
     )
     group_max_size: int = setting(
-        2**31 - 1, "Members a consumer group may have.", low=1, high=2**31 - 1
+        2**31 - 1, "The most members of a consumer group.", low=1, high=2**31 - 1
     )
     offset_metadata_max_bytes: int = setting(
-        4 * KIB, "The longest note a reader may leave with a committed offset.", low=0
+        4 * KIB, "The most bytes of metadata a consumer may store with a committed offset.", low=0
     )
-    offsets_retention_ms: int = setting(
+    offsets_retention_ms: int = limit(
         7 * DAY_MS,
-        "Forget a consumer group's committed offsets this long after its last member left and its "
-        "last commit; groups that RECLAIM waits for are kept. -1 keeps all.",
+        "Forget a consumer group's committed offsets this long after its last member left and "
+        "its last commit; groups that RECLAIM waits for are kept. -1 = never.",
         low=1,
-        limit=True,
     )
-    delivery_retention_ms: int = setting(
+    delivery_retention_ms: int = limit(
         30 * DAY_MS,
-        "Forget the sequence numbers of a Spark query that delivered nothing for this long; its "
-        "last batch is remembered on disk, so one that comes back is not appended twice. -1 keeps "
-        "all in memory.",
+        "Forget the sequence numbers of a Spark query that has delivered nothing for this long; "
+        "its last batch stays on disk, so a query that resumes is not appended twice. -1 = never.",
         low=1,
-        limit=True,
     )
     transaction_max_timeout_ms: int = setting(
         15 * MINUTE_MS, "The longest a producer may let a transaction stay open.", low=1
@@ -328,19 +344,18 @@ class BrokerConfig:
 Config = TypeVar("Config", TopicConfig, BrokerConfig)
 
 
-def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str, Row]]:
-    """The table as dotted name → (field name, type annotation, row)."""
-    return _ROWS[table]
-
-
-def _rows(table: type[TopicConfig | BrokerConfig]) -> dict[str, tuple[str, str, Row]]:
-    return {
+_ROWS: Final = {
+    table: {
         f.name.replace("_", "."): (f.name, str(f.type), cast(Row, f.metadata["row"]))
         for f in fields(table)
     }
+    for table in (TopicConfig, BrokerConfig)
+}
 
 
-_ROWS: Final = {TopicConfig: _rows(TopicConfig), BrokerConfig: _rows(BrokerConfig)}
+def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str, Row]]:
+    """The table as dotted name → (field name, type annotation, row)."""
+    return _ROWS[table]
 
 
 def parse_value(kind: str, row: Row, text: object) -> Value:
@@ -377,7 +392,7 @@ def changed(config: Config, changes: Mapping[str, object]) -> Config:
     parsed: dict[str, Value] = {}
     for name, text in changes.items():
         if name not in table:
-            raise InvalidConfig(f"there is no setting {name}{nearest(name, table)}")
+            raise InvalidConfig(f"unknown setting {name}{nearest(name, table)}")
         field_name, kind, row = table[name]
         try:
             parsed[field_name] = parse_value(kind, row, text)
@@ -399,15 +414,14 @@ def load_broker_config(
     flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
 ) -> BrokerConfig:
     """Apply default < file < environment < flags; the first mistake raises ``ConfigError``."""
-    table = rows(BrokerConfig)
-    said: dict[str, object] = dict(read_file(path)) if path else {}
-    for name in table:
+    given: dict[str, object] = dict(read_file(path)) if path else {}
+    for name in rows(BrokerConfig):
         variable = environment_name(name)
         if variable in environ:
-            said[name] = environ[variable]
-    said.update({name: value for name, value in flags.items() if value is not None})
+            given[name] = environ[variable]
+    given.update({name: value for name, value in flags.items() if value is not None})
     try:
-        return changed(BrokerConfig(), said)
+        return changed(BrokerConfig(), given)
     except InvalidConfig as error:
         where = f" (file {path})" if path else ""
         raise ConfigError(f"{error}{where}") from None
@@ -447,10 +461,9 @@ def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, object]:
 
 
 def _parse_int(text: object) -> int:
-    if isinstance(text, bool) or not isinstance(text, int | str):
-        raise ValueError(f"{text!r} is not a whole number")
+    is_number = isinstance(text, int | str) and not isinstance(text, bool)
     try:
-        number = int(text)
+        number = int(cast(str, text) if is_number else "")
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
     if not -KEEP_ALL <= number <= KEEP_ALL:  # int64 on the wire and in kernels
@@ -459,19 +472,17 @@ def _parse_int(text: object) -> int:
 
 
 def _parse_float(text: object) -> float:
-    try:
+    with suppress(TypeError, ValueError):
         number = float(cast(str, text))
-    except (TypeError, ValueError):
-        raise ValueError(f"{text!r} is not a number") from None
-    if math.isnan(number):  # NaN would pass every bounds check
-        raise ValueError(f"{text!r} is not a number")
-    return number
+        if not math.isnan(number):  # NaN would pass every bounds check
+            return number
+    raise ValueError(f"{text!r} is not a number")
 
 
 def _parse_bool(text: object) -> bool:
     word = str(text).lower()
     if word not in {"true", "false"}:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{text!r} is not true or false")
     return word == "true"
 
 

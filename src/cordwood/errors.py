@@ -4,9 +4,10 @@ The family determines who handles the error (see the table in ``docs/errors.md``
 from these classes); the class attributes determine what a client sees. A torn tail is a value, not
 an error. A failed assertion is a bug in cordwood and is never caught. Neither belongs here.
 
-``code`` is Kafka's error code, ``name`` the word after ``ERR`` in the line protocol and in JSON
-replies, ``http_status`` the status of those replies, ``exit_code`` the exit code of the command
-line.
+Each class is a row of one table. ``code`` is Kafka's error code, ``name`` the word after ``ERR`` in
+the line protocol and in JSON replies, ``retriable`` whether the same request may succeed later,
+``http_status`` the status of an HTTP reply and ``exit_code`` that of the command line. No column is
+derived from another: a member that leaves one out takes it from its family.
 """
 
 from __future__ import annotations
@@ -14,50 +15,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from cordwood.codes import Code
+
 
 class CordwoodError(Exception):
     """The base of all cordwood errors; catch a family instead where you can handle one."""
 
-    code: ClassVar[int] = -1
+    code: ClassVar[Code] = Code.UNKNOWN_SERVER_ERROR
     name: ClassVar[str] = "UNKNOWN"
     retriable: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
-
-    def __init_subclass__(cls) -> None:
-        """Derive the HTTP status from the exit code: 3 (not found) is 404, 4 (conflict) is 409."""
-        if "http_status" not in cls.__dict__:
-            cls.http_status = {3: 404, 4: 409}.get(cls.exit_code, cls.http_status)
+    exit_code: ClassVar[int] = 1
 
 
 class RequestError(CordwoodError):
     """The client can fix it; the reply carries the code."""
 
-    code = 42
-    name = "INVALID_REQUEST"
-    http_status = 400
+    code = Code.INVALID_REQUEST
+    name, http_status = "INVALID_REQUEST", 400
 
 
 class ProtocolError(CordwoodError):
     """The peer broke the protocol; it gets an error and its connection is closed."""
 
-    code = 42
-    name = "PROTOCOL"
-    http_status = 400
+    code = Code.INVALID_REQUEST
+    name, http_status = "PROTOCOL", 400
 
 
 class CorruptionError(CordwoodError):
     """Bytes contradict their checksum; the damaged range is refused and the rest is served."""
 
-    code = 56
-    name = "STORAGE"
-    exit_code = 5
+    code = Code.KAFKA_STORAGE_ERROR
+    name, exit_code = "STORAGE", 5
 
 
 class UnavailableError(CordwoodError):
     """The disk, the metadata store or a peer is unavailable; the same request may succeed later."""
 
-    code = 7
+    code = Code.REQUEST_TIMED_OUT
     name = "UNAVAILABLE"
     retriable = True
     exit_code = 6
@@ -67,9 +62,8 @@ class UnavailableError(CordwoodError):
 class ConfigError(CordwoodError):
     """The operator can fix it; start-up stops and names the setting."""
 
-    code = 40
-    name = "CONFIG"
-    exit_code = 2
+    code = Code.INVALID_CONFIG
+    name, exit_code = "CONFIG", 2
     http_status = 400
 
 
@@ -79,127 +73,133 @@ class ConfigError(CordwoodError):
 class UnknownTopic(RequestError):
     """The topic or partition does not exist, and may not be created automatically."""
 
-    code, name, retriable, exit_code = 3, "UNKNOWN_TOPIC", True, 3
+    code, name, retriable = Code.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC", True
+    http_status, exit_code = 404, 3
 
 
 class UnknownSegment(RequestError):
     """The segment does not exist, or lacks the information that was requested."""
 
-    code, name, exit_code, http_status = 42, "UNKNOWN_SEGMENT", 3, 404
+    name, http_status, exit_code = "UNKNOWN_SEGMENT", 404, 3
 
 
 class TopicExists(RequestError):
     """A topic with this name already exists."""
 
-    code, name, exit_code = 36, "TOPIC_EXISTS", 4
+    code, name = Code.TOPIC_ALREADY_EXISTS, "TOPIC_EXISTS"
+    http_status, exit_code = 409, 4
 
 
 class InvalidTopic(RequestError):
     """The topic name is empty, too long or has characters outside ``[a-zA-Z0-9._-]``."""
 
-    code, name = 17, "INVALID_TOPIC"
+    code, name = Code.INVALID_TOPIC_EXCEPTION, "INVALID_TOPIC"
 
 
 class InvalidPartitions(RequestError):
     """The partition count is below one, or lower than the current count."""
 
-    code, name = 37, "INVALID_PARTITIONS"
+    code, name = Code.INVALID_PARTITIONS, "INVALID_PARTITIONS"
 
 
 class InvalidReplication(RequestError):
     """The replication factor is not one, and there is only one broker."""
 
-    code, name = 38, "INVALID_REPLICATION_FACTOR"
+    code, name = Code.INVALID_REPLICATION_FACTOR, "INVALID_REPLICATION_FACTOR"
 
 
 class InvalidAssignment(RequestError):
     """A manual assignment omits a partition or names a broker that does not exist."""
 
-    code, name = 39, "INVALID_REPLICA_ASSIGNMENT"
+    code, name = Code.INVALID_REPLICA_ASSIGNMENT, "INVALID_REPLICA_ASSIGNMENT"
 
 
 class InvalidConfig(RequestError):
     """A topic setting does not exist or has an invalid value; nothing was changed."""
 
-    code, name = 40, "INVALID_CONFIG"
+    code, name = Code.INVALID_CONFIG, "INVALID_CONFIG"
 
 
 class OffsetOutOfRange(RequestError):
     """The offset lies before the log start or past the log end."""
 
-    code, name = 1, "OFFSET_OUT_OF_RANGE"
+    code, name = Code.OFFSET_OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE"
 
 
 class CorruptBatch(RequestError):
     """A produced batch has a wrong length, magic or checksum; nothing was stored."""
 
-    code, name, retriable = 2, "CORRUPT_MESSAGE", True
+    code, name, retriable = Code.CORRUPT_MESSAGE, "CORRUPT_MESSAGE", True
 
 
 class BatchTooLarge(RequestError):
     """A produced batch exceeds ``max.message.bytes`` or ``message.inflated.bytes.max`` inflated."""
 
-    code, name = 10, "MESSAGE_TOO_LARGE"
+    code, name = Code.MESSAGE_TOO_LARGE, "MESSAGE_TOO_LARGE"
 
 
 class InvalidRecord(RequestError):
     """Records cannot be decoded, or the topic refuses them: no key on a compacted topic."""
 
-    code, name = 87, "INVALID_RECORD"
+    code, name = Code.INVALID_RECORD, "INVALID_RECORD"
 
 
 class InvalidTimestamp(RequestError):
     """The topic refuses a record's timestamp, or the batch claims broker timestamps."""
 
-    code, name = 32, "INVALID_TIMESTAMP"
+    code, name = Code.INVALID_TIMESTAMP, "INVALID_TIMESTAMP"
 
 
 class UnsupportedCompression(RequestError):
     """The codec is unknown, or newer than the version of the request allows."""
 
-    code, name = 76, "UNSUPPORTED_COMPRESSION"
+    code, name = Code.UNSUPPORTED_COMPRESSION_TYPE, "UNSUPPORTED_COMPRESSION"
 
 
 class PolicyViolation(RequestError):
     """The topic's policy forbids the request."""
 
-    code, name, exit_code = 44, "POLICY_VIOLATION", 4
+    code, name = Code.POLICY_VIOLATION, "POLICY_VIOLATION"
+    http_status, exit_code = 409, 4
 
 
 class OutOfOrderSequence(RequestError):
     """An idempotent producer skipped a sequence number."""
 
-    code, name = 45, "OUT_OF_ORDER_SEQUENCE"
+    code, name = Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "OUT_OF_ORDER_SEQUENCE"
 
 
 class StaleProducer(RequestError):
     """A newer instance of this producer has taken over (its epoch is higher)."""
 
-    code, name, exit_code = 47, "PRODUCER_FENCED", 4
+    code, name = Code.INVALID_PRODUCER_EPOCH, "PRODUCER_FENCED"
+    http_status, exit_code = 409, 4
 
 
 class InvalidTransaction(RequestError):
     """The batch or marker does not fit the state of its producer's transaction."""
 
-    code, name = 48, "INVALID_TXN_STATE"
+    code, name = Code.INVALID_TXN_STATE, "INVALID_TXN_STATE"
 
 
 class UnknownReader(RequestError):
     """No reader with this name is registered on the topic."""
 
-    code, name, exit_code = 69, "UNKNOWN_READER", 3
+    code, name = Code.GROUP_ID_NOT_FOUND, "UNKNOWN_READER"
+    http_status, exit_code = 404, 3
 
 
 class UnknownRoute(RequestError):
     """There is no binding of this kind for this routing key."""
 
-    code, name, exit_code = 42, "UNKNOWN_ROUTE", 3
+    name, http_status, exit_code = "UNKNOWN_ROUTE", 404, 3
 
 
 class StaleManifest(RequestError):
     """A job's manifest names segments that were replaced or deleted since; run the job again."""
 
-    code, name, exit_code = 44, "STALE_MANIFEST", 4
+    code, name = Code.POLICY_VIOLATION, "STALE_MANIFEST"
+    http_status, exit_code = 409, 4
 
 
 class UnknownCommand(RequestError):
@@ -211,43 +211,44 @@ class UnknownCommand(RequestError):
 class InvalidManifest(RequestError):
     """A job's manifest or its staged files are inconsistent; nothing was swapped."""
 
-    code, name = 44, "INVALID_MANIFEST"
+    code, name = Code.POLICY_VIOLATION, "INVALID_MANIFEST"
 
 
 class UnknownJob(RequestError):
     """The job has no staged files."""
 
-    code, name, exit_code = 42, "UNKNOWN_JOB", 3
+    name, http_status, exit_code = "UNKNOWN_JOB", 404, 3
 
 
 class UnsafePath(RequestError):
     """A staged file is a link, not a regular file, or owned by another user."""
 
-    code, name, exit_code = 42, "UNSAFE_PATH", 7
+    name, exit_code = "UNSAFE_PATH", 7
 
 
 class QuarantinedDelivery(RequestError):
     """An accepted delivery cannot be completed; only its own query is blocked."""
 
-    code, name, exit_code = 42, "QUARANTINED_DELIVERY", 4
+    name, http_status, exit_code = "QUARANTINED_DELIVERY", 409, 4
 
 
 class StaleDelivery(RequestError):
     """A delivery does not follow the query's last one: another driver delivered first."""
 
-    code, name, exit_code = 42, "STALE_DELIVERY", 4
+    name, http_status, exit_code = "STALE_DELIVERY", 409, 4
 
 
 class NotLeader(RequestError):
     """This broker does not lead the partition."""
 
-    code, name, retriable = 6, "NOT_LEADER", True
+    code, name, retriable = Code.NOT_LEADER_OR_FOLLOWER, "NOT_LEADER", True
 
 
 class DataLoss(RequestError):
     """Records that a Spark query has not read yet were deleted from the log."""
 
-    code, name, exit_code = 1, "DATA_LOSS", 5
+    code, name = Code.OFFSET_OUT_OF_RANGE, "DATA_LOSS"
+    exit_code = 5
 
 
 class Compacted(RequestError):
@@ -271,7 +272,7 @@ class ForeignOrigin(RequestError):
 class UnknownPath(RequestError):
     """The HTTP server has no such path."""
 
-    name, exit_code = "NOT_FOUND", 3
+    name, http_status, exit_code = "NOT_FOUND", 404, 3
 
 
 class MethodNotAllowed(RequestError):
@@ -296,7 +297,7 @@ class UnsupportedContentType(RequestError):
 class LineTooLong(ProtocolError):
     """A line exceeds ``line.bytes.max`` before its newline."""
 
-    code, name = 10, "LINE_TOO_LONG"
+    code, name = Code.MESSAGE_TOO_LARGE, "LINE_TOO_LONG"
 
 
 class BadFrame(ProtocolError):
@@ -347,7 +348,7 @@ class DamagedDigest(CorruptionError):
 class DamagedRecords(CorruptionError):
     """Records in a range contradict their checksums; records before and after it are served."""
 
-    code, name = 2, "DAMAGED_RECORDS"
+    code, name = Code.CORRUPT_MESSAGE, "DAMAGED_RECORDS"
 
 
 # --- UnavailableError -----------------------------------------------------------------------
@@ -356,7 +357,7 @@ class DamagedRecords(CorruptionError):
 class DiskFull(UnavailableError):
     """No disk space is left for the append; reads go on, and writes resume once space is free."""
 
-    code, name = 56, "DISK_FULL"
+    code, name = Code.KAFKA_STORAGE_ERROR, "DISK_FULL"
 
 
 class TooManyOpenFiles(UnavailableError):
@@ -368,19 +369,20 @@ class TooManyOpenFiles(UnavailableError):
 class PartitionOffline(UnavailableError):
     """The partition's files are damaged or unreadable; ``cordwood segment verify`` shows where."""
 
-    code, name, exit_code = 56, "PARTITION_OFFLINE", 5
+    code, name = Code.KAFKA_STORAGE_ERROR, "PARTITION_OFFLINE"
+    exit_code = 5
 
 
 class Overloaded(UnavailableError):
     """The bounded buffer in front of the writer is full."""
 
-    code, name = 7, "OVERLOADED"
+    name = "OVERLOADED"
 
 
 class ShuttingDown(UnavailableError):
     """The broker is draining and accepts no new work."""
 
-    code, name = 7, "SHUTTING_DOWN"
+    name = "SHUTTING_DOWN"
 
 
 class Indefinite(UnavailableError):
@@ -395,7 +397,7 @@ class Indefinite(UnavailableError):
 class DirectoryInUse(ConfigError):
     """Another process holds the data directory's lock."""
 
-    name, exit_code = "DIRECTORY_IN_USE", 4
+    name, http_status, exit_code = "DIRECTORY_IN_USE", 409, 4
 
 
 class UnknownFormat(ConfigError):
@@ -407,10 +409,20 @@ class UnknownFormat(ConfigError):
 class NotDataDirectory(ConfigError):
     """The path is not a cordwood data directory."""
 
-    name, exit_code = "NOT_A_DATA_DIRECTORY", 3
+    name, http_status, exit_code = "NOT_A_DATA_DIRECTORY", 404, 3
 
 
 class InvalidOption(ConfigError):
     """A Spark source or sink option does not exist or has an invalid value."""
 
     name = "INVALID_OPTION"
+
+
+def error_classes() -> list[type[CordwoodError]]:
+    """Return every row of the table: each family, followed by its members.
+
+    A subclass that another module derives, to carry more data, is not a row of its own.
+    """
+    families = CordwoodError.__subclasses__()
+    rows = [row for family in families for row in (family, *family.__subclasses__())]
+    return [row for row in rows if row.__module__ == __name__]

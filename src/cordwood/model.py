@@ -69,6 +69,15 @@ class Codec(Enum):
     ZSTD = 4
 
 
+class Aborted(NamedTuple):
+    """An aborted transaction, whose records ``read_committed`` readers must skip."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of its marker
+    last_stable_offset: int = -1  # at the time it ended; -1 where nobody needs it
+
+
 class SegmentState(StrEnum):
     """The life cycle state of a segment, as stored in the segment index."""
 

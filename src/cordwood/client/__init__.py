@@ -8,21 +8,26 @@
         for line in client.subscribe("append", from_start=True, idle_timeout_s=1):
             print(line.seq, line.routing_key, line.payload)
 
-Flows (``producer_flows``, ``control_flows``) implement the protocol once, without I/O: a flow
-yields effects, and ``blocking`` and ``aio`` perform them, each with its own kind of socket. Neither
-a producer nor a client may be shared between threads or tasks; create one for each.
+A producer or client must not be shared between threads or tasks; create one for each. Broker
+errors are raised as the class of ``cordwood.errors`` that the broker names.
+
+Flows (``producer_flows``, ``control_flows``) implement protocol and methods once, without I/O: a
+flow yields effects, and ``blocking`` and ``aio`` perform them, each with its own kind of socket.
 """
 
 from cordwood.client.blocking import Client, Producer, Subscription
 from cordwood.client.control_flows import Status, StatusWord, Taken
-from cordwood.client.send_buffer import Message
-from cordwood.protocol.line import Line
+from cordwood.client.send_buffer import Message, Sendable
+from cordwood.protocol.line.commands import StartPosition
+from cordwood.protocol.line.records import Line
 
 __all__ = [
     "Client",
     "Line",
     "Message",
     "Producer",
+    "Sendable",
+    "StartPosition",
     "Status",
     "StatusWord",
     "Subscription",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Final, Self, TypeVar, Unpack, cast
+from typing import Final, Self, TypeVar, cast
 
-from cordwood.client import control_flows
-from cordwood.client.control_flows import ClientFlows, Question, Status, SubscriptionFlows, Taken
-from cordwood.client.effects import Address, Connect, Effect, Flow, Pause, Transfer, parse_address
-from cordwood.client.producer_flows import Limits, ProducerFlows, ProducerOptions
-from cordwood.client.send_buffer import Message, Sendable
+from cordwood.address import Address
+from cordwood.client.control_flows import ClientFlows, SubscriptionFlows
+from cordwood.client.effects import Connect, Effect, Flow, Pause, Transfer
+from cordwood.client.flow_methods import Runner
+from cordwood.client.producer_flows import ProducerFlows
+from cordwood.client.send_buffer import Message
 from cordwood.errors import CordwoodError
-from cordwood.protocol.line import commands as c
+from cordwood.protocol.line.commands import Subscribe
 from cordwood.protocol.line.records import Line
+
+__all__ = ["Client", "Producer", "Subscription"]
 
 T = TypeVar("T")
 
@@ -153,78 +156,23 @@ class AsyncConnection:
                     await channel.wait()
         except TimeoutError:
             if not channel.is_writable:
-                raise TimeoutError("the broker takes no more data") from None
+                raise TimeoutError("the broker accepts no more data") from None
             return arrived
 
 
-class Producer:
-    """The async version of ``cordwood.client.Producer``."""
+class AsyncRunner(Runner):
+    """The half of each class that is awaited: a connection, and ``async with``."""
 
-    def __init__(
-        self,
-        address: str | tuple[str, int],
-        name: str | None = None,
-        epoch: int | None = None,
-        *,
-        tls: ssl.SSLContext | None = None,
-        timeout_s: float = 30.0,
-        **limits: Unpack[Limits],
-    ) -> None:
-        """Connects on the first record; ``timeout_s`` limits every call."""
-        where = parse_address(address)
-        self._timeout_s = timeout_s
-        self._flows = ProducerFlows(where, ProducerOptions(name=name, epoch=epoch, **limits))
-        self._wire = AsyncConnection(where, tls)
-        self._is_opened = False
+    is_async = True
+    _connection_type = AsyncConnection
+    _connection: AsyncConnection
 
-    @property
-    def name(self) -> str:
-        """The name of this producer at the broker."""
-        return self._flows.name
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch that the broker confirmed; before that, the one given."""
-        return self._flows.epoch
-
-    @property
-    def unconfirmed(self) -> int:
-        """The number of records that the broker has not confirmed yet."""
-        return len(self._flows.outbox)
-
-    @property
-    def confirmed_n(self) -> int:
-        """The ``n`` up to which everything is durable; 0 before the first."""
-        return self._flows.outbox.confirmed_n
-
-    async def send(
-        self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
-    ) -> int:
-        """Queue one record and return its ``n``."""
-        if not self._is_opened:
-            await self._wire.run(self._flows.open(self._timeout_s))
-            self._is_opened = True
-        n = self._flows.add(Message(routing_key, payload, timestamp_ms))
-        if self._flows.is_due():
-            await self._wire.run(self._flows.relieve(self._timeout_s))
-        return n
-
-    async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent is durable; reconnects and resends as necessary."""
-        await self._wire.run(self._flows.flush(self._timeout_s if timeout_s is None else timeout_s))
-
-    async def send_and_confirm(
-        self, records: Iterable[Sendable], timeout_s: float | None = None
-    ) -> int:
-        """Send records, wait until all are durable, each exactly once, and return their number."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        count = await self._wire.run(self._flows.send_and_confirm(records, limit_s))
-        self._is_opened = True
-        return count
+    async def _run(self, flow: Flow[T]) -> T:
+        return await self._connection.run(flow)
 
     async def close(self) -> None:
         """Close the connection; records that were not flushed may or may not be stored."""
-        self._wire.close()
+        self._connection.close()
 
     async def __aenter__(self) -> Self:
         """For ``async with``."""
@@ -236,127 +184,31 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush if the block raised no exception; close in any case."""
+        """Close; a producer flushes before that, if the block raised no exception."""
         try:
             if kind is None:
-                await self.flush()
+                await self._run(self._finish())
         finally:
             await self.close()
 
 
-class Client:
-    """The async version of ``cordwood.client.Client``."""
+class Producer(ProducerFlows, AsyncRunner):
+    """The async version of ``cordwood.client.Producer``."""
 
-    def __init__(
-        self,
-        address: str | tuple[str, int],
-        *,
-        tls: ssl.SSLContext | None = None,
-        timeout_s: float = 30.0,
-    ) -> None:
-        """Connects on the first request; ``timeout_s`` limits the wait for a reply."""
-        self._address = parse_address(address)
-        self._tls = tls
-        self._timeout_s = timeout_s
-        self._flows = ClientFlows(self._address)
-        self._wire = AsyncConnection(self._address, tls)
-
-    async def get_ack(self, topic: str | None = None) -> int:
-        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty."""
-        return await self._ask(control_flows.ask_ack(topic))
-
-    async def status(self, seq: int, topic: str | None = None) -> Status:
-        """Return the state of a record."""
-        return await self._ask(control_flows.ask_status(seq, topic))
-
-    def subscribe(
-        self,
-        topic: str,
-        *,
-        from_seq: int | None = None,
-        from_start: bool = False,
-        reader: str | None = None,
-        idle_timeout_s: float | None = None,
-    ) -> Subscription:
-        """Stream records on a separate connection; iterate with ``async for``."""
-        start = control_flows.plan_start(from_seq=from_seq, from_start=from_start)
-        request = c.Subscribe(topic, start, reader)
-        flows = SubscriptionFlows(self._address, request, idle_timeout_s)
-        return Subscription(flows, AsyncConnection(self._address, self._tls), self._timeout_s)
-
-    async def ack(self, topic: str, reader: str, seq: int) -> None:
-        """Mark everything up to and including ``seq`` as processed; durable on return."""
-        await self._ask(control_flows.ask_done(c.Ack(topic, reader, seq)))
-
-    async def register(self, topic: str, reader: str | None = None) -> None:
-        """Create the topic if it is missing and, with a name, register a reader on it."""
-        await self._ask(control_flows.ask_done(c.Register(topic, reader)))
-
-    async def put(self, topic: str, payload: str | bytes) -> None:
-        """Append one record, durable on return. Not repeated if the connection breaks."""
-        body = payload.encode() if isinstance(payload, str) else payload
-        await self._ask(control_flows.ask_done(c.Put(topic, body), is_repeatable=False))
-
-    async def get(self, topic: str, reader: str | None = None) -> Taken | None:
-        """Take the reader's next record; None if there is none."""
-        return await self._ask(control_flows.ask_get(topic, reader))
-
-    async def state(self, topic: str) -> dict[str, object]:
-        """Return the topic's segments."""
-        return await self._ask(control_flows.ask_json(c.State(topic)))
-
-    async def metrics(self) -> dict[str, object]:
-        """Return the broker's counters."""
-        return await self._ask(control_flows.ask_json(c.Metrics()))
-
-    async def readers(self, topic: str | None = None) -> dict[str, object]:
-        """Return the registered readers and their cursors."""
-        return await self._ask(control_flows.ask_json(c.Readers(topic)))
-
-    async def reset(self, topic: str, reader: str, to: int | c.StartPosition) -> None:
-        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``."""
-        await self._ask(control_flows.ask_done(c.Reset(topic, reader, to)))
-
-    async def remove(self, topic: str, reader: str) -> None:
-        """Remove a reader; RECLAIM no longer waits for it."""
-        await self._ask(control_flows.ask_done(c.Remove(topic, reader)))
-
-    async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Change a topic's settings, all or none, with Kafka's names and values."""
-        await self._ask(control_flows.ask_done(c.Configure(topic, tuple(settings.items()))))
-
-    async def cut(self, topic: str) -> int:
-        """Seal the active segment now; return how many segments were sealed."""
-        return await self._ask(control_flows.ask_count(c.Cut(topic)))
-
-    async def reclaim(self, topic: str | None = None) -> int:
-        """Delete the segments that RECLAIM allows now; return how many were deleted."""
-        return await self._ask(control_flows.ask_count(c.Reclaim(topic)))
-
-    async def close(self) -> None:
-        """Close the connection; subscriptions have connections of their own."""
-        self._wire.close()
-
-    async def __aenter__(self) -> Self:
-        """For ``async with``."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close."""
-        await self.close()
-
-    async def _ask(self, question: Question[T]) -> T:
-        return await self._wire.run(self._flows.ask(question, self._timeout_s))
+    async def send(
+        self, routing_key: str | bytes, payload: str | bytes, timestamp_ms: int | None = None
+    ) -> int:
+        """Queue one record and return its ``n``, as ``cordwood.client.Producer.send`` does."""
+        if not self._is_opened:
+            await self._run(self._open())
+        n = self._add(Message(routing_key, payload, timestamp_ms))
+        if self._is_due():
+            await self._run(self._relieve(self._timeout_s))
+        return n
 
 
-class Subscription:
+class Subscription(SubscriptionFlows, AsyncRunner):
     """An async iterator of records that owns its connection; ``close`` it or use ``async with``."""
-
-    def __init__(self, flows: SubscriptionFlows, wire: AsyncConnection, timeout_s: float) -> None:
-        """Created by ``Client.subscribe``."""
-        self._flows = flows
-        self._wire = wire
-        self._timeout_s = timeout_s
 
     def __aiter__(self) -> AsyncIterator[Line]:
         """Itself."""
@@ -364,20 +216,15 @@ class Subscription:
 
     async def __anext__(self) -> Line:
         """Return the next record; raise ``UnavailableError`` if the connection breaks."""
-        line = self._flows.take() or await self._wire.run(self._flows.next_line(self._timeout_s))
+        line = self._take() or await self._run(self._next_line())
         if line is None:
             await self.close()
             raise StopAsyncIteration
         return line
 
-    async def close(self) -> None:
-        """Close the connection."""
-        self._wire.close()
 
-    async def __aenter__(self) -> Self:
-        """For ``async with``."""
-        return self
+class Client(ClientFlows[Subscription], AsyncRunner):
+    """The async version of ``cordwood.client.Client``; a subscription takes ``async for``."""
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close."""
-        await self.close()
+    def _subscription(self, request: Subscribe, idle_timeout_s: float | None) -> Subscription:
+        return Subscription(self._address, self._tls, self._timeout_s, request, idle_timeout_s)

@@ -7,20 +7,24 @@ an existing connection turns out to be broken, as happens after a long idle time
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from cordwood.client.effects import Address, Connect, Flow, Transfer
+from cordwood.address import Address
+from cordwood.client.effects import Connect, Flow, Transfer
+from cordwood.client.flow_methods import Runner, flow_method
 from cordwood.client.producer_flows import whole
 from cordwood.errors import ProtocolError, UnavailableError
 from cordwood.protocol.line import commands as c
 from cordwood.protocol.line import replies as r
+from cordwood.protocol.line.commands import StartPosition
 from cordwood.protocol.line.framing import Framing, Splitter
 from cordwood.protocol.line.records import Line, parse_record
 
+S = TypeVar("S")  # the subscription: blocking or async
 T = TypeVar("T")
 
 _FRAMES: Final = Framing.FRAMES
@@ -49,103 +53,165 @@ class Taken(NamedTuple):
     payload: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
-    """A request, the parser of its reply, and whether it may be repeated."""
+class ClientFlows(Runner, Generic[S]):
+    """The methods of a client, as flows; ``blocking.Client`` and ``aio.Client`` run them."""
 
-    request: c.Request
-    parse: Callable[[bytes], T]
-    is_repeatable: bool = True
-
-
-def ask_ack(topic: str | None) -> Question[int]:
-    """``GET_ACK``."""
-    return Question(c.GetAck(topic), r.parse_ack)
-
-
-def ask_status(seq: int, topic: str | None) -> Question[Status]:
-    """``GET_STATUS``."""
-    return Question(c.GetStatus(seq, topic), _parse_status)
-
-
-def ask_done(request: c.Request, *, is_repeatable: bool = True) -> Question[None]:
-    """Any command whose reply is ``OK``."""
-    return Question(request, r.parse_ok, is_repeatable)
-
-
-def ask_json(request: c.Request) -> Question[dict[str, object]]:
-    """Any command whose reply is JSON."""
-    return Question(request, r.parse_json)
-
-
-def ask_count(request: c.Request) -> Question[int]:
-    """Any command whose reply is ``OK <count>``; never repeated, because each changes the log."""
-    return Question(request, r.parse_count, is_repeatable=False)
-
-
-def ask_get(topic: str, reader: str | None) -> Question[Taken | None]:
-    """``GET``."""
-    return Question(c.Get(topic, reader), _parse_taken, is_repeatable=False)
-
-
-def plan_start(*, from_seq: int | None, from_start: bool) -> int | c.StartPosition:
-    """Return where a subscription starts."""
-    assert from_seq is None or not from_start, "from_seq and from_start exclude each other"
-    if from_seq is not None:
-        return from_seq
-    return c.StartPosition.START if from_start else c.StartPosition.CURSOR
-
-
-class ClientFlows:
-    """The flows of one client; ``blocking`` and ``aio`` each wrap one of these."""
-
-    def __init__(self, address: Address) -> None:
-        """Does not connect before the first request."""
-        self._address = address
+    def __init__(
+        self,
+        address: str | tuple[str, int],
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Connects on the first request; ``timeout_s`` limits the wait for a reply."""
+        super().__init__(address, tls, timeout_s)
         self._replies: Splitter | None = None  # None while not connected
 
-    def ask(self, question: Question[T], timeout_s: float) -> Flow[T]:
+    @flow_method
+    def get_ack(self, topic: str | None = None) -> Flow[int]:
+        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty."""
+        return self._ask(c.GetAck(topic), r.parse_ack)
+
+    @flow_method
+    def status(self, seq: int, topic: str | None = None) -> Flow[Status]:
+        """Return the state of a record."""
+        return self._ask(c.GetStatus(seq, topic), _parse_status)
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        from_seq: int | None = None,
+        from_start: bool = False,
+        reader: str | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> S:
+        """Stream records on a separate connection.
+
+        It starts at a seq, at the start, at the cursor of the named reader, or else with new
+        records only. Iteration ends when nothing arrives for ``idle_timeout_s``; without it, never.
+        """
+        assert from_seq is None or not from_start, "from_seq and from_start exclude each other"
+        start: int | StartPosition = StartPosition.CURSOR if from_seq is None else from_seq
+        if from_start:
+            start = StartPosition.START
+        return self._subscription(c.Subscribe(topic, start, reader), idle_timeout_s)
+
+    def _subscription(self, request: c.Subscribe, idle_timeout_s: float | None) -> S:
+        raise NotImplementedError
+
+    @flow_method
+    def ack(self, topic: str, reader: str, seq: int) -> Flow[None]:
+        """Mark everything up to and including ``seq`` as processed; durable on return."""
+        return self._ask(c.Ack(topic, reader, seq), r.parse_ok)
+
+    @flow_method
+    def register(self, topic: str, reader: str | None = None) -> Flow[None]:
+        """Create the topic if it is missing and, with a name, register a reader on it."""
+        return self._ask(c.Register(topic, reader), r.parse_ok)
+
+    @flow_method
+    def put(self, topic: str, payload: str | bytes) -> Flow[None]:
+        """Append one record, durable on return. Not repeated if the connection breaks."""
+        body = payload.encode() if isinstance(payload, str) else payload
+        return self._ask(c.Put(topic, body), r.parse_ok, is_repeatable=False)
+
+    @flow_method
+    def get(self, topic: str, reader: str | None = None) -> Flow[Taken | None]:
+        """Take the reader's next record; None if there is none."""
+        return self._ask(c.Get(topic, reader), _parse_taken, is_repeatable=False)
+
+    @flow_method
+    def state(self, topic: str) -> Flow[dict[str, object]]:
+        """Return the topic's segments."""
+        return self._ask(c.State(topic), r.parse_json)
+
+    @flow_method
+    def metrics(self) -> Flow[dict[str, object]]:
+        """Return the broker's counters."""
+        return self._ask(c.Metrics(), r.parse_json)
+
+    @flow_method
+    def readers(self, topic: str | None = None) -> Flow[dict[str, object]]:
+        """Return the registered readers and their cursors."""
+        return self._ask(c.Readers(topic), r.parse_json)
+
+    @flow_method
+    def reset(self, topic: str, reader: str, to: int | StartPosition) -> Flow[None]:
+        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``."""
+        return self._ask(c.Reset(topic, reader, to), r.parse_ok)
+
+    @flow_method
+    def remove(self, topic: str, reader: str) -> Flow[None]:
+        """Remove a reader; RECLAIM no longer waits for it."""
+        return self._ask(c.Remove(topic, reader), r.parse_ok)
+
+    @flow_method
+    def configure(self, topic: str, settings: Mapping[str, str]) -> Flow[None]:
+        """Change a topic's settings, all or none, with Kafka's names and values."""
+        return self._ask(c.Configure(topic, tuple(settings.items())), r.parse_ok)
+
+    @flow_method
+    def cut(self, topic: str) -> Flow[int]:
+        """Seal the active segment now; return how many segments were sealed."""
+        return self._ask(c.Cut(topic), r.parse_count, is_repeatable=False)
+
+    @flow_method
+    def reclaim(self, topic: str | None = None) -> Flow[int]:
+        """Delete the segments that RECLAIM allows now; return how many were deleted."""
+        return self._ask(c.Reclaim(topic), r.parse_count, is_repeatable=False)
+
+    def _ask(
+        self, request: c.Request, parse: Callable[[bytes], T], *, is_repeatable: bool = True
+    ) -> Flow[T]:
         """Return the reply; raise the broker's error, or ``UnavailableError`` without a reply."""
-        data = _FRAMES.encode(c.encode_command(question.request))
+        data = _FRAMES.encode(c.encode_command(request))
         was_connected = self._replies is not None
         try:
-            reply = yield from self._exchange(data, timeout_s)
+            reply = yield from self._exchange(data)
         except OSError as error:
-            if not (was_connected and question.is_repeatable):
+            if not (was_connected and is_repeatable):
                 raise self._away(error) from error
             try:
-                reply = yield from self._exchange(data, timeout_s)
+                reply = yield from self._exchange(data)
             except OSError as again:
                 raise self._away(again) from again
-        return question.parse(reply)
+        return parse(reply)
 
-    def _exchange(self, data: bytes, timeout_s: float) -> Flow[bytes]:
+    def _exchange(self, data: bytes) -> Flow[bytes]:
         """Never reuse the connection after a failure: its next reply may belong to this request."""
         replies, self._replies = self._replies, None
         if replies is None:
-            yield Connect(timeout_s)
+            yield Connect(self._timeout_s)
             replies = Splitter(_FRAMES, _REPLY_BYTES_MAX)
         while (reply := replies.next_message()) is None:
-            arrived = yield Transfer(data, True, timeout_s)
+            arrived = yield Transfer(data, True, self._timeout_s)
             if not arrived:
-                raise TimeoutError(f"no answer within {timeout_s} s")
+                raise TimeoutError(f"no reply within {self._timeout_s} s")
             replies.receive(arrived)
             data = b""
         self._replies = replies
         return whole(reply)
 
     def _away(self, error: OSError) -> UnavailableError:
-        return UnavailableError(f"the broker at {self._address} is away ({error}); is it running?")
+        return UnavailableError(
+            f"the broker at {self._address} is unreachable ({error}); is it running?"
+        )
 
 
-class SubscriptionFlows:
+class SubscriptionFlows(Runner):
     """The flow of one subscription, on its own connection."""
 
     def __init__(
-        self, address: Address, request: c.Subscribe, idle_timeout_s: float | None
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        request: c.Subscribe,
+        idle_timeout_s: float | None,
     ) -> None:
-        """Does not connect before the first record is requested."""
-        self._address = address
+        """Internal: ``Client.subscribe`` creates it; it connects for the first record."""
+        super().__init__(address, tls, timeout_s)
         self._opening = _FRAMES.encode(c.encode_command(request))
         self._idle_timeout_s = idle_timeout_s
         self._splitter = Splitter(_FRAMES, _REPLY_BYTES_MAX)
@@ -153,16 +219,16 @@ class SubscriptionFlows:
         self._is_open = False
         self._last_seq = 0
 
-    def take(self) -> Line | None:
+    def _take(self) -> Line | None:
         """Return a record that has already arrived, if any."""
         return self._lines.popleft() if self._lines else None
 
-    def next_line(self, timeout_s: float) -> Flow[Line | None]:
+    def _next_line(self) -> Flow[Line | None]:
         """The next record, or None after the idle time-out; raise the error of an ``ERR``."""
         try:
             if not self._is_open:
-                yield Connect(timeout_s)
-                yield Transfer(self._opening, False, timeout_s)
+                yield Connect(self._timeout_s)
+                yield Transfer(self._opening, False, self._timeout_s)
                 self._is_open = True
             while not self._lines:
                 arrived = yield Transfer(b"", True, self._idle_timeout_s)
@@ -171,8 +237,8 @@ class SubscriptionFlows:
                 self._receive(arrived)
         except OSError as error:
             raise UnavailableError(
-                f"the subscription at {self._address} broke after seq {self._last_seq} ({error}); "
-                f"subscribe again from seq {self._last_seq + 1}"
+                f"the subscription at {self._address} was interrupted after seq {self._last_seq} "
+                f"({error}); subscribe again from seq {self._last_seq + 1}"
             ) from error
         return self._lines.popleft()
 
@@ -187,7 +253,7 @@ class SubscriptionFlows:
 def _parse_status(body: bytes) -> Status:
     word, _, bundle = r.check_reply(body).decode("utf-8", "replace").partition(" ")
     if word not in set(StatusWord):
-        raise ProtocolError(f"{word[:80]!r} is not the status of a record")
+        raise ProtocolError(f"{word[:80]!r} is not a record status")
     return Status(StatusWord(word), bundle or None)
 
 

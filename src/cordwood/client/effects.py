@@ -1,4 +1,4 @@
-"""The I/O that a flow may request, and the address of a listener.
+"""The I/O that a flow may request.
 
 A flow is a generator: it yields an effect and is sent the result; if the effect fails, ``OSError``
 is raised at the yield. Two drivers run flows: one with blocking sockets, one with asyncio.
@@ -8,22 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
-
-from cordwood.errors import RequestError
+from typing import TypeVar
 
 T = TypeVar("T")
-
-
-class Address(NamedTuple):
-    """The address of a listener."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """Format it as ``HOST:PORT``."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +43,3 @@ class Pause:
 
 Effect = Connect | Transfer | Pause
 Flow = Generator[Effect, bytes, T]
-
-
-def parse_address(address: str | tuple[str, int]) -> Address:
-    """Parse ``HOST:PORT``, ``[IPV6]:PORT`` or a pair."""
-    if isinstance(address, tuple):
-        return Address(*address)
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise RequestError(f"{address!r} is not an address; write HOST:PORT")
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))

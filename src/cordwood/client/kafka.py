@@ -1,16 +1,17 @@
-"""A blocking Kafka client on our own codec, limited to what the command line needs.
+"""A blocking Kafka client on our own codec, limited to what the command line and Spark need.
 
 It uses one connection to one broker and sends one request at a time. Applications should use a real
-Kafka client; this one exists so that the command line needs none installed. Error codes are raised
-as our own errors.
+Kafka client; this one exists so that ours needs none installed. Error codes are raised as our own
+errors; only ``fetch_each``, ``offset_each`` and ``commit_each`` return them, one per partition, for
+a caller that looks for another leader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from cordwood.client.effects import parse_address
+from cordwood.address import Address, parse_address
 from cordwood.client.kafka_connection import ClientConnection, Reply
 from cordwood.codes import Code
 from cordwood.config import MIB
@@ -21,9 +22,11 @@ from cordwood.errors import (
     UnavailableError,
     UnknownReader,
     UnknownTopic,
+    error_classes,
 )
 from cordwood.model import TopicPartition
 from cordwood.protocol.kafka.messages.commits import (
+    CommittedPartition,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -54,6 +57,7 @@ from cordwood.protocol.kafka.messages.groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -65,6 +69,7 @@ from cordwood.protocol.kafka.messages.metadata import (
     MetadataTopic,
 )
 from cordwood.protocol.kafka.messages.offsets import (
+    ListedPartitionOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -89,6 +94,8 @@ from cordwood.protocol.kafka.messages.topics import (
     GrowTopic,
 )
 
+T = TypeVar("T")
+
 EARLIEST: Final = -2
 LATEST: Final = -1
 ONE_REPLICA: Final = 1
@@ -96,7 +103,16 @@ _TOPIC, _BROKER = 2, 4  # kinds of config resources
 _SET, _DELETE = 0, 1  # kinds of config changes
 _TIMEOUT_MS: Final = 30_000
 _FETCH_BYTES: Final = 4 * MIB
-_VERSIONS: Final = {OffsetFetchRequest: 7, ListGroupsRequest: 4, FetchRequest: 11}
+_VERSIONS: Final = {  # old enough for every broker, new enough for the fields used here
+    MetadataRequest: 10,  # the first version with topic ids
+    ListOffsetsRequest: 5,
+    FetchRequest: 11,
+    OffsetCommitRequest: 7,
+    OffsetFetchRequest: 7,
+    FindCoordinatorRequest: 2,
+    ListGroupsRequest: 4,
+}
+_ADVICE: Final = "start one with `cordwood serve`, or name another with --broker HOST:PORT"
 
 
 class Committed(NamedTuple):
@@ -109,10 +125,19 @@ class Committed(NamedTuple):
 class KafkaClient:
     """A connection to one broker, opened on first use."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Address,
+        *,
+        timeout_s: float = 30.0,
+        client_id: str = "cordwood",
+        advice: str = _ADVICE,
+    ) -> None:
+        """``advice`` ends the error of a broker that does not answer."""
         self._address = parse_address(bootstrap)
+        self._advice = advice
         self._connection = ClientConnection(
-            self._address, client_id="cordwood", timeout_s=timeout_s, versions=_VERSIONS
+            self._address, client_id=client_id, timeout_s=timeout_s, versions=_VERSIONS
         )
 
     # --- topics ---------------------------------------------------------------------------
@@ -124,14 +149,16 @@ class KafkaClient:
         topics = self.ask(request, MetadataResponse).topics
         for topic in topics:
             if topic.error_code == UnknownTopic.code:
-                raise UnknownTopic(f"there is no topic {topic.name}; `cordwood topic list` has all")
+                raise UnknownTopic(
+                    f"there is no topic {topic.name}; `cordwood topic list` shows all topics"
+                )
             _check(topic.error_code, f"topic {topic.name}")
         return sorted(topics, key=lambda topic: topic.name or "")
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, in order."""
-        found = self.topics([topic])[0]
-        return sorted(TopicPartition(topic, part.partition) for part in found.partitions)
+        described = self.topics([topic])[0]
+        return sorted(TopicPartition(topic, part.partition) for part in described.partitions)
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic."""
@@ -169,17 +196,16 @@ class KafkaClient:
         shown = {config.name: config.value or "" for config in self.broker_config()}
         listeners = ("http", "control", "ingress")
         is_on = {listener: shown.get(listener) not in {None, "", "off"} for listener in listeners}
-        found = {
+        first = {
             listener: shown[listener].split(",")[0] for listener in listeners if is_on[listener]
         }
-        return {listener: self._reachable(address) for listener, address in found.items()}
+        return {listener: self._reachable(address) for listener, address in first.items()}
 
     def _reachable(self, address: str) -> str:
-        host, port = parse_address(address)
-        if host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        bound = parse_address(address)
+        if bound.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             return address
-        mine = self._address.host
-        return f"[{mine}]:{port}" if ":" in mine else f"{mine}:{port}"
+        return str(bound._replace(host=self._address.host))
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change settings, all or none; None restores the default."""
@@ -203,39 +229,59 @@ class KafkaClient:
 
     def offset(self, tp: TopicPartition, at: int) -> int | None:
         """The offset for ``EARLIEST``, ``LATEST`` or a time in ms; None if no record is so late."""
-        wanted = ListOffsetsTopic(tp.topic, [ListOffsetsPartition(tp.partition, timestamp_ms=at)])
-        reply = self.ask(ListOffsetsRequest(-1, topics=[wanted]), ListOffsetsResponse)
-        part = reply.topics[0].partitions[0]
+        part = self.offset_each({tp: at})[tp]
         _check(part.error_code, f"partition {tp}")
         return None if part.offset < 0 else part.offset
+
+    def offset_each(
+        self, times: Mapping[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, ListedPartitionOffset]:
+        """The offsets for ``EARLIEST``, ``LATEST`` or times in ms, each with its error code."""
+        asked = _by_topic(
+            (tp, ListOffsetsPartition(tp.partition, timestamp_ms=at)) for tp, at in times.items()
+        )
+        wanted = [ListOffsetsTopic(name, parts) for name, parts in asked.items()]
+        request = ListOffsetsRequest(-1, int(committed), wanted)
+        return _by_partition(self.ask(request, ListOffsetsResponse).topics)
 
     def fetch(
         self, wanted: Mapping[TopicPartition, int], *, max_wait_ms: int, committed: bool = False
     ) -> dict[TopicPartition, FetchedPartition]:
         """Fetch complete batches from each offset; waits for data, at most ``max_wait_ms``."""
-        topics: dict[str, list[FetchPartition]] = {}
-        for tp, offset in wanted.items():
-            part = FetchPartition(
-                tp.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+        fetched = self.fetch_each(
+            wanted, max_wait_ms=max_wait_ms, committed=committed, partition_bytes=_FETCH_BYTES
+        )
+        for tp, part in fetched.items():
+            _check(part.error_code, f"partition {tp} at offset {wanted[tp]}")
+        return fetched
+
+    def fetch_each(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        committed: bool,
+        partition_bytes: int,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Fetch like ``fetch``, but return error codes."""
+        asked = _by_topic(
+            (
+                tp,
+                FetchPartition(
+                    tp.partition, fetch_offset=offset, partition_max_bytes=partition_bytes
+                ),
             )
-            topics.setdefault(tp.topic, []).append(part)
+            for tp, offset in wanted.items()
+        )
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=4 * _FETCH_BYTES,
+            max_bytes=4 * partition_bytes,
             isolation_level=int(committed),
-            topics=[FetchTopic(name, parts) for name, parts in topics.items()],
+            topics=[FetchTopic(name, parts) for name, parts in asked.items()],
         )
-        reply = self.ask(request, FetchResponse)
-        found = {
-            TopicPartition(topic.name, part.partition): part
-            for topic in reply.topics
-            for part in topic.partitions
-        }
-        for tp, fetched in found.items():
-            _check(fetched.error_code, f"partition {tp} at offset {wanted[tp]}")
-        return found
+        return _by_partition(self.ask(request, FetchResponse).topics)
 
     def produce(self, tp: TopicPartition, batch: bytes, *, acks: int = -1) -> int:
         """Append a batch, durable on return; return its first offset.
@@ -265,30 +311,34 @@ class KafkaClient:
         described = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
         _check(described.error_code, f"group {group}")
         if described.state == "Dead":  # Kafka's answer for an unknown group
-            raise UnknownReader(f"there is no group {group}; `cordwood group list` has all")
+            raise UnknownReader(
+                f"there is no group {group}; `cordwood group list` shows all groups"
+            )
         return described
 
     def committed(self, group: str) -> list[Committed]:
         """Every cursor of a group."""
         reply = self.ask(OffsetFetchRequest(group, None), OffsetFetchResponse)
         _check(reply.error_code, f"group {group}")
-        found = [
-            Committed(TopicPartition(topic.name, part.partition), part.offset)
-            for topic in reply.topics
-            for part in topic.partitions
-        ]
-        return sorted(found)
+        return sorted(
+            Committed(tp, part.offset) for tp, part in _by_partition(reply.topics).items()
+        )
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Move a group's cursors; the group must have no members."""
-        topics: dict[str, list[OffsetCommitPartition]] = {}
-        for tp, offset in offsets.items():
-            topics.setdefault(tp.topic, []).append(OffsetCommitPartition(tp.partition, offset))
-        wanted = [OffsetCommitTopic(name, parts) for name, parts in topics.items()]
+        for tp, part in self.commit_each(group, offsets).items():
+            _check(part.error_code, f"group {group} on {tp}")
+
+    def commit_each(
+        self, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, CommittedPartition]:
+        """Move a group's cursors like ``commit``, but return error codes."""
+        asked = _by_topic(
+            (tp, OffsetCommitPartition(tp.partition, offset)) for tp, offset in offsets.items()
+        )
+        wanted = [OffsetCommitTopic(name, parts) for name, parts in asked.items()]
         reply = self.ask(OffsetCommitRequest(group, topics=wanted), OffsetCommitResponse)
-        for topic in reply.topics:
-            for part in topic.partitions:
-                _check(part.error_code, f"group {group} on {topic.name}-{part.partition}")
+        return _by_partition(reply.topics)
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its cursors."""
@@ -314,8 +364,7 @@ class KafkaClient:
     def _lost(self, error: OSError) -> UnavailableError:
         host, port = self._address
         return UnavailableError(
-            f"no broker answers at {host}:{port} ({error.strerror or error}); start one with "
-            "`cordwood serve`, or name another with --broker HOST:PORT"
+            f"no broker replies at {host}:{port} ({error.strerror or error}); {self._advice}"
         )
 
     def close(self) -> None:
@@ -331,16 +380,31 @@ class KafkaClient:
         self.close()
 
 
-def _check(code: int, what: str, said: str | None = None) -> None:
+def _by_topic(parts: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
+    """Collect the partitions of a request by topic, in order."""
+    topics: dict[str, list[T]] = {}
+    for tp, part in parts:
+        topics.setdefault(tp.topic, []).append(part)
+    return topics
+
+
+def _by_partition(topics: Iterable[Any]) -> dict[TopicPartition, Any]:
+    """The partitions of a reply; each topic has a name and partitions, each with its number."""
+    return {
+        TopicPartition(topic.name, part.partition): part
+        for topic in topics
+        for part in topic.partitions
+    }
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
     """Raise the error for a Kafka error code, with the broker's message if there is one."""
     if code != Code.NONE:
         kind = _by_code().get(code, RequestError)
-        raise kind(said or f"{what}: {Code(code).name.lower().replace('_', ' ')}")
+        raise kind(message or f"{what}: {Code(code).name.lower().replace('_', ' ')}")
 
 
 def _by_code() -> dict[int, type[CordwoodError]]:
     """Map Kafka error codes to the first of our request errors that has the code."""
-    found: dict[int, type[CordwoodError]] = {}
-    for kind in cast(list[type[CordwoodError]], RequestError.__subclasses__()):
-        found.setdefault(kind.code, kind)
-    return found
+    kinds = [kind for kind in error_classes() if RequestError in kind.__bases__]
+    return {kind.code: kind for kind in reversed(kinds)}

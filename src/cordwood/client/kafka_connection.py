@@ -1,7 +1,7 @@
 """One connection to one Kafka listener: sends a request and reads its reply.
 
-Both of our Kafka clients use it: the command line's, and the one that Spark's source reads with.
-They choose the broker and decide what to do if it does not answer.
+``client.kafka`` sends its requests with it. The caller chooses the broker and decides what to do if
+it does not answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ClientConnection:
             api = api_of(type(request))
             answered, reply = parse_response(api.key, self._version(request), frame)
             if answered != correlation:
-                raise ConnectionError(f"reply {answered} came to request {correlation}")
+                raise ConnectionError(f"reply {answered} does not belong to request {correlation}")
         except OSError:
             self.close()
             raise

@@ -11,12 +11,12 @@ import random
 import ssl
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final
 
-from cordwood.client.effects import Address, Connect, Flow, Pause, Transfer
+from cordwood.client.effects import Connect, Flow, Pause, Transfer
+from cordwood.client.flow_methods import Runner, flow_method
 from cordwood.client.send_buffer import Message, Sendable, SendBuffer
-from cordwood.clock import Clock, SystemClock
+from cordwood.clock import SystemClock
 from cordwood.errors import CordwoodError, ProtocolError, RequestError, UnavailableError
 from cordwood.protocol.line.framing import Framing, Splitter, TooLong
 from cordwood.protocol.line.ingress import encode_hello, is_producer_name
@@ -29,86 +29,114 @@ CHUNK_BYTES: Final = 256 * 1024  # written between two reads of the acknowledgem
 _REPLY_BYTES_MAX: Final = 64 * 1024
 
 
-class Limits(TypedDict, total=False):
-    """Options of a producer besides its address and name; see ``ProducerOptions``."""
-
-    binary: bool
-    batch_bytes: int
-    unconfirmed_bytes_max: int
-    line_bytes_max: int
-    stall_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerOptions:
-    """A producer's name and limits, with their defaults."""
-
-    name: str | None = None  # None generates one
-    epoch: int | None = None  # None accepts the one that the broker assigns
-    binary: bool = False  # frames instead of lines, so payloads may contain newlines
-    batch_bytes: int = 64 * 1024  # collected before it is written
-    unconfirmed_bytes_max: int = 8 * 1024 * 1024  # above it ``send`` waits
-    line_bytes_max: int = 1024 * 1024  # the broker's line.bytes.max
-    stall_timeout_s: float = 30.0  # a connection silent for this long counts as broken
-
-
-class ProducerFlows:
-    """The flows of one producer; ``blocking`` and ``aio`` each wrap one of these."""
+class ProducerFlows(Runner):
+    """The methods of a producer, as flows; ``blocking.Producer`` and ``aio.Producer`` run them."""
 
     def __init__(
-        self, address: Address, options: ProducerOptions, clock: Clock | None = None
+        self,
+        address: str | tuple[str, int],
+        name: str | None = None,
+        epoch: int | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+        binary: bool = False,
+        batch_bytes: int = 64 * 1024,
+        unconfirmed_bytes_max: int = 8 * 1024 * 1024,
+        line_bytes_max: int = 1024 * 1024,
+        stall_timeout_s: float = 30.0,
     ) -> None:
-        """Does not connect before the first record."""
-        self.name = options.name or f"py-{uuid.uuid4().hex}"
-        if not is_producer_name(self.name):
-            raise RequestError(f"{self.name!r} cannot name a producer; use A-Z a-z 0-9 . _ -")
-        self.epoch = options.epoch
-        self._address = address
-        self._options = options
-        self._clock = clock or SystemClock()
-        self._framing = Framing.FRAMES if options.binary else Framing.TEXT
+        """Connects on the first record; ``timeout_s`` limits every call.
+
+        ``epoch``: None accepts the one that the broker assigns. ``binary``: send frames instead of
+        lines, so payloads may contain newlines. ``batch_bytes`` are collected before they are
+        written. Above ``unconfirmed_bytes_max``, ``send`` waits. ``line_bytes_max`` is the broker's
+        line.bytes.max. A connection silent for ``stall_timeout_s`` counts as broken.
+        """
+        super().__init__(address, tls, timeout_s)
+        self._name = name or f"py-{uuid.uuid4().hex}"
+        if not is_producer_name(self._name):
+            raise RequestError(f"{self._name!r} cannot name a producer; use A-Z a-z 0-9 . _ -")
+        self._epoch = epoch
+        self._batch_bytes = batch_bytes
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._stall_timeout_s = stall_timeout_s
+        self._clock = SystemClock()
+        self._framing = Framing.FRAMES if binary else Framing.TEXT
         self._replies = Splitter(self._framing, _REPLY_BYTES_MAX)
+        self._is_opened = False  # has been connected once, so records can be numbered
         self._is_connected = False
         self._attempts = 0  # connection attempts since the last confirmation
-        self.outbox = SendBuffer(self._framing, options.line_bytes_max)
+        self._buffer = SendBuffer(self._framing, line_bytes_max)
 
-    def open(self, timeout_s: float) -> Flow[None]:
-        """Connect and send HELLO, unless already done."""
-        yield from self._drive(self._deadline(timeout_s), lambda: self._is_connected)
+    @property
+    def name(self) -> str:
+        """The name of this producer at the broker."""
+        return self._name
 
-    def add(self, message: Message) -> int:
-        """Queue one record and return its ``n``. The producer must have been opened once."""
-        return self.outbox.add(message, self._clock.now_ms())
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the broker confirmed; before that, the one given."""
+        return self._epoch
 
-    def is_due(self) -> bool:
-        """Whether enough is queued to write it."""
-        return self.outbox.unsent_bytes >= self._options.batch_bytes
+    @property
+    def unconfirmed(self) -> int:
+        """The number of records that the broker has not confirmed yet."""
+        return len(self._buffer)
 
-    def relieve(self, timeout_s: float) -> Flow[None]:
-        """Write what is queued; wait while too much is unconfirmed."""
-        limit = self._options.unconfirmed_bytes_max
-        box = self.outbox
-        yield from self._drive(
-            self._deadline(timeout_s),
-            lambda: box.unsent_bytes == 0 and box.pending_bytes <= limit,
-        )
+    @property
+    def confirmed_n(self) -> int:
+        """The ``n`` up to which everything is durable; 0 before the first."""
+        return self._buffer.confirmed_n
 
-    def flush(self, timeout_s: float) -> Flow[None]:
-        """Wait until everything added is confirmed."""
-        yield from self._drive(self._deadline(timeout_s), lambda: not len(self.outbox))
+    @flow_method
+    def flush(self, timeout_s: float | None = None) -> Flow[None]:
+        """Wait until everything sent is durable; reconnects and resends as necessary."""
+        return self._drive(self._deadline(timeout_s), lambda: not len(self._buffer))
 
-    def send_and_confirm(self, messages: Iterable[Sendable], timeout_s: float) -> Flow[int]:
-        """Add all messages, wait until all are confirmed, and return their number."""
+    @flow_method
+    def send_and_confirm(
+        self, records: Iterable[Sendable], timeout_s: float | None = None
+    ) -> Flow[int]:
+        """Send records, wait until all are durable, each exactly once, and return their number.
+
+        Raises ``UnavailableError`` on timeout. Unconfirmed records are kept, and the next ``flush``
+        continues with them.
+        """
         deadline = self._deadline(timeout_s)
         yield from self._drive(deadline, lambda: self._is_connected)
         count = 0
-        for message in messages:
-            self.add(Message(*message))
+        for record in records:
+            self._add(Message(*record))
             count += 1
-            if self.is_due():
-                yield from self.relieve(self._left(deadline))
-        yield from self._drive(deadline, lambda: not len(self.outbox))
+            if self._is_due():
+                yield from self._relieve(self._left(deadline))
+        yield from self._drive(deadline, lambda: not len(self._buffer))
         return count
+
+    def _finish(self) -> Flow[None]:
+        return self._drive(self._deadline(None), lambda: not len(self._buffer))
+
+    def _open(self) -> Flow[None]:
+        """Connect and send HELLO, unless already done."""
+        return self._drive(self._deadline(None), lambda: self._is_connected)
+
+    def _add(self, message: Message) -> int:
+        """Queue one record and return its ``n``. The producer must have been opened once."""
+        return self._buffer.add(message, self._clock.now_ms())
+
+    def _is_due(self) -> bool:
+        """Whether enough is queued to write it."""
+        return self._buffer.unsent_bytes >= self._batch_bytes
+
+    def _relieve(self, timeout_s: float) -> Flow[None]:
+        """Write what is queued; wait while too much is unconfirmed."""
+        limit = self._unconfirmed_bytes_max
+        buffer = self._buffer
+        return self._drive(
+            self._deadline(timeout_s),
+            lambda: buffer.unsent_bytes == 0 and buffer.pending_bytes <= limit,
+        )
 
     def _drive(self, deadline: float, is_done: Callable[[], bool]) -> Flow[None]:
         """Connect, write and read until done; reopen lost connections."""
@@ -122,7 +150,9 @@ class ProducerFlows:
                 else:
                     yield from self._connect(deadline)
             except ssl.SSLCertVerificationError as error:  # the only OSError a retry cannot fix
-                raise UnavailableError(f"{self._address} is not to be trusted: {error}") from error
+                raise UnavailableError(
+                    f"the certificate of {self._address} is not trusted: {error}"
+                ) from error
             except OSError as error:
                 self._is_connected = False
                 cause = error
@@ -141,52 +171,54 @@ class ProducerFlows:
         yield Connect(max(self._left(deadline), 0.001))
         self._replies = Splitter(self._framing, _REPLY_BYTES_MAX)
         welcome = yield from self._greet(deadline)
-        self.epoch = welcome.epoch
-        self.outbox.resume(welcome)
-        self._is_connected = True
+        self._epoch = welcome.epoch
+        self._buffer.resume(welcome)
+        self._is_connected = self._is_opened = True
         self._take_replies(b"")
 
     def _greet(self, deadline: float) -> Flow[Welcome]:
         """Send HELLO and read the reply; reconnects send the epoch, to fence nobody by accident."""
-        hello = self._framing.encode(encode_hello(self.name, self.epoch))
+        hello = self._framing.encode(encode_hello(self._name, self._epoch))
         arrived = yield Transfer(hello, True, max(self._left(deadline), 0.001))
         self._replies.receive(arrived)
         while (reply := self._replies.next_message()) is None:
             if self._left(deadline) <= 0:
-                raise TimeoutError("no answer to HELLO")
+                raise TimeoutError("no reply to HELLO")
             arrived = yield Transfer(b"", True, self._left(deadline))
             self._replies.receive(arrived)
         welcome = parse_welcome(whole(reply))
-        if welcome.producer != self.name:
-            raise ProtocolError(f"the broker welcomed {welcome.producer} and this is {self.name}")
+        if welcome.producer != self._name:
+            raise ProtocolError(f"the broker welcomed {welcome.producer} and this is {self._name}")
         return welcome
 
     def _exchange(self, deadline: float, is_done: Callable[[], bool]) -> Flow[None]:
         """Write a chunk and read acknowledgements; too long a silence is a lost connection."""
-        data = self.outbox.take_unsent(CHUNK_BYTES)
-        is_awaited = self.outbox.unsent_bytes == 0 and not is_done()
-        wait_s = max(min(self._options.stall_timeout_s, self._left(deadline)), 0.001)
+        data = self._buffer.take_unsent(CHUNK_BYTES)
+        is_awaited = self._buffer.unsent_bytes == 0 and not is_done()
+        wait_s = max(min(self._stall_timeout_s, self._left(deadline)), 0.001)
         arrived = yield Transfer(data, is_awaited, wait_s)
         if is_awaited and not arrived:
-            raise TimeoutError(f"nothing was confirmed for {wait_s:.1f} s")
+            raise TimeoutError(f"no confirmation for {wait_s:.1f} s")
         self._take_replies(arrived)
 
     def _take_replies(self, arrived: bytes) -> None:
         """``ACK`` lines confirm records; an ``ERR`` is raised as the error class it names."""
         self._replies.receive(arrived)
         while (reply := self._replies.next_message()) is not None:
-            if self.outbox.confirm(parse_ack(whole(reply))):
+            if self._buffer.confirm(parse_ack(whole(reply))):
                 self._attempts = 0
 
     def _late(self, cause: Exception | None) -> UnavailableError:
         why = f" ({cause})" if cause else ""
-        if not len(self.outbox):
-            return UnavailableError(f"the broker at {self._address} is away{why}; is it running?")
-        kept = f"{len(self.outbox)} records are unconfirmed and kept, flush() tries them again"
+        if not len(self._buffer):
+            return UnavailableError(
+                f"the broker at {self._address} is unreachable{why}; is it running?"
+            )
+        kept = f"{len(self._buffer)} unconfirmed records are kept; call flush() to send them again"
         return UnavailableError(f"{self._address} did not confirm in time{why}; {kept}")
 
-    def _deadline(self, timeout_s: float) -> float:
-        return self._clock.monotonic() + timeout_s
+    def _deadline(self, timeout_s: float | None) -> float:
+        return self._clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
     def _left(self, deadline: float) -> float:
         return deadline - self._clock.monotonic()
@@ -195,5 +227,7 @@ class ProducerFlows:
 def whole(reply: bytes | TooLong) -> bytes:
     """Return the reply; raise if it is longer than any reply of a broker."""
     if isinstance(reply, TooLong):
-        raise ProtocolError(f"a reply of {reply.total_bytes} bytes is no broker's")
+        raise ProtocolError(
+            f"a reply of {reply.total_bytes} bytes is too long; is this a cordwood broker?"
+        )
     return reply

@@ -73,7 +73,9 @@ class SendBuffer:
     def confirm(self, n: int) -> bool:
         """The broker has everything up to ``n``; return whether that confirms more than before."""
         if is_after(n, self.last_n):
-            raise ProtocolError(f"the broker confirmed n={n} and the last sent is {self.last_n}")
+            raise ProtocolError(
+                f"the broker confirmed n={n}, but the last one sent is {self.last_n}"
+            )
         if not is_after(n, self.confirmed_n):
             return False
         self.confirmed_n = n
@@ -88,8 +90,9 @@ class SendBuffer:
             self._is_open = True
         if is_after(welcome.last_n, self.last_n):
             raise StaleProducer(
-                f"the broker holds n={welcome.last_n} of producer {welcome.producer} and this one "
-                f"has sent up to {self.last_n}: another uses the name; give each its own"
+                f"the broker has n={welcome.last_n} of producer {welcome.producer}, but this one "
+                f"has sent only up to {self.last_n}: another producer uses the same name; give "
+                "each its own"
             )
         self.confirm(welcome.last_n)
         self._unsent = deque(data for _, data in self._pending)

@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -26,6 +26,7 @@ from cordwood.log.files.modes import like, make_shared_directory, open_shared, o
 _COPY_BYTES: Final = 1 << 20
 _REASON_CHARS: Final = 300
 PART: Final = ".part"  # suffix of a file being written; no finished file has it
+PROBES: Final = "probes"  # directory of files that prove the storage is shared by all machines
 _LEFT_S: Final = 24 * 3600.0  # without a lock, files older than this were left by a crashed run
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "file")
 
@@ -72,13 +73,24 @@ class Storage(Protocol):
         ...
 
 
+def read_small(storage: Storage, name: str) -> bytes | None:
+    """The content of a small file; None if it is missing."""
+    try:
+        with closing(storage.open(name)) as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def open_storage(place: str) -> Storage:
     """Open a directory or URL; cheap enough for every task to open its own."""
     scheme, is_url, _ = place.partition("://")
     if not is_url:
         return DirectoryStorage(place)
     if scheme not in SCHEMES:
-        raise ConfigError(f"{place} is no object store; URLs begin with {', '.join(SCHEMES)}")
+        raise ConfigError(
+            f"{place} is not an object store URL; such URLs begin with {', '.join(SCHEMES)}"
+        )
     return ObjectStorage(place)
 
 
@@ -133,11 +145,10 @@ class DirectoryStorage:
 
     def names(self, prefix: str = "") -> list[str]:
         """Return every finished file below a prefix."""
-        found = (path for path in (self._root / prefix).rglob("*") if path.is_file())
         return sorted(
             str(path.relative_to(self._root))
-            for path in found
-            if path.suffix not in {PART, ".lock"}
+            for path in (self._root / prefix).rglob("*")
+            if path.is_file() and path.suffix not in {PART, ".lock"}
         )
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
@@ -163,7 +174,8 @@ class DirectoryStorage:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UnavailableError(
-                    f"another run is at work on {self._root / name}; wait for it, then try again"
+                    f"another run is working on {self._root / name}; wait until it ends, then try "
+                    "again"
                 ) from None
             yield
 
@@ -188,57 +200,56 @@ class ObjectStorage:
         try:
             self._store: Any = from_url(self.place)
         except Exception as error:  # noqa: BLE001 - the library raises various errors for a bad URL
-            raise ConfigError(f"{place} is no object store: {error}") from None
+            raise ConfigError(f"{place} is not an object store: {error}") from None
 
     def open(self, name: str) -> IO[bytes]:
         """Open an object for reading in blocks."""
-        with self._asking():
+        with self._plain_errors():
             self._api.head(self._store, name)  # raises FileNotFoundError now, not at the first read
             reader = self._api.open_reader(self._store, name)
-        return io.BufferedReader(_Reader(reader, self._asking), _COPY_BYTES)
+        return io.BufferedReader(_Reader(reader, self._plain_errors), _COPY_BYTES)
 
     def put(self, name: str, source: IO[bytes]) -> None:
         """Write an object; it becomes visible only when complete."""
-        with self._asking(is_there=True):
+        with self._plain_errors(is_there=True):
             self._api.put(self._store, name, source)
 
     def move(self, old: str, new: str) -> None:
         """Rename; the store may do it as a copy and a delete."""
-        with self._asking():
+        with self._plain_errors():
             self._api.rename(self._store, old, new)
 
     def remove(self, name: str) -> None:
         """Delete the object; no error if it is missing."""
-        with suppress(FileNotFoundError), self._asking():
+        with suppress(FileNotFoundError), self._plain_errors():
             self._api.delete(self._store, name)
 
     def size(self, name: str) -> int | None:
         """Return the size from the store."""
         try:
-            with self._asking():
+            with self._plain_errors():
                 return int(self._api.head(self._store, name)["size"])
         except FileNotFoundError:
             return None
 
     def names(self, prefix: str = "") -> list[str]:
         """Return every object below a prefix, sorted."""
-        with self._asking():
-            found = self._api.list(self._store, prefix or None)
-            return sorted(str(each["path"]) for chunk in found for each in chunk)
+        return sorted(str(each["path"]) for each in self._objects(prefix))
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
         """Remove objects by the age that the store reports."""
         before_s = time.time() - _LEFT_S
-        with self._asking():
-            found = [
-                each for chunk in self._api.list(self._store, prefix or None) for each in chunk
-            ]
-        for each in found:
+        for each in self._objects(prefix):
             if each["last_modified"].timestamp() < before_s and not keep(str(each["path"])):
                 self.remove(str(each["path"]))
 
+    def _objects(self, prefix: str) -> list[Any]:
+        with self._plain_errors():
+            pages = self._api.list(self._store, prefix or None)
+            return [each for page in pages for each in page]
+
     @contextmanager
-    def _asking(self, *, is_there: bool = False) -> Iterator[None]:
+    def _plain_errors(self, *, is_there: bool = False) -> Iterator[None]:
         """Turn errors of the store into one sentence; ``FileNotFoundError`` passes through."""
         try:
             yield
@@ -246,8 +257,8 @@ class ObjectStorage:
             if isinstance(error, FileNotFoundError) and not is_there:
                 raise
             raise UnavailableError(
-                f"{self.place}: {_reason(str(error))}; look at the URL, the credentials and the "
-                "endpoint (docs/archive.md), then run this again"
+                f"{self.place}: {_reason(str(error))}; check the URL, the credentials and the "
+                "endpoint (docs/archive.md), then run the command again"
             ) from None
 
     @contextmanager
@@ -260,18 +271,18 @@ class ObjectStorage:
 class _Reader(io.RawIOBase):
     """A raw file interface to an object, for ``io.BufferedReader``."""
 
-    def __init__(self, inner: Any, asking: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, inner: Any, plain_errors: Callable[[], Any]) -> None:
         self._inner = inner
-        self._asking = asking
+        self._plain_errors = plain_errors
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, room: Any) -> int:
-        with self._asking():
-            found = memoryview(self._inner.read(len(room)))
-        room[: len(found)] = found
-        return len(found)
+    def readinto(self, buffer: Any) -> int:
+        with self._plain_errors():
+            data = memoryview(self._inner.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         if not self.closed:
@@ -279,10 +290,10 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def _reason(said: str) -> str:
+def _reason(text: str) -> str:
     """Extract the message from a store's error: its own message element, or the first line."""
-    told = re.search(r"<Message>(.*?)</Message>", said, re.DOTALL)
-    return told[1] if told else said.strip().partition("\n")[0][:_REASON_CHARS]
+    message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+    return message[1] if message else text.strip().partition("\n")[0][:_REASON_CHARS]
 
 
 @contextmanager

@@ -34,7 +34,9 @@ def decode(
     ``elements_max`` limits the elements of all its arrays together. A larger message raises
     ``TooManyElements`` before the elements beyond the limit are read.
     """
-    decoder = _DECODERS.get((message_type, version)) or _compile_decoder(message_type, version)
+    decoder = _DECODERS.get((message_type, version)) or _compile(
+        DecoderSource, _DECODERS, message_type, version
+    )
     view = data if type(data) is memoryview else memoryview(data)
     end = len(view)
     try:
@@ -43,7 +45,8 @@ def decode(
         raise BadMessage(f"{message_type.__name__} v{version}: {error}") from error
     if position > end:
         raise BadMessage(
-            f"{message_type.__name__} v{version}: {position} bytes are named, {end} were sent"
+            f"{message_type.__name__} v{version}: {position} bytes were expected, but {end} were "
+            "sent"
         )
     return message  # type: ignore[no-any-return]
 
@@ -51,7 +54,7 @@ def decode(
 def encode(message: tuple[Any, ...], version: int) -> list[Buffer]:
     """Encode a message as a list of buffers to send in order; large records are not copied."""
     key = (type(message), version)
-    encoder = _ENCODERS.get(key) or _compile_encoder(*key)
+    encoder = _ENCODERS.get(key) or _compile(EncoderSource, _ENCODERS, *key)
     chunks: list[Buffer] = []
     parts: list[Buffer] = []
     encoder(message, chunks, parts)
@@ -72,26 +75,17 @@ def explain(api_key: int, version: int) -> str:
     return "\n".join(texts)
 
 
-def _compile_decoder(message_type: MessageType, version: int) -> Decoder:
-    api = api_of(message_type)
-    assert api.is_served(version), (api.name, version)
-    source = DecoderSource(version, flexible=api.is_flexible(version))
-    decoder = _run(source.write(message_type), source.names, "decode", message_type, version)
-    return _DECODERS.setdefault((message_type, version), decoder)
-
-
-def _compile_encoder(message_type: MessageType, version: int) -> Encoder:
-    api = api_of(message_type)
-    assert api.is_served(version), (api.name, version)
-    source = EncoderSource(version, flexible=api.is_flexible(version))
-    encoder = _run(source.write(message_type), source.names, "encode", message_type, version)
-    return _ENCODERS.setdefault((message_type, version), encoder)
-
-
-def _run(
-    text: str, names: dict[str, Any], function: str, message_type: MessageType, version: int
+def _compile(
+    source_type: type[DecoderSource | EncoderSource],
+    compiled: dict[tuple[MessageType, int], Any],
+    message_type: MessageType,
+    version: int,
 ) -> Any:
     """Define the function; its text comes from our tables only, never from input."""
-    label = f"<{function} {message_type.__name__} v{version}>"
-    exec(compile(text, label, "exec"), names)  # noqa: S102 - source that we generated
-    return names[function]
+    api = api_of(message_type)
+    assert api.is_served(version), (api.name, version)
+    source = source_type(version, flexible=api.is_flexible(version))
+    label = f"<{source_type.__name__} {message_type.__name__} v{version}>"
+    text = source.write(message_type)
+    exec(compile(text, label, "exec"), source.names)  # noqa: S102 - source that we generated
+    return compiled.setdefault((message_type, version), source.names[source_type.function])

@@ -78,7 +78,7 @@ class KafkaConnection:
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
         """Return the buffer for the next bytes; it is never empty."""
         if self.is_waiting:
-            return self._stray_room
+            return self._stray_buffer
         if self._large is not None:
             return self._large[self._filled :]
         assert self._end < INBOX_BYTES
@@ -94,7 +94,7 @@ class KafkaConnection:
         if self._fault is not None:
             return  # nothing after an invalid length can be parsed
         if self.is_waiting:
-            self._stray += self._stray_room[:count]
+            self._stray += self._stray_buffer[:count]
         elif self._large is not None:
             self._filled += count
             assert self._filled <= len(self._large)
@@ -104,7 +104,7 @@ class KafkaConnection:
             self._split()
 
     @cached_property
-    def _stray_room(self) -> memoryview:
+    def _stray_buffer(self) -> memoryview:
         return memoryview(bytearray(INBOX_BYTES))
 
     def resume(self) -> None:
@@ -115,7 +115,7 @@ class KafkaConnection:
             self._enlarge(self._large)
         else:
             self._begin_large(*self._announced())
-            self._make_room()
+            self._move_to_front()
         stray, self._stray = self._stray, b""
         self.receive(stray)
 
@@ -123,9 +123,9 @@ class KafkaConnection:
         """Accept bytes that were read elsewhere."""
         rest = memoryview(data)
         while rest:
-            room = self.get_buffer(len(rest))
-            count = min(len(room), len(rest))
-            room[:count] = rest[:count]
+            buffer = self.get_buffer(len(rest))
+            count = min(len(buffer), len(rest))
+            buffer[:count] = rest[:count]
             self.buffer_updated(count)
             rest = rest[count:]
 
@@ -147,19 +147,25 @@ class KafkaConnection:
             if not REQUEST_BYTES_MIN <= length <= self._frame_bytes_max:
                 self._refuse(length)
                 return
-            if first + length <= self._end:
-                self._frames.append(memoryview(bytearray(self._inbox[first : first + length])))
-                self._start = first + length
+            last = first + length
+            if last <= self._end:
+                self._frames.append(memoryview(bytearray(self._inbox[first:last])))
+                self._start = last
+                if last == self._end:
+                    break
             elif length > UNRESERVED_BYTES_MAX:
                 if length > CONTROL_BYTES_MAX and not self._is_produce(first):
                     break
-                if not self._reserve(_first_room(length)):
+                if not self._reserve(_first_buffer_bytes(length)):
                     self.is_waiting = True
                     break
                 self._begin_large(first, length)
             else:
                 break
-        self._make_room()
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == INBOX_BYTES:
+            self._move_to_front()
 
     def _is_produce(self, first: int) -> bool:
         """Whether the frame is a Produce, which may be large; any other API is a fault."""
@@ -180,7 +186,7 @@ class KafkaConnection:
     def _begin_large(self, first: int, length: int) -> None:
         self._large_bytes = length
         self._filled = self._end - first
-        self._large = memoryview(bytearray(_first_room(length)))
+        self._large = memoryview(bytearray(_first_buffer_bytes(length)))
         self._large[: self._filled] = self._inbox[first : self._end]
         self._start = self._end
 
@@ -192,35 +198,32 @@ class KafkaConnection:
             self._frames.append(large)
             self._large = None
             return
-        if self._reserve(self._next_room() - len(large)):
+        if self._reserve(self._next_buffer_bytes() - len(large)):
             self._enlarge(large)
         else:
             self.is_waiting = True
 
-    def _next_room(self) -> int:
+    def _next_buffer_bytes(self) -> int:
         return min(self._large_bytes, LARGE_GROWTH * self._filled)
 
     def _enlarge(self, large: memoryview) -> None:
-        self._large = memoryview(bytearray(self._next_room()))
+        self._large = memoryview(bytearray(self._next_buffer_bytes()))
         self._large[: self._filled] = large
 
-    def _make_room(self) -> None:
-        """Move the unread bytes to the front of the inbox when that is free or necessary."""
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._start and self._end == INBOX_BYTES:
-            rest = bytes(self._inbox[self._start :])
-            self._inbox[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
+    def _move_to_front(self) -> None:
+        """Move the unread bytes to the front of the inbox."""
+        rest = bytes(self._inbox[self._start : self._end])
+        self._inbox[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
 
     def _refuse(self, length: int) -> None:
         self._fault = BadFrame(
-            f"a request of {length} bytes; between {REQUEST_BYTES_MIN} and"
-            f" {self._frame_bytes_max} are accepted (socket.request.max.bytes)"
+            f"the request has {length} bytes; {REQUEST_BYTES_MIN} to {self._frame_bytes_max} are "
+            "accepted (socket.request.max.bytes)"
         )
         self._start = self._end = 0
 
 
-def _first_room(length: int) -> int:
+def _first_buffer_bytes(length: int) -> int:
     """Return the first buffer size of a frame that is too large for the inbox."""
     return length if length <= WHOLE_BYTES_MAX else LARGE_BYTES_FIRST

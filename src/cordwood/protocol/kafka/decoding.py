@@ -9,12 +9,11 @@ They also count against the message's limit of elements, before the first elemen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from struct import Struct, calcsize
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+from cordwood.protocol.kafka.generated_source import GeneratedSource, item_field
 from cordwood.protocol.kafka.layout import Field, MessageType, fields_of
 from cordwood.protocol.kafka.primitives import (
     STRING_BYTES_MAX,
@@ -46,11 +45,13 @@ def min_bytes(element: WireType | MessageType, version: int, *, flexible: bool) 
     return total
 
 
-class DecoderSource:
-    """Collects the source lines of one decoder and the objects they refer to."""
+class DecoderSource(GeneratedSource):
+    """Writes the source of one decoder."""
+
+    function: Final = "decode"
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self.names: dict[str, Any] = {
+        names: dict[str, Any] = {
             "new": tuple.__new__,
             "uvarint": parse_uvarint,
             "skip_tags": skip_tags,
@@ -59,43 +60,14 @@ class DecoderSource:
             "numbers": number_array,
             "UUID": UUID,
         }
-        self._version = version
-        self._flexible = flexible
-        self._lines: list[str] = []
-        self._depth = 1
-        self._pending: list[tuple[str, str]] = []  # struct code, variable
+        super().__init__(version, flexible=flexible, names=names)
         self._after: list[str] = []  # lines that convert the values read to Python objects
-        self._count = 0
 
     def write(self, message_type: MessageType) -> str:
         """Return the source of ``decode(data, position, end, elements left)``."""
         result = self._struct(message_type)
         self._line(f"return {result}, pos")
-        return "def decode(buf, pos, end, left):\n" + "\n".join(self._lines) + "\n"
-
-    # --- lines and names
-
-    def _line(self, text: str) -> None:
-        self._lines.append("    " * self._depth + text)
-
-    @contextmanager
-    def _block(self, head: str) -> Iterator[None]:
-        self._line(head)
-        self._depth += 1
-        yield
-        self._flush()
-        self._depth -= 1
-
-    def _name(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}_{self._count}"
-
-    def _constant(self, value: Any) -> str:
-        if value is None or value == () or isinstance(value, (bool, int, str, bytes)):
-            return repr(value)
-        name = f"DEFAULT_{len(self.names)}"
-        self.names[name] = value
-        return name
+        return self._function("def decode(buf, pos, end, left):")
 
     # --- fixed-width reads, combined
 
@@ -209,7 +181,7 @@ class DecoderSource:
         with self._block(f"for _ in range({size}):"):
             if isinstance(element, WireType):
                 item = self._name("item")
-                self._sized(_item_field(element), item)
+                self._sized(item_field(element), item)
                 self._line(f"add_{items}({item})")
             else:
                 self._line(f"add_{items}({self._struct(element)})")
@@ -242,8 +214,3 @@ class DecoderSource:
             word = "elif"
         self._line(f"else: pos = {stop}")
         self._line(f"if pos != {stop}: refuse({size}, pos)")
-
-
-def _item_field(kind: WireType) -> Field:
-    """Describe the string or bytes item of an array as a field."""
-    return Field("item", kind, False, False, 0, 0, 0, None, None)

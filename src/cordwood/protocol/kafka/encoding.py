@@ -11,11 +11,10 @@ bug of ours and raises what ``struct`` raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from struct import Struct
 from typing import Any, Final
 
+from cordwood.protocol.kafka.generated_source import GeneratedSource, item_field
 from cordwood.protocol.kafka.layout import Field, MessageType, fields_of
 from cordwood.protocol.kafka.primitives import SMALL_VARINTS, WireType, encode_uvarint, number_array
 
@@ -23,54 +22,27 @@ COPY_BYTES_MAX: Final = 2048
 """Records up to this size are cheaper to copy into their neighbours than to send apart."""
 
 
-class EncoderSource:
-    """Collects the source lines of one encoder and the objects they refer to."""
+class EncoderSource(GeneratedSource):
+    """Writes the source of one encoder."""
+
+    function: Final = "encode"
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self.names: dict[str, Any] = {
+        names: dict[str, Any] = {
             "uvarint": encode_uvarint,
             "SMALL": SMALL_VARINTS,
             "numbers": number_array,
             "join": b"".join,
         }
-        self._version = version
-        self._flexible = flexible
-        self._lines: list[str] = []
-        self._depth = 1
-        self._pending: list[tuple[str, str]] = []  # struct code, expression; "x" has none
+        super().__init__(version, flexible=flexible, names=names)
         self._add = "add"
-        self._count = 0
 
     def write(self, message_type: MessageType) -> str:
         """Return the source of ``encode(message, chunks, parts)``."""
         self._line("add = parts.append")
         self._struct(message_type, "message")
         self._flush()
-        return "def encode(message, chunks, parts):\n" + "\n".join(self._lines) + "\n"
-
-    # --- lines and names
-
-    def _line(self, text: str) -> None:
-        self._lines.append("    " * self._depth + text)
-
-    @contextmanager
-    def _block(self, head: str) -> Iterator[None]:
-        self._line(head)
-        self._depth += 1
-        yield
-        self._flush()
-        self._depth -= 1
-
-    def _name(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}_{self._count}"
-
-    def _constant(self, value: Any) -> str:
-        if isinstance(value, (bool, int, str, bytes)):
-            return repr(value)
-        name = f"DEFAULT_{len(self.names)}"
-        self.names[name] = value
-        return name
+        return self._function("def encode(message, chunks, parts):")
 
     # --- fixed-width writes, combined
 
@@ -197,8 +169,7 @@ class EncoderSource:
             return
         with self._block(f"for {item} in {variable}:"):
             if isinstance(element, WireType):
-                bare = Field("item", element, False, False, 0, 0, 0, None, None)
-                self._sized(bare, element, item)
+                self._sized(item_field(element), element, item)
             else:
                 self._struct(element, item)
 

@@ -61,7 +61,7 @@ def parse_request(frame: Buffer) -> Request | Unsupported:
         key, version, correlation_id, size = _REQUEST.unpack_from(view)
         position = _REQUEST.size + max(size, 0)
         if size < -1 or position > len(view):
-            raise ValueError(f"a client id of {size} bytes")
+            raise ValueError(f"invalid client id length {size}")
         client_id = str(view[_REQUEST.size : position], "utf-8", "replace") if size >= 0 else None
         api = API_BY_KEY.get(key)
         if api is None or not api.is_served(version):
@@ -139,6 +139,8 @@ def parse_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]
     except DECODE_FAULTS as error:
         raise BadMessage(f"response header of {len(view)} bytes: {error}") from error
     if position > len(view):
-        raise BadMessage(f"response header: {position} bytes are named, {len(view)} were sent")
+        raise BadMessage(
+            f"response header: {position} bytes were expected, but {len(view)} were sent"
+        )
     correlation_id = int.from_bytes(view[:4], "big", signed=True)
     return correlation_id, decode(api.response, version, view[position:])

@@ -136,24 +136,24 @@ _ARRAYS_KEPT_MAX: Final = 256
 
 def number_array(code: str, count: int) -> Struct:
     """Return the ``struct`` of that many numbers; up to ``_ARRAYS_KEPT_MAX`` are cached."""
-    found = _ARRAYS.get((code, count))
-    if found is None:
-        found = Struct(f">{count}{code}")
+    numbers = _ARRAYS.get((code, count))
+    if numbers is None:
+        numbers = Struct(f">{count}{code}")
         if len(_ARRAYS) < _ARRAYS_KEPT_MAX:
-            _ARRAYS[code, count] = found
-    return found
+            _ARRAYS[code, count] = numbers
+    return numbers
 
 
 def refuse_length(length: int, position: int) -> None:
     """Raise for a length that is negative without being a legal null, or larger than the rest."""
-    raise ValueError(f"a length of {length} before byte {position} does not fit the message")
+    raise ValueError(f"the length {length} before byte {position} does not fit the message")
 
 
 def refuse_crowd(length: int, position: int) -> None:
     """Raise for an array that takes a message over its limit of elements."""
     raise TooManyElements(
-        f"an array of {length} before byte {position} goes past request.elements.max; "
-        "ask for less at once, or raise the setting"
+        f"the array of {length} elements before byte {position} exceeds request.elements.max; "
+        "request less at once, or raise the setting"
     )
 
 

@@ -1,8 +1,8 @@
-"""The commands of the control listener: one table from name to parser, usage and meaning.
+"""The commands of the control listener: one table from name to arguments, usage and meaning.
 
-The table serves the parser, ``HELP`` and ``docs/protocols-line.md``. A request is a frozen value.
-Input that does not parse raises a ``RequestError`` that shows the usage. Nothing here knows whether
-a topic exists; the broker checks that.
+The table serves broker and client, ``HELP`` and ``docs/protocols-line.md``. A request is a frozen
+value. Input that does not parse raises a ``RequestError`` that shows the usage. Nothing here knows
+whether a topic exists; the broker checks that.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from cordwood.errors import InvalidTopic, RequestError, UnknownCommand
 from cordwood.model import is_topic_name
 
 SEQ_MAX: Final = 2**63 - 1
 READER_BYTES_MAX: Final = 249
+MANY: Final = 2**31  # words; more than a message can have
 
 
 class StartPosition(Enum):
@@ -174,17 +176,33 @@ Request = (
 )
 
 
+class _Misuse(Exception):
+    """The arguments of a command are wrong; ``parse_command`` adds the usage."""
+
+
+class _Argument(NamedTuple):
+    """An argument of commands: how many words it takes, and how they become a value and back."""
+
+    usage: str
+    words_min: int
+    words_max: int
+    parse: Callable[[list[str]], object]  # takes its words from the front
+    encode: Callable[[Any], Sequence[object]]
+
+
 class Command(NamedTuple):
     """A row of the command table."""
 
-    usage: str
+    name: str
     reply: str
     summary: str
-    parse: Callable[[bytes], Request]
+    request: Callable[..., Request]
+    arguments: tuple[_Argument, ...] = ()  # of ``request``, in its order
 
-
-class _Misuse(Exception):
-    """The arguments of a command are wrong; ``parse_command`` adds the usage."""
+    @property
+    def usage(self) -> str:
+        """How to write the command, such as ``GET_ACK [<topic>]``."""
+        return " ".join([self.name, *(argument.usage for argument in self.arguments)])
 
 
 def parse_command(body: bytes) -> Request:
@@ -193,19 +211,24 @@ def parse_command(body: bytes) -> Request:
     word = _shown(name.upper())
     if word not in COMMANDS:
         raise UnknownCommand(_unknown(word))
+    command = COMMANDS[word]
     try:
-        return COMMANDS[word].parse(rest)
+        return _parse_put(rest) if command.request is Put else _parse_words(command, rest)
     except _Misuse as error:
-        raise RequestError(f"{error}; send {COMMANDS[word].usage}") from None
+        raise RequestError(f"{error}; send {command.usage}") from None
 
 
 def encode_command(request: Request) -> bytes:
     """Encode a request for the client; raise ``RequestError`` for names that no broker accepts."""
-    body = _encode_words(request)
+    command = next(row for row in COMMANDS.values() if row.request is type(request))
+    words = [command.name]
+    for argument, field in zip(command.arguments, request.__match_args__, strict=True):
+        words += map(str, argument.encode(getattr(request, field)))
+    body = " ".join(words).encode("utf-8", "replace")
     if isinstance(request, Put):
         body += b" " + request.payload
     if parse_command(body) != request:
-        raise RequestError("a name in the request is not one word of UTF-8; check its names")
+        raise RequestError("a name in the request is not a single word of UTF-8")
     return body
 
 
@@ -217,44 +240,6 @@ def encode_help() -> bytes:
         for command in COMMANDS.values()
     ]
     return "\n".join([*rows, ""]).encode()
-
-
-def _encode_words(request: Request) -> bytes:
-    words: list[str | int | None]
-    match request:
-        case GetAck(topic):
-            words = ["GET_ACK", topic]
-        case GetStatus(seq, topic):
-            words = ["GET_STATUS", seq, topic]
-        case Subscribe(topic, start, reader):
-            words = ["SUBSCRIBE", topic, *_encode_start(start), *_encode_as(reader)]
-        case Register(topic, reader):
-            words = ["REGISTER", topic, *_encode_as(reader)]
-        case Get(topic, reader):
-            words = ["GET", topic, *_encode_as(reader)]
-        case Ack(topic, reader, seq):
-            words = ["ACK", topic, reader, seq]
-        case Reset(topic, reader, to):
-            words = ["RESET", topic, reader, to.value if isinstance(to, StartPosition) else to]
-        case Remove(topic, reader):
-            words = ["REMOVE", topic, reader]
-        case Configure(topic, settings):
-            words = ["CONFIGURE", topic, *(f"{name}={value}" for name, value in settings)]
-        case Put(topic) | State(topic) | Readers(topic) | Cut(topic) | Reclaim(topic):
-            words = [type(request).__name__.upper(), topic]
-        case Metrics() | Help() | Quit():
-            words = [type(request).__name__.upper()]
-    return " ".join(str(word) for word in words if word is not None).encode("utf-8", "replace")
-
-
-def _encode_start(start: int | StartPosition) -> list[str | int | None]:
-    if isinstance(start, int):
-        return ["FROM", start]
-    return ["FROM_START"] if start is StartPosition.START else []
-
-
-def _encode_as(reader: str | None) -> list[str | int | None]:
-    return [] if reader is None else ["AS", reader]
 
 
 def _unknown(word: str) -> str:
@@ -277,15 +262,26 @@ def _parse_put(rest: bytes) -> Put:
     return Put(_topic(topic.decode("utf-8", "surrogateescape")), payload)
 
 
-def _by_words(parse: Callable[[Sequence[str]], Request]) -> Callable[[bytes], Request]:
+def _parse_words(command: Command, rest: bytes) -> Request:
     """Split the arguments at white space; bytes that are not UTF-8 are escaped, not lost."""
-    return lambda rest: parse(rest.decode("utf-8", "surrogateescape").split())
+    words = rest.decode("utf-8", "surrogateescape").split()
+    low = sum(argument.words_min for argument in command.arguments)
+    high = sum(argument.words_max for argument in command.arguments)
+    if not low <= len(words) <= high:
+        most = f"to {high}" if high < MANY else "or more"
+        wanted = str(low) if low == high else f"{low} {most}"
+        raise _Misuse(f"{len(words)} arguments given, {wanted} expected")
+    return command.request(*[argument.parse(words) for argument in command.arguments])
+
+
+# --- the arguments ------------------------------------------------------------------------
 
 
 def _topic(word: str) -> str:
     if not is_topic_name(word):
         raise InvalidTopic(
-            f"'{_shown(word)}' cannot name a topic; use 1 to 249 of A-Z a-z 0-9 . _ - (not . or ..)"
+            f"'{_shown(word)}' is not a valid topic name; use 1 to 249 characters of A-Z a-z 0-9 "
+            ". _ - (not . or ..)"
         )
     return word
 
@@ -298,183 +294,150 @@ def _reader(word: str) -> str:
     return word
 
 
-def _seq(word: str, low: int) -> int:
+def _seq(word: str, low: int = 1) -> int:
     if not (word.isascii() and word.isdigit() and len(word) <= 19 and low <= int(word) <= SEQ_MAX):
         raise _Misuse(f"'{_shown(word)}' is not a seq, a whole number from {low}")
     return int(word)
 
 
-def _place(word: str) -> int | StartPosition:
-    if word.upper() in {"START", "END"}:
-        return StartPosition(word.upper())
-    return _seq(word, low=1)
+def _position(word: str) -> int | StartPosition:
+    return StartPosition(word.upper()) if word.upper() in {"START", "END"} else _seq(word)
 
 
-def _count(words: Sequence[str], low: int, high: int) -> None:
-    if not low <= len(words) <= high:
-        wanted = str(low) if low == high else f"{low} to {high}"
-        raise _Misuse(f"{len(words)} words follow the command and {wanted} can")
+def _start(words: list[str]) -> int | StartPosition:
+    """``FROM_START``, ``FROM <seq>`` or nothing."""
+    first = words[0].upper() if words else ""
+    if first not in {"FROM_START", "FROM"}:
+        return StartPosition.CURSOR
+    del words[0]
+    if first == "FROM_START":
+        return StartPosition.START
+    if not words:
+        raise _Misuse("FROM needs a seq")
+    return _seq(words.pop(0))
 
 
-def _optional_topic(words: Sequence[str]) -> str | None:
-    _count(words, 0, 1)
-    return _topic(words[0]) if words else None
+def _encode_start(start: int | StartPosition) -> Sequence[object]:
+    if isinstance(start, int):
+        return ("FROM", start)
+    return ("FROM_START",) if start is StartPosition.START else ()
 
 
-def _one_topic(words: Sequence[str]) -> str:
-    _count(words, 1, 1)
-    return _topic(words[0])
+def _as_reader(words: list[str]) -> str | None:
+    """``AS <reader>`` or nothing; always the last argument."""
+    if not words:
+        return None
+    if len(words) != 2 or words[0].upper() != "AS":
+        raise _Misuse("after the topic, only AS and a reader's name are allowed")
+    return _reader(words[1])
 
 
-def _topic_as(words: Sequence[str]) -> tuple[str, str | None]:
-    """``<topic> [AS <reader>]``."""
-    _count(words, 1, 3)
-    topic = _topic(words[0])
-    if len(words) == 1:
-        return topic, None
-    if len(words) == 2 or words[1].upper() != "AS":
-        raise _Misuse("after the topic only AS and a reader's name can follow")
-    return topic, _reader(words[2])
-
-
-def _parse_status(words: Sequence[str]) -> GetStatus:
-    _count(words, 1, 2)
-    return GetStatus(_seq(words[0], low=1), _optional_topic(words[1:]))
-
-
-def _parse_subscribe(words: Sequence[str]) -> Subscribe:
-    """``FROM_START`` or ``FROM <seq>`` may follow the topic, then ``AS <reader>``."""
-    _count(words, 1, 5)
-    _topic(words[0])
-    start: int | StartPosition = StartPosition.CURSOR
-    rest = list(words[1:])
-    if rest and rest[0].upper() == "FROM_START":
-        start, rest = StartPosition.START, rest[1:]
-    elif rest and rest[0].upper() == "FROM":
-        if len(rest) == 1:
-            raise _Misuse("FROM needs a seq")
-        start, rest = _seq(rest[1], low=1), rest[2:]
-    topic, reader = _topic_as([words[0], *rest])
-    return Subscribe(topic, start, reader)
-
-
-def _parse_ack(words: Sequence[str]) -> Ack:
-    _count(words, 3, 3)
-    return Ack(_topic(words[0]), _reader(words[1]), _seq(words[2], low=0))
-
-
-def _parse_reset(words: Sequence[str]) -> Reset:
-    _count(words, 3, 3)
-    return Reset(_topic(words[0]), _reader(words[1]), _place(words[2]))
-
-
-def _parse_remove(words: Sequence[str]) -> Remove:
-    _count(words, 2, 2)
-    return Remove(_topic(words[0]), _reader(words[1]))
-
-
-def _parse_configure(words: Sequence[str]) -> Configure:
-    """``<topic>``, then ``<name>=<value>`` once or more."""
-    if len(words) < 2:
-        raise _Misuse("a topic and at least one setting must follow")
+def _settings(words: list[str]) -> tuple[tuple[str, str], ...]:
+    """``<name>=<value>`` once or more; always the last argument."""
     settings = []
-    for word in words[1:]:
+    for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise _Misuse(f"'{_shown(word)}' is not a setting, <name>=<value>")
         settings.append((name, value))
-    return Configure(_topic(words[0]), tuple(settings))
+    return tuple(settings)
 
 
-def _alone(request: Request) -> Callable[[Sequence[str]], Request]:
-    def parse(words: Sequence[str]) -> Request:
-        _count(words, 0, 0)
-        return request
+def _word(usage: str, parse: Callable[[str], object]) -> _Argument:
+    return _Argument(
+        usage,
+        1,
+        1,
+        lambda words: parse(words.pop(0)),
+        lambda value: (value.value if isinstance(value, StartPosition) else value,),
+    )
 
-    return parse
 
+_TOPIC: Final = _word("<topic>", _topic)
+_READER: Final = _word("<reader>", _reader)
+_OPTIONAL_TOPIC: Final = _Argument(
+    "[<topic>]",
+    0,
+    1,
+    lambda words: _topic(words.pop(0)) if words else None,
+    lambda topic: () if topic is None else (topic,),
+)
+_AS_READER: Final = _Argument(
+    "[AS <reader>]", 0, 2, _as_reader, lambda reader: () if reader is None else ("AS", reader)
+)
+_START: Final = _Argument("[FROM_START | FROM <seq>]", 0, 2, _start, _encode_start)
+_SETTINGS: Final = _Argument(
+    "<name>=<value> ...",
+    1,
+    MANY,
+    _settings,
+    lambda settings: [f"{name}={value}" for name, value in settings],
+)
+_PAYLOAD: Final = _Argument("<payload>", 1, MANY, lambda _: b"", lambda _: ())  # see ``_parse_put``
 
-COMMANDS: Final[dict[str, Command]] = {
-    "GET_ACK": Command(
-        "GET_ACK [<topic>]",
+_TABLE: Final = (
+    Command(
+        "GET_ACK",
         "ACK <seq>",
         "the last durable seq; 0 when there is none",
-        _by_words(lambda words: GetAck(_optional_topic(words))),
+        GetAck,
+        (_OPTIONAL_TOPIC,),
     ),
-    "GET_STATUS": Command(
-        "GET_STATUS <seq> [<topic>]",
+    Command(
+        "GET_STATUS",
         "PENDING | PROCESSED | ARCHIVED <bundle> | UNKNOWN",
-        "what became of a record",
-        _by_words(_parse_status),
+        "the state of a record",
+        GetStatus,
+        (_word("<seq>", _seq), _OPTIONAL_TOPIC),
     ),
-    "SUBSCRIBE": Command(
-        "SUBSCRIBE <topic> [FROM_START | FROM <seq>] [AS <reader>]",
+    Command(
+        "SUBSCRIBE",
         "seq|broker_ts|routing_key|producer_ts|n|payload ...",
         "stream records; without FROM, the reader's cursor or else new records",
-        _by_words(_parse_subscribe),
+        Subscribe,
+        (_TOPIC, _START, _AS_READER),
     ),
-    "ACK": Command(
-        "ACK <topic> <reader> <seq>",
+    Command(
+        "ACK",
         "OK",
-        "the reader is done with all up to seq",
-        _by_words(_parse_ack),
+        "the reader has processed everything up to seq",
+        Ack,
+        (_TOPIC, _READER, _word("<seq>", partial(_seq, low=0))),
     ),
-    "REGISTER": Command(
-        "REGISTER <topic> [AS <reader>]",
+    Command(
+        "REGISTER",
         "OK",
-        "make the topic, and the reader that holds its records",
-        _by_words(lambda words: Register(*_topic_as(words))),
+        "create the topic, and the reader that RECLAIM waits for",
+        Register,
+        (_TOPIC, _AS_READER),
     ),
-    "PUT": Command(
-        "PUT <topic> <payload>",
+    Command("PUT", "OK", "append one record, durable before the reply", Put, (_TOPIC, _PAYLOAD)),
+    Command(
+        "GET", "OK <payload> | EMPTY", "take the reader's next record", Get, (_TOPIC, _AS_READER)
+    ),
+    Command("STATE", "JSON", "the topic's segments", State, (_TOPIC,)),
+    Command("METRICS", "JSON", "the broker's counters", Metrics),
+    Command("READERS", "JSON", "registered readers and their cursors", Readers, (_OPTIONAL_TOPIC,)),
+    Command(
+        "RESET",
         "OK",
-        "append one record, durable before the reply",
-        _parse_put,
+        "set set the next record the reader gets",
+        Reset,
+        (_TOPIC, _READER, _word("<seq> | START | END", _position)),
     ),
-    "GET": Command(
-        "GET <topic> [AS <reader>]",
-        "OK <payload> | EMPTY",
-        "take the reader's next record",
-        _by_words(lambda words: Get(*_topic_as(words))),
+    Command("REMOVE", "OK", "remove a reader", Remove, (_TOPIC, _READER)),
+    Command(
+        "CONFIGURE", "OK", "change a topic's settings, all or none", Configure, (_TOPIC, _SETTINGS)
     ),
-    "STATE": Command(
-        "STATE <topic>",
-        "JSON",
-        "the topic's segments",
-        _by_words(lambda words: State(_one_topic(words))),
-    ),
-    "METRICS": Command("METRICS", "JSON", "the broker's counters", _by_words(_alone(Metrics()))),
-    "READERS": Command(
-        "READERS [<topic>]",
-        "JSON",
-        "registered readers and their cursors",
-        _by_words(lambda words: Readers(_optional_topic(words))),
-    ),
-    "RESET": Command(
-        "RESET <topic> <reader> <seq> | START | END",
-        "OK",
-        "the next record the reader gets",
-        _by_words(_parse_reset),
-    ),
-    "REMOVE": Command("REMOVE <topic> <reader>", "OK", "forget a reader", _by_words(_parse_remove)),
-    "CONFIGURE": Command(
-        "CONFIGURE <topic> <name>=<value> ...",
-        "OK",
-        "change a topic's settings, all or none",
-        _by_words(_parse_configure),
-    ),
-    "CUT": Command(
-        "CUT <topic>",
-        "OK <segments sealed>",
-        "seal the active segment now",
-        _by_words(lambda words: Cut(_one_topic(words))),
-    ),
-    "RECLAIM": Command(
-        "RECLAIM [<topic>]",
+    Command("CUT", "OK <segments sealed>", "seal the active segment now", Cut, (_TOPIC,)),
+    Command(
+        "RECLAIM",
         "OK <segments dropped>",
-        "drop what may go now",
-        _by_words(lambda words: Reclaim(_optional_topic(words))),
+        "drop the segments that may be dropped now",
+        Reclaim,
+        (_OPTIONAL_TOPIC,),
     ),
-    "HELP": Command("HELP", "lines, then an empty one", "this list", _by_words(_alone(Help()))),
-    "QUIT": Command("QUIT", "OK", "close the connection", _by_words(_alone(Quit()))),
-}
+    Command("HELP", "lines, then an empty line", "this list", Help),
+    Command("QUIT", "OK", "close the connection", Quit),
+)
+COMMANDS: Final[dict[str, Command]] = {command.name: command for command in _TABLE}

@@ -92,13 +92,16 @@ class ControlConnection:
         if not half:
             return None
         return Refused(
-            ProtocolError("the connection ended inside a command, which was not run; end it whole")
+            ProtocolError(
+                "the connection ended inside a command, which was not executed; end every "
+                "command with a newline"
+            )
         )
 
     def _refuse_long(self, message: TooLong) -> Refused:
         return Refused(
             LineTooLong(
-                f"the command has {message.total_bytes} bytes and was skipped; "
-                f"send at most {self._bytes_max} or raise line.bytes.max"
+                f"the command has {message.total_bytes} bytes and was ignored; send at most "
+                f"{self._bytes_max} or raise line.bytes.max"
             )
         )

@@ -59,8 +59,8 @@ def plan_framing(head: bytes, bytes_max: int, *, at_end: bool = False) -> Framin
             return None
         if head[5:6] == b"\x01":  # a ClientHello
             raise UnexpectedTls(
-                "this listener speaks plain text and the peer began a TLS handshake; "
-                "connect without TLS, or to the listener's TLS listener"
+                "this is a plain-text listener, but the client started a TLS handshake; connect "
+                "without TLS, or to the TLS listener"
             )
     length = int.from_bytes(head[:PREFIX_BYTES], "little")
     if head[3] == 0 and (length <= bytes_max or min(head[:3]) < 0x20):
@@ -128,8 +128,8 @@ class Splitter:
         length = int.from_bytes(self._buffer[:PREFIX_BYTES], "little")
         if length > FRAME_BYTES_MAX:
             raise BadFrame(
-                f"a frame cannot be {length} bytes; send a 4-byte little-endian length, then the "
-                "body, or newline-terminated text on a new connection"
+                f"a frame cannot have {length} bytes; send a 4-byte little-endian length, then "
+                "the body, or newline-terminated text on a new connection"
             )
         if length > self._bytes_max:
             del self._buffer[:PREFIX_BYTES]

@@ -35,8 +35,8 @@ def is_http(line: bytes) -> bool:
 def http_error() -> UnexpectedHttp:
     """Create the error for the log and for a peer that reads lines."""
     return UnexpectedHttp(
-        "an HTTP request came to a line listener, and nothing of it was run; "
-        "HTTP has a port of its own (the setting http)"
+        "an HTTP request arrived at a line protocol listener and was not executed; HTTP has its "
+        "own port (setting http)"
     )
 
 

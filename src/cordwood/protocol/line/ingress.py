@@ -75,10 +75,11 @@ def parse_hello(line: bytes) -> Hello | None:
         return None
     words = line.decode("utf-8", "backslashreplace").split()[1:]
     if not 1 <= len(words) <= 2:
-        raise BadHello(f"HELLO takes a name and perhaps an epoch; send {HELLO_USAGE}")
+        raise BadHello(f"HELLO takes a name and optionally an epoch; send {HELLO_USAGE}")
     if not is_producer_name(words[0]):
         raise BadHello(
-            f"{words[0][:128]!r} cannot name a producer; use 1 to 128 of A-Z a-z 0-9 . _ -"
+            f"{words[0][:128]!r} is not a valid producer name; use 1 to 128 characters of A-Z a-z "
+            "0-9 . _ -"
         )
     if len(words) == 1:
         return Hello(words[0])

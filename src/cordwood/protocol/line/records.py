@@ -55,7 +55,7 @@ def parse_record(body: bytes, framing: Framing) -> Line:
     """Parse one line or frame without its delimiter; raise ``ProtocolError`` if it is invalid."""
     fields = body.split(b"|", 5)
     if len(fields) < 5 or (len(fields) == 5 and framing is Framing.TEXT):
-        raise ProtocolError(f"a record has six fields and this has {len(fields)}: {body[:80]!r}")
+        raise ProtocolError(f"a record has six fields, but this has {len(fields)}: {body[:80]!r}")
     seq, broker_ts, key, producer_ts, n = fields[:5]
     try:
         return Line(
@@ -67,7 +67,7 @@ def parse_record(body: bytes, framing: Framing) -> Line:
             payload=parse_payload(fields[5], framing) if len(fields) == 6 else None,
         )
     except ValueError:
-        raise ProtocolError(f"seq, broker_ts and n are numbers in {body[:80]!r}") from None
+        raise ProtocolError(f"seq, broker_ts and n must be numbers: {body[:80]!r}") from None
 
 
 def encode_payload(payload: bytes | None, framing: Framing) -> bytes:

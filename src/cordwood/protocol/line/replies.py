@@ -6,19 +6,16 @@ The results have no delimiter; a connection's ``encode`` adds the framing that i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from cordwood.errors import CordwoodError, ProtocolError
+from cordwood.errors import CordwoodError, ProtocolError, error_classes
 from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.records import encode_payload, parse_payload
 
 OK: Final = b"OK"
 EMPTY: Final = b"EMPTY"
-PENDING: Final = b"PENDING"
-PROCESSED: Final = b"PROCESSED"
-UNKNOWN: Final = b"UNKNOWN"
 
 _ERROR_CHARACTERS_MAX: Final = 1000
 
@@ -39,11 +36,6 @@ def encode_ack(number: int) -> bytes:
 def encode_welcome(welcome: Welcome) -> bytes:
     """``OK <producer> <epoch> <last n durable>``."""
     return f"OK {welcome.producer} {welcome.epoch} {welcome.last_n}".encode()
-
-
-def encode_archived(bundle: str) -> bytes:
-    """``ARCHIVED <bundle>``."""
-    return f"ARCHIVED {bundle}".encode()
 
 
 def encode_count(count: int) -> bytes:
@@ -97,7 +89,9 @@ def parse_welcome(body: bytes) -> Welcome:
     """Parse the answer to HELLO; raise the error in an ``ERR`` or ``ProtocolError``."""
     words = check_reply(body).split(b" ")
     if len(words) != 4 or words[0] != OK or not (words[2].isdigit() and words[3].isdigit()):
-        raise ProtocolError(f"the answer to HELLO is OK <producer> <epoch> <n>, not {body[:80]!r}")
+        raise ProtocolError(
+            f"the reply to HELLO must be OK <producer> <epoch> <n>, not {body[:80]!r}"
+        )
     return Welcome(words[1].decode("utf-8", "replace"), int(words[2]), int(words[3]))
 
 
@@ -106,7 +100,7 @@ def parse_got(body: bytes, framing: Framing) -> bytes | None:
     if check_reply(body) == OK and framing is Framing.FRAMES:
         return None
     if not body.startswith(b"OK "):
-        raise ProtocolError(f"the answer to GET is OK <payload> or EMPTY, not {body[:80]!r}")
+        raise ProtocolError(f"the reply to GET must be OK <payload> or EMPTY, not {body[:80]!r}")
     return parse_payload(body[3:], framing)
 
 
@@ -136,15 +130,6 @@ def _number(body: bytes, word: bytes) -> int:
 
 @cache
 def _errors_by_name() -> dict[str, type[CordwoodError]]:
-    """Map code words to classes; no two classes in ``errors`` share a word.
-
-    A subclass that another module derives, to carry more data, crosses the wire as its parent.
-    """
-    table = CordwoodError.__module__
-    return {kind.name: kind for kind in _walk(CordwoodError) if kind.__module__ == table}
-
-
-def _walk(kind: type[CordwoodError]) -> Iterator[type[CordwoodError]]:
-    yield kind
-    for member in kind.__subclasses__():
-        yield from _walk(member)
+    """Map code words to classes; no two classes in ``errors`` share a word."""
+    kinds: list[type[CordwoodError]] = [CordwoodError, *error_classes()]
+    return {kind.name: kind for kind in kinds}

@@ -33,7 +33,7 @@ class FindCoordinatorRequest(NamedTuple):
     coordinator_keys: Annotated[Sequence[Str], Since(4)] = ()
 
 
-class Coordinator(NamedTuple):
+class FoundCoordinator(NamedTuple):
     """The broker that coordinates one key."""
 
     key: Str
@@ -53,7 +53,7 @@ class FindCoordinatorResponse(NamedTuple):
     node_id: Annotated[Int32, Until(3)] = -1
     host: Annotated[Str, Until(3)] = ""
     port: Annotated[Int32, Until(3)] = -1
-    coordinators: Annotated[Sequence[Coordinator], Since(4)] = ()
+    coordinators: Annotated[Sequence[FoundCoordinator], Since(4)] = ()
 
 
 # --- JoinGroup ------------------------------------------------------------------------------
