@@ -7,10 +7,11 @@ they could be archived.
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right, insort
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
+
+from cordwood.metadata.offset_index import OffsetIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,53 +28,15 @@ class BundleEntry:
     unproven_records: int = 0  # records at offsets already deleted from the log at verification
 
 
-def parse_bundle(found: dict[str, Any]) -> BundleEntry:
-    """Parse a catalog value; a verification by record count (an earlier version) does not count."""
-    is_proved = "unproven_records" in found
-    return BundleEntry(**{**found, "verified": is_proved and found["verified"]})
+def decode_bundle(value: bytes) -> BundleEntry:
+    """Decode a stored value; a verification by record count (an earlier version) does not count."""
+    fields = msgspec.json.decode(value)
+    is_proved = "unproven_records" in fields
+    return msgspec.convert({**fields, "verified": is_proved and fields["verified"]}, BundleEntry)
 
 
-class BundleIndex:
+class BundleIndex(OffsetIndex[BundleEntry]):
     """Bundles by start offset. Thread-safe."""
-
-    def __init__(self) -> None:
-        """Start empty: nothing is archived."""
-        self._lock = threading.Lock()
-        self._starts: list[int] = []
-        self._entries: dict[int, BundleEntry] = {}
-
-    def put(self, entry: BundleEntry) -> None:
-        """Add a bundle, or replace the one with the same start offset."""
-        with self._lock:
-            if entry.start_offset not in self._entries:
-                insort(self._starts, entry.start_offset)
-            self._entries[entry.start_offset] = entry
-
-    def remove(self, start_offset: int) -> None:
-        """Remove a bundle, when its topic is deleted."""
-        with self._lock:
-            del self._entries[start_offset]
-            self._starts.remove(start_offset)
-
-    def find(self, offset: int) -> BundleEntry | None:
-        """The bundle that covers the offset, or None."""
-        with self._lock:
-            position = bisect_right(self._starts, offset) - 1
-            if position < 0:
-                return None
-            entry = self._entries[self._starts[position]]
-        return entry if offset < entry.end_offset else None
-
-    def entries(self) -> list[BundleEntry]:
-        """All bundles in offset order."""
-        with self._lock:
-            return [self._entries[start] for start in self._starts]
-
-    @property
-    def end(self) -> int:
-        """One past the last archived offset; 0 without bundles."""
-        with self._lock:
-            return self._entries[self._starts[-1]].end_offset if self._starts else 0
 
     @property
     def verified_end(self) -> int:

@@ -31,14 +31,14 @@ Names are percent-encoded, so a reader's name may contain a slash. Pure: no stor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from cordwood.errors import CorruptionError, OffsetOutOfRange
-from cordwood.metadata.bundle_index import BundleEntry
 from cordwood.model import OFFSET_MAX, SegmentInfo, SegmentState, TopicPartition
 
 NOW: Final = "now/"
@@ -85,7 +85,7 @@ class ReaderPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LineProducer:
+class ProducerIdentity:
     """The producer id and epoch of a HELLO name."""
 
     producer_id: int
@@ -153,6 +153,13 @@ def cursor_key(where: ReaderPartition) -> str:
     return key("cursor", where.topic, where.partition, where.reader)
 
 
+def topic_prefixes(topic: str) -> list[str]:
+    """The prefixes of everything that is deleted with a topic, besides the topic itself."""
+    kinds = ("start", "epoch", "recovery-point", "segment", "bundle", "swap", "cleaner")
+    owned = [key(kind, topic) + "/" for kind in (*kinds, "reader", "cursor")]
+    return [*owned, f"past/segment/{quote(topic, safe='')}/"]
+
+
 def past_segment_prefix(tp: TopicPartition) -> str:
     """The prefix of all entries of a partition that swaps replaced."""
     return f"past/segment/{quote(tp.topic, safe='')}/{tp.partition}/"
@@ -177,57 +184,30 @@ def parse_key(text: str) -> tuple[str, list[str]]:
 
 def encode(value: object) -> bytes:
     """Encode as compact JSON; equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return msgspec.json.encode(value, order="sorted")
 
 
 def decode(where: str, value: bytes) -> Any:
     """Decode the JSON at a key; raises ``CorruptionError`` naming the key."""
     try:
-        return json.loads(value)
+        return msgspec.json.decode(value)
     except ValueError as error:
         raise CorruptionError(f"metadata at {where} is not JSON: {error}") from None
 
 
 def encode_topic(topic: Topic) -> bytes:
     """Encode a topic without its name, which is in the key."""
-    return encode(
-        {
-            "id": topic.id,
-            "partitions": topic.partitions,
-            "config": topic.config,
-            "created_ms": topic.created_ms,
-        }
-    )
-
-
-def encode_fields(value: Cursor | LineProducer | SegmentEntry | BundleEntry) -> bytes:
-    """A flat value as a JSON object of its fields."""
-    return encode(asdict(value))
+    fields = msgspec.to_builtins(topic)
+    del fields["name"]
+    return encode(fields)
 
 
 def encode_cursors(cursors: Mapping[ReaderPartition, Cursor]) -> dict[str, bytes]:
     """The values to put for these cursors; raises ``OffsetOutOfRange`` beyond int64."""
     for at in cursors.values():
         if at != at.bounded():
-            raise OffsetOutOfRange(f"{at.offset} is no offset; the largest is {OFFSET_MAX}")
-    return {cursor_key(where): encode_fields(at) for where, at in cursors.items()}
-
-
-def parse_topic(name: str, found: dict[str, Any]) -> Topic:
-    """Inverse of ``encode_topic``."""
-    return Topic(name, **found)
-
-
-def parse_segment(found: dict[str, Any]) -> SegmentEntry:
-    """Inverse of ``encode_fields`` for an index entry."""
-    scrub = found.get("scrub")
-    if scrub is not None:
-        damage, accepted = (
-            tuple((start, end, text) for start, end, text in scrub.get(name, ()))
-            for name in ("damage", "accepted")
-        )
-        scrub = ScrubResult(scrub["at_ms"], damage, accepted)
-    return SegmentEntry(**{**found, "state": SegmentState(found["state"]), "scrub": scrub})
+            raise OffsetOutOfRange(f"{at.offset} is not an offset; the largest is {OFFSET_MAX}")
+    return {cursor_key(where): encode(at) for where, at in cursors.items()}
 
 
 # --- rows to put -----------------------------------------------------------------------------
@@ -249,16 +229,4 @@ def start_row(tp: TopicPartition, offset: int) -> dict[str, bytes]:
 
 def segment_rows(tp: TopicPartition, entries: Iterable[SegmentEntry]) -> dict[str, bytes]:
     """Segment index entries, to put."""
-    return {segment_key(tp, entry.base_offset): encode_fields(entry) for entry in entries}
-
-
-def in_state(entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
-    """The entry with another state."""
-    return replace(entry, state=state)
-
-
-OF_TOPICS: Final = frozenset(
-    {"topic", "start", "epoch", "recovery-point", "segment", "bundle", "swap", "cleaner"}
-    | {"reader", "cursor"}
-)
-"""Kinds of keys whose first name is a topic's: they go with it."""
+    return {segment_key(tp, entry.base_offset): encode(entry) for entry in entries}

@@ -6,8 +6,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from cordwood.errors import CordwoodError
-from cordwood.metadata.keys import SegmentEntry, decode, key, parse_key, parse_segment
+from cordwood.metadata.keys import SegmentEntry, key, parse_key
 from cordwood.model import TopicPartition
 
 LAST = "\U0010ffff"  # sorts after every key with a prefix
@@ -16,7 +18,7 @@ LAST = "\U0010ffff"  # sorts after every key with a prefix
 def peek_segments(path: Path) -> dict[tuple[TopicPartition, int], SegmentEntry]:
     """The segment index in a SQLite file by partition and base offset; empty if unreadable."""
     prefix = key("segment") + "/"
-    found: dict[tuple[TopicPartition, int], SegmentEntry] = {}
+    entries: dict[tuple[TopicPartition, int], SegmentEntry] = {}
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
             rows = opened.execute(
@@ -24,8 +26,8 @@ def peek_segments(path: Path) -> dict[tuple[TopicPartition, int], SegmentEntry]:
             ).fetchall()
         for text, value in rows:
             _, (topic, partition, base) = parse_key(text)
-            entry = parse_segment(decode(text, value))
-            found[TopicPartition(topic, int(partition)), int(base)] = entry
+            entry = msgspec.json.decode(value, type=SegmentEntry)
+            entries[TopicPartition(topic, int(partition)), int(base)] = entry
     except (sqlite3.Error, CordwoodError, ValueError, TypeError, KeyError):
         return {}
-    return found
+    return entries

@@ -106,8 +106,8 @@ class SqliteStore:
                     return
                 if next_revision <= self._compacted:
                     raise Compacted(
-                        f"changes from revision {next_revision} are gone, kept after "
-                        f"{self._compacted}; read {prefix!r} again and watch from there"
+                        f"changes from revision {next_revision} were compacted (kept after "
+                        f"{self._compacted}); read {prefix!r} again and watch from there"
                     )
                 seen = [event for event in self._history if event.revision >= next_revision]
                 next_revision = self._revision + 1
@@ -259,8 +259,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
         connection.executescript(_SCHEMA)
     elif version != SCHEMA_VERSION:
         raise UnknownFormat(
-            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}; "
-            "use the program that wrote it"
+            f"{path} has schema version {version}, but this release reads {SCHEMA_VERSION}; use "
+            "the release that wrote it"
         )
 
 
@@ -272,7 +272,7 @@ def _translated(error: sqlite3.Error, path: Path, stage: str = "") -> CordwoodEr
     if isinstance(error, sqlite3.ProgrammingError):
         return UnavailableError(f"{path}: the metadata store is closed")
     if stage == "COMMIT" and code == sqlite3.SQLITE_IOERR:
-        return Indefinite(f"{path}: {error} during commit; read again before deciding")
+        return Indefinite(f"{path}: {error} during commit; read the state again before retrying")
     if code == sqlite3.SQLITE_FULL:
         return UnavailableError(f"{path}: no space left; free some and try again")
     return UnavailableError(f"{path}: {error}; nothing was changed, try again")
