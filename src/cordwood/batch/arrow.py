@@ -130,7 +130,7 @@ def spans_from_arrow(array: Any) -> Spans:
         return Spans.nulls(len(array))
     is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     is_small = pa.types.is_binary(array.type) or pa.types.is_string(array.type)
-    assert is_large or is_small, f"keys and values are binary or string, not {array.type}"
+    assert is_large or is_small, f"keys and values must be binary or string, not {array.type}"
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None or not len(array):
         return Spans.nulls(len(array))

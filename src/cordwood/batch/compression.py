@@ -51,7 +51,9 @@ def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -
     """Inverse of ``compress``; raises ``CorruptBatch`` if damaged or larger than ``size_max``."""
     inflated = inflate(codec, data, size_max)
     if inflated is None:
-        raise CorruptBatch(f"the records inflate past {size_max} bytes; send smaller batches")
+        raise CorruptBatch(
+            f"the records take more than {size_max} bytes uncompressed; send smaller batches"
+        )
     return inflated
 
 
@@ -62,7 +64,9 @@ def inflate(codec: Codec, data: Buffer, size_max: int) -> bytes | None:
     except _PastLimit:
         return None
     except (cramjam.DecompressionError, zlib.error, zstd.ZstdError, EOFError) as error:
-        raise CorruptBatch(f"the {codec.name.lower()} data does not inflate: {error}") from None
+        raise CorruptBatch(
+            f"the {codec.name.lower()} data cannot be decompressed: {error}"
+        ) from None
 
 
 class _PastLimit(Exception):
@@ -95,7 +99,7 @@ def _gunzip(data: Buffer, size_max: int) -> bytes:
         if left < 0:
             raise _PastLimit
         if not member.eof:
-            raise EOFError("it ends within a gzip member")
+            raise EOFError("the data ends inside a gzip member")
         rest = member.unused_data
     return b"".join(parts)
 
@@ -117,11 +121,13 @@ def _unsnap(data: Buffer, size_max: int) -> bytes:
     left, position = size_max, len(_XERIAL_HEADER)
     while position < len(view):
         if len(view) - position < _BLOCK_LENGTH.size:
-            raise EOFError("it ends within a block length")
+            raise EOFError("the data ends inside a block length")
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
-            raise EOFError(f"a block of {length} bytes where {len(view) - position} are left")
+            raise EOFError(
+                f"a block states {length} bytes, but only {len(view) - position} are left"
+            )
         parts.append(_unsnap_block(view[position : position + length], left))
         left -= len(parts[-1])
         position += length
@@ -157,10 +163,10 @@ def _unlz4(data: Buffer, size_max: int) -> bytes:
     ceiling = min(size_max, _LZ4_RATIO_MAX * len(data) + _LZ4_BLOCK_BYTES)
     size = min(ceiling, 4 * len(data) + _LZ4_BLOCK_BYTES)
     while True:
-        room = bytearray(size)
+        output = bytearray(size)
         try:
-            written: int = cramjam.lz4.decompress_into(data, room)
-            return bytes(memoryview(room)[:written])
+            written: int = cramjam.lz4.decompress_into(data, output)
+            return bytes(memoryview(output)[:written])
         except cramjam.DecompressionError as error:
             if size == size_max:  # damaged or too large: the library does not tell them apart
                 raise _PastLimit from error
@@ -184,7 +190,7 @@ def _unzstd(data: Buffer, size_max: int) -> bytes:
         if left < 0:
             raise _PastLimit
         if not frame.eof:
-            raise EOFError("it ends within a zstd frame")
+            raise EOFError("the data ends inside a zstd frame")
         rest = frame.unused_data
     return b"".join(parts)
 

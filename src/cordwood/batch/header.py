@@ -12,6 +12,7 @@ produced batch is stored as it arrived with only these two fields patched.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
@@ -138,8 +139,14 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     return _new(BatchHeader, HEADER.unpack_from(data, position))
 
 
-def parse_headers(data: Buffer) -> list[BatchHeader]:
-    """The headers of concatenated batches that this process made; contents are not checked."""
+def parse_headers(
+    data: Buffer, check: Callable[[BatchHeader, int], None] | None = None
+) -> list[BatchHeader]:
+    """The headers of concatenated whole batches; raises ``CorruptBatch`` if they are not whole.
+
+    Only lengths are checked, unless ``check`` is given: it is called with each header and its
+    position before the walk goes on to the next.
+    """
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
     new, unpack = _new, HEADER.unpack_from  # a hot loop: many senders, few records each
@@ -147,11 +154,13 @@ def parse_headers(data: Buffer) -> list[BatchHeader]:
         if end - position < HEADER_BYTES:
             parse_header(data, position)  # raises the error
         header = new(BatchHeader, unpack(data, position))
+        if check is not None:
+            check(header, position)
         size_bytes = LOG_OVERHEAD + header[1]
-        assert size_bytes >= HEADER_BYTES, "we made this batch"
+        if not HEADER_BYTES <= size_bytes <= end - position:
+            raise CorruptBatch(f"no whole record batch (format v2) at position {position}")
         headers.append(header)
         position += size_bytes
-    assert position == end, "whole batches"
     return headers
 
 
@@ -182,17 +191,14 @@ def check_batches(data: Buffer, batch_bytes_max: int) -> list[BatchHeader]:
     ``UnsupportedCompression`` or ``InvalidRecord`` (not allowed from a client). Records are not
     checked: see ``validation``.
     """
-    headers: list[BatchHeader] = []
-    position = 0
-    while position < len(data):
-        header = parse_header(data, position)
+
+    def check(header: BatchHeader, position: int) -> None:
         _check_frame(header, position, len(data) - position, batch_bytes_max)
         if not is_crc_valid(data, position, header):
-            raise CorruptBatch(f"batch at position {position}: the checksum does not hold")
+            raise CorruptBatch(f"batch at position {position}: the checksum does not match")
         _check_claims(header, position)
-        headers.append(header)
-        position += header.size_bytes
-    return headers
+
+    return parse_headers(data, check)
 
 
 def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max: int) -> None:
@@ -200,8 +206,8 @@ def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max:
     where = f"batch at position {position}"
     if header.magic in {0, 1}:
         raise InvalidRecord(
-            f"{where}: message format v{header.magic} is no longer stored; use a client that "
-            "writes record batches (format v2, Kafka 0.11 or later)"
+            f"{where}: message format v{header.magic} is not supported; use a client that writes "
+            "record batches (format v2, Kafka 0.11 or later)"
         )
     if header.magic != MAGIC:
         raise CorruptBatch(f"{where}: unknown format {header.magic}, expected {MAGIC}")
@@ -213,7 +219,9 @@ def _check_frame(header: BatchHeader, position: int, left_bytes: int, bytes_max:
             "smaller batches or raise the topic's limit"
         )
     if header.size_bytes > left_bytes:
-        raise CorruptBatch(f"{where}: {header.size_bytes} bytes announced, {left_bytes} came")
+        raise CorruptBatch(
+            f"{where}: the header states {header.size_bytes} bytes, but only {left_bytes} were sent"
+        )
 
 
 def _check_claims(header: BatchHeader, position: int) -> None:

@@ -6,6 +6,7 @@ headers and checksums; it reports how the bytes end and repairs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -13,11 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cordwood.batch.header import Buffer
+from cordwood.batch.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, Buffer
 from cordwood.batch.kernels.loader import kernels
+from cordwood.model import Aborted
 
 Longs: TypeAlias = NDArray[np.int64]
 Ints: TypeAlias = NDArray[np.int32]
+Mask: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 
@@ -113,6 +116,47 @@ class HeaderTable:
     def chosen(self, which: Any) -> HeaderTable:
         """The batches selected by a mask or a list of indexes (a copy)."""
         return HeaderTable(self.table[which])
+
+    @property
+    def is_control(self) -> Mask:
+        """A mask of control batches; those that compaction emptied hold no marker any more."""
+        return self._has(CONTROL_BIT)
+
+    @property
+    def is_marker(self) -> Mask:
+        """A mask of the batches that hold a transaction marker."""
+        return self._has(CONTROL_BIT) & (self.counts > 0)
+
+    @property
+    def is_transactional(self) -> Mask:
+        """A mask of the batches of transactions, markers included."""
+        return self._has(TRANSACTIONAL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> Mask:
+        """A mask of the batches whose base timestamp is a delete horizon."""
+        return self._has(DELETE_HORIZON_BIT)
+
+    def _has(self, bit: int) -> Mask:
+        mask: Mask = self.attributes & bit != 0
+        return mask
+
+    def is_aborted(self, aborted: Sequence[Aborted]) -> Mask:
+        """A mask of the data batches that belong to these transactions."""
+        mask = np.zeros(len(self), np.bool_)
+        if not len(self) or not aborted:
+            return mask
+        first, last = int(self.base_offsets.min()), int(self.last_offsets.max())
+        is_data = self.is_transactional & ~self.is_control
+        for producer_id, first_offset, last_offset, _ in aborted:
+            if first_offset <= last and last_offset >= first:
+                mask |= (
+                    is_data
+                    & (self.producer_ids == producer_id)
+                    & (self.base_offsets >= first_offset)
+                    & (self.base_offsets <= last_offset)
+                )
+        return mask
 
     @classmethod
     def blank(cls, count: int) -> HeaderTable:

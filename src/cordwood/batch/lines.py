@@ -161,14 +161,14 @@ def encode_blocks(
     if kernels_ready():
         return _encode_by_kernel(blocks, now_ms, batch_bytes_max)
     data = bytearray()
-    fates: list[BlockResult] = []
+    results: list[BlockResult] = []
     for chunk, producer in blocks:
         batch = encode_lines_plain(
             chunk, now_ms, producer=producer, batch_bytes_max=batch_bytes_max
         )
         data += batch.data
-        fates.append(BlockResult(len(data), *batch[1:]))
-    return LineBatches(data, fates)
+        results.append(BlockResult(len(data), *batch[1:]))
+    return LineBatches(data, results)
 
 
 def _encode_by_kernel(
@@ -221,14 +221,14 @@ def _block_rows(
 
 def _fates(rows: list[list[int]], rejected: Any) -> list[BlockResult]:
     """The results that the kernel wrote for each block."""
-    fates = []
+    results = []
     first = 0
     for _, _, _, last_n, end, records, refused, duplicates in rows:
         refusals = _refusals(rejected[3 * first : 3 * (first + refused)]) if refused else []
         newest = None if last_n == _NO_N else last_n
-        fates.append(BlockResult(end, records, refusals, duplicates, newest))
+        results.append(BlockResult(end, records, refusals, duplicates, newest))
         first += refused
-    return fates
+    return results
 
 
 def _refusals(rejected: Any) -> list[Rejected]:

@@ -4,15 +4,12 @@ It serves small work (a marker, a dead letter, a lookup inside one batch) and is
 the numba kernels are tested against. It encodes a batch as Kafka's Java client would. Decoding
 checks every length, count and delta before use, and raises ``CorruptBatch`` for invalid ones.
 
-    record: length varint · attributes i8=0 · timestampDelta varlong · offsetDelta varint
-            · keyLength varint (-1 = null) · key · valueLength varint (-1 = null) · value
-            · headerCount varint · (keyLength varint · key · valueLength varint · value)*
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from cordwood.batch.compression import INFLATED_BYTES_MAX, compress, decompress
@@ -30,16 +27,23 @@ from cordwood.batch.header import (
     Buffer,
     is_crc_valid,
     parse_header,
+    parse_headers,
     seal,
 )
+from cordwood.batch.record_parser import (
+    FAULT_TEXTS,
+    HEADER_KEY_ERRORS,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    Fault,
+    parse_record,
+)
 from cordwood.errors import CorruptBatch
-from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Codec, Header, Record, TimestampType
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, TimestampType
 
-RECORD_BYTES_MIN: Final = 7  # an empty record: one byte for each of its seven fields
 MARKER_KEY: Final = struct.Struct(">hh")  # version 0 · 0 abort, 1 commit
 MARKER_VALUE: Final = struct.Struct(">hi")  # version 0 · coordinator epoch
 _INT64_END: Final = 2**63
-_HEADER_KEY_ERRORS: Final = "surrogateescape"  # a key that is not UTF-8 survives a rewrite
 
 
 def _wrapped(number: int) -> int:
@@ -144,11 +148,11 @@ def decode_batch(
     end = position + header.size_bytes
     if end > len(data):
         raise CorruptBatch(
-            f"batch at position {position}: {header.size_bytes} bytes announced, "
-            f"{len(data) - position} there"
+            f"batch at position {position}: the header states {header.size_bytes} bytes, but only "
+            f"{len(data) - position} are left"
         )
     if not is_crc_valid(data, position, header):
-        raise CorruptBatch(f"batch at offset {header.base_offset}: the checksum does not hold")
+        raise CorruptBatch(f"batch at offset {header.base_offset}: the checksum does not match")
     body: Buffer = memoryview(data)[position + HEADER_BYTES : end]
     if header.codec is not Codec.NONE and header.count:
         body = decompress(header.codec, body, size_max)
@@ -170,7 +174,7 @@ def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[R
     void: set[int] = set()
     records: list[Record] = []
     position = 0
-    for header in _walk(data):
+    for header in parse_headers(data):
         while coming and coming[-1][1] <= header.last_offset:
             void.add(coming.pop()[0])
         if header.is_control:
@@ -188,23 +192,14 @@ def _check_span(header: BatchHeader, position: int) -> None:
     has_offsets = 0 <= header.base_offset <= header.last_offset < _INT64_END
     has_codec = header.attributes & CODEC_BITS <= Codec.ZSTD.value
     if not (has_offsets and has_codec and (header.count or header.size_bytes == HEADER_BYTES)):
-        raise CorruptBatch(f"batch at position {position}: offsets, codec or count that cannot be")
+        raise CorruptBatch(
+            f"batch at position {position}: the header has impossible offsets, codec or count"
+        )
 
 
 def _is_abort(data: Buffer, position: int) -> bool:
     marker = parse_marker(data, position)
     return marker is not None and not marker.is_commit
-
-
-def _walk(data: Buffer) -> Iterator[BatchHeader]:
-    """The headers of complete batches from an untrusted source."""
-    position = 0
-    while position < len(data):
-        header = parse_header(data, position)
-        if header.size_bytes < HEADER_BYTES:
-            raise CorruptBatch(f"no record batch (format v2) at position {position}")
-        yield header
-        position += header.size_bytes
 
 
 def encode_marker(
@@ -297,7 +292,7 @@ def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_off
     _put_bytes(body, record.value)
     put_varint(body, len(record.headers))
     for header in record.headers:
-        _put_bytes(body, header.key.encode("utf-8", _HEADER_KEY_ERRORS))
+        _put_bytes(body, header.key.encode("utf-8", HEADER_KEY_ERRORS))
         _put_bytes(body, header.value)
     put_varint(out, len(body))
     out += body
@@ -306,99 +301,30 @@ def _put_record(out: bytearray, record: Record, base_timestamp_ms: int, base_off
 # --- decoding -------------------------------------------------------------------------------
 
 
-class _Cursor:
-    """Reads the body of one batch from front to back, never past its bounds."""
-
-    __slots__ = ("_body", "end", "position", "where")
-
-    def __init__(self, body: bytes, where: str) -> None:
-        self._body = body
-        self.position = 0
-        self.end = len(body)
-        self.where = where
-
-    def corrupt(self, what: str) -> CorruptBatch:
-        return CorruptBatch(f"{self.where}: {what} at byte {self.position} of its records")
-
-    def varint(self, bits: int = 32) -> int:
-        number = shift = 0
-        while True:
-            if self.position >= self.end:
-                raise self.corrupt("a number is cut short")
-            byte = self._body[self.position]
-            self.position += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift >= bits:
-                raise self.corrupt("a number is too long")
-        if number >> bits:
-            raise self.corrupt("a number is too large")
-        return (number >> 1) ^ -(number & 1)
-
-    def bytes_or_null(self) -> bytes | None:
-        length = self.varint()
-        if length == -1:
-            return None
-        if not 0 <= length <= self.end - self.position:
-            raise self.corrupt(f"a length of {length}")
-        start = self.position
-        self.position += length
-        return self._body[start : self.position]
-
-    def skip_byte(self) -> None:
-        if self.position >= self.end:
-            raise self.corrupt("a record is cut short")
-        self.position += 1
-
-
 def _decode_body(body: bytes, header: BatchHeader) -> list[Record]:
-    where = f"batch at offset {header.base_offset}"
     if not 0 <= header.count <= len(body) // RECORD_BYTES_MIN:
-        raise CorruptBatch(f"{where}: {header.count} records in {len(body)} bytes")
-    cursor = _Cursor(body, where)
+        raise _faulty(header, 0, Fault.COUNT)
+    base_offset, base_ms, append_ms = header.base_offset, header.base_timestamp_ms, None
+    if header.timestamp_type is TimestampType.APPEND:
+        append_ms = header.max_timestamp_ms
     records: list[Record] = []
-    last_delta = -1
-    for _ in range(header.count):
-        record = _read_record(cursor, header, len(body))
-        delta = record.offset - header.base_offset
-        if not last_delta < delta <= header.last_offset_delta:
-            raise cursor.corrupt(f"offset delta {delta} after {last_delta}")
-        last_delta = delta
-        records.append(record)
-    if cursor.position != len(body):
-        raise cursor.corrupt("bytes are left over")
+    position, least_delta, last_delta = 0, 0, header.last_offset_delta
+    for number in range(header.count):
+        try:
+            parsed = parse_record(body, position, len(body), least_delta, last_delta)
+        except BadRecord as error:
+            raise _faulty(header, number, error.fault) from None
+        position, time_delta, delta, key, value, headers = parsed
+        time_ms = _wrapped(base_ms + time_delta) if append_ms is None else append_ms
+        records.append(Record(base_offset + delta, time_ms, key, value, headers))
+        least_delta = delta + 1
+    if position != len(body):
+        raise _faulty(header, header.count - 1, Fault.LEFT_OVER)
     return records
 
 
-def _read_record(cursor: _Cursor, header: BatchHeader, body_bytes: int) -> Record:
-    cursor.end = body_bytes
-    length = cursor.varint()
-    if not RECORD_BYTES_MIN - 1 <= length <= body_bytes - cursor.position:
-        raise cursor.corrupt(f"a record length of {length}")
-    cursor.end = cursor.position + length
-    cursor.skip_byte()
-    timestamp_ms = _wrapped(header.base_timestamp_ms + cursor.varint(64))
-    offset = header.base_offset + cursor.varint()
-    key, value = cursor.bytes_or_null(), cursor.bytes_or_null()
-    headers = tuple(_read_header(cursor) for _ in range(_read_header_count(cursor)))
-    if cursor.position != cursor.end:
-        raise cursor.corrupt("a record is shorter than its length")
-    if header.timestamp_type is TimestampType.APPEND:
-        timestamp_ms = header.max_timestamp_ms
-    return Record(offset, timestamp_ms, key, value, headers)
-
-
-def _read_header_count(cursor: _Cursor) -> int:
-    count = cursor.varint()
-    if not 0 <= count <= (cursor.end - cursor.position) // 2:
-        raise cursor.corrupt(f"a header count of {count}")
-    return count
-
-
-def _read_header(cursor: _Cursor) -> Header:
-    key = cursor.bytes_or_null()
-    if key is None:
-        raise cursor.corrupt("a header without a key")
-    return Header(key.decode("utf-8", _HEADER_KEY_ERRORS), cursor.bytes_or_null())
+def _faulty(header: BatchHeader, record: int, fault: Fault) -> CorruptBatch:
+    return CorruptBatch(
+        f"batch at offset {header.base_offset}: record {record} of {header.count} cannot be read: "
+        f"{FAULT_TEXTS[fault]}"
+    )

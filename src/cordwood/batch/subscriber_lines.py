@@ -11,9 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from cordwood.batch.columns import OFFSET_END, Columns, decode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.columns import Columns
 from cordwood.batch.header import Buffer
 from cordwood.batch.kernels.loader import kernels
+from cordwood.model import OFFSET_MAX, Aborted
 
 _WANTED: Final = frozenset({"timestamp", "key", "value", "headers"})
 
@@ -21,14 +23,14 @@ _WANTED: Final = frozenset({"timestamp", "key", "value", "headers"})
 def format_batches(
     data: Buffer,
     start_offset: int,
-    aborted: Sequence[tuple[int, int, int]] = (),
+    aborted: Sequence[Aborted] = (),
     *,
-    end_offset: int = OFFSET_END,
+    end_offset: int = OFFSET_MAX,
     is_framed: bool,
 ) -> bytes:
     """Format the records of complete batches with offsets in [start, end); raises ``CorruptBatch``.
 
-    Records of ``aborted`` transactions (producer id, first and last offset) are left out.
+    Records of ``aborted`` transactions are left out.
     """
     columns = decode_columns(
         data, start_offset=start_offset, end_offset=end_offset, wanted=_WANTED, aborted=aborted

@@ -12,44 +12,23 @@ to a limit that the caller sets. Nothing here changes a byte.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from cordwood.batch.compression import inflate
 from cordwood.batch.header import CODEC_BITS, HEADER_BYTES, BatchHeader, Buffer
 from cordwood.batch.kernels.loader import kernels, kernels_ready, load_kernels_soon
-from cordwood.batch.records import RECORD_BYTES_MIN
+from cordwood.batch.record_parser import (
+    FAULT_TEXTS,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    Fault,
+    parse_record,
+)
 from cordwood.errors import CorruptBatch, InvalidRecord
 from cordwood.model import Codec
 
 WARM_RECORDS: Final = 16  # a batch of this size triggers loading of the kernels
 _INT64_END: Final = 2**63
-_VARINT_BYTES: Final = 5
-_VARLONG_BYTES: Final = 10
-
-
-class Fault(IntEnum):
-    """What is wrong with a body; the kernel returns these numbers."""
-
-    NONE = 0
-    COUNT = 1
-    LENGTH = 2
-    FIELDS = 3
-    DELTA = 4
-    HEADERS = 5
-    SHORT = 6
-    LEFT_OVER = 7
-
-
-_TEXTS: Final = {
-    Fault.COUNT: "the batch cannot hold as many records as it states",
-    Fault.LENGTH: "its length does not fit the batch",
-    Fault.FIELDS: "its fields do not fit its length",
-    Fault.DELTA: "its offset delta is not its place in the batch",
-    Fault.HEADERS: "its headers do not fit its length",
-    Fault.SHORT: "its fields end before its length does",
-    Fault.LEFT_OVER: "bytes are left over behind it",
-}
 
 
 class BodyCheck(NamedTuple):
@@ -84,7 +63,7 @@ def check_body(
     if walked.fault:
         raise InvalidRecord(
             f"batch at position {position}: record {walked.record} of {header.count} cannot be "
-            f"read: {_TEXTS[walked.fault]}"
+            f"read: {FAULT_TEXTS[walked.fault]}"
         )
     return walked
 
@@ -104,12 +83,12 @@ def walk_by_kernel(body: Buffer, count: int, base_timestamp_ms: int) -> BodyChec
 
     from cordwood.batch.header_table import readonly
 
-    found = np.empty(4, np.int64)
+    result = np.empty(4, np.int64)
     bytes_ = readonly(body)
-    fault = kernels().check_records(bytes_, 0, len(bytes_), count, base_timestamp_ms, found)
+    fault = kernels().check_records(bytes_, 0, len(bytes_), count, base_timestamp_ms, result)
     if fault:
-        return BodyCheck(Fault(fault), int(found[0]))
-    return BodyCheck(Fault.NONE, *found.tolist())
+        return BodyCheck(Fault(fault), int(result[0]))
+    return BodyCheck(Fault.NONE, *result.tolist())
 
 
 def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
@@ -121,81 +100,14 @@ def walk_plainly(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
     oldest, newest, keyless = _INT64_END - 1, -_INT64_END, -1
     position = 0
     for record in range(count):
-        length, position = _read_number(data, position, end)
-        if position < 0 or not RECORD_BYTES_MIN - 1 <= length <= end - position:
-            return BodyCheck(Fault.LENGTH, record)
-        record_end = position + length
-        time_delta, position = _read_number(data, position + 1, record_end, _VARLONG_BYTES)
-        if position < 0:
-            return BodyCheck(Fault.FIELDS, record)
-        delta, position = _read_number(data, position, record_end)
-        if position < 0:
-            return BodyCheck(Fault.FIELDS, record)
-        if delta != record:
-            return BodyCheck(Fault.DELTA, record)
-        length, position = _read_length(data, position, record_end)
-        if position < 0:
-            return BodyCheck(Fault.FIELDS, record)
-        if length < 0:
-            keyless = record if keyless < 0 else keyless
-        else:
-            position += length
-        length, position = _read_length(data, position, record_end)
-        if position < 0:
-            return BodyCheck(Fault.FIELDS, record)
-        position = _skip_headers(data, position + max(length, 0), record_end)
-        if position < 0:
-            return BodyCheck(Fault.HEADERS, record)
-        if position != record_end:
-            return BodyCheck(Fault.SHORT, record)
+        try:
+            position, time_delta, _, key, _, _ = parse_record(data, position, end, record, record)
+        except BadRecord as error:
+            return BodyCheck(error.fault, record)
+        if key is None and keyless < 0:
+            keyless = record
         time_ms = (base_timestamp_ms + time_delta + _INT64_END) % (2 * _INT64_END) - _INT64_END
         oldest, newest = min(oldest, time_ms), max(newest, time_ms)
-    fault = Fault.NONE if position == end else Fault.LEFT_OVER
-    return BodyCheck(fault, record) if fault else BodyCheck(fault, record, oldest, newest, keyless)
-
-
-def _skip_headers(data: bytes, position: int, end: int) -> int:
-    """The position after a record's headers; -1 if they are invalid."""
-    if position < end and not data[position]:
-        return position + 1
-    count, position = _read_number(data, position, end)
-    if position < 0 or not 0 <= count <= (end - position) // 2:
-        return -1
-    for _ in range(count):
-        length, position = _read_length(data, position, end)
-        if position < 0 or length < 0:
-            return -1
-        length, position = _read_length(data, position + length, end)
-        if position < 0:
-            return -1
-        position += max(length, 0)
-    return position
-
-
-def _read_length(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Read a length (-1 = null) that fits before ``end``; position -1 if it is invalid."""
-    if position < end and (byte := data[position]) < 0x80:
-        length, position = (byte >> 1) ^ -(byte & 1), position + 1
-    else:
-        length, position = _read_number(data, position, end)
-    if position < 0 or not -1 <= length <= end - position:
-        return 0, -1
-    return length, position
-
-
-def _read_number(
-    data: bytes, position: int, end: int, bytes_max: int = _VARINT_BYTES
-) -> tuple[int, int]:
-    """Read a zigzag varint and the position after it; position -1 if it is invalid."""
-    if position < end and (byte := data[position]) < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    number = shift = 0
-    for at in range(position, min(end, position + bytes_max)):
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if number >> (32 if bytes_max == _VARINT_BYTES else 64):
-                return 0, -1
-            return (number >> 1) ^ -(number & 1), at + 1
-        shift += 7
-    return 0, -1
+    if position != end:
+        return BodyCheck(Fault.LEFT_OVER, record)
+    return BodyCheck(Fault.NONE, record, oldest, newest, keyless)

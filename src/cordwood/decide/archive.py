@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from cordwood.config import KEEP_ALL
+from cordwood.model import Aborted
 
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.jsonl"
@@ -149,13 +150,13 @@ class TransactionEnd(NamedTuple):
     is_commit: bool
 
 
-def aborted_spans(ends: Iterable[TransactionEnd]) -> list[tuple[int, int, int]]:
-    """(producer id, first offset, last offset) from the previous marker up to each abort."""
+def aborted_spans(ends: Iterable[TransactionEnd]) -> list[Aborted]:
+    """The aborted transactions: each from the producer's previous marker up to its abort."""
     since: dict[int, int] = {}
     spans = []
     for end in sorted(ends):
         if not end.is_commit:
-            spans.append((end.producer_id, since.get(end.producer_id, 0), end.offset))
+            spans.append(Aborted(end.producer_id, since.get(end.producer_id, 0), end.offset))
         since[end.producer_id] = end.offset + 1
     return spans
 
@@ -221,10 +222,10 @@ def genesis(topic: str, topic_id: str) -> str:
 
 def seal_entry(entry: Entry) -> Entry:
     """The entry with its link: a hash of all other fields, including the previous link."""
-    said = asdict(entry)
-    del said["link"]
-    link = hashlib.sha256(_canonical(said)).hexdigest()
-    return Entry(**{**said, "link": link})
+    fields = asdict(entry)
+    del fields["link"]
+    link = hashlib.sha256(_canonical(fields)).hexdigest()
+    return Entry(**{**fields, "link": link})
 
 
 def encode_manifest(entries: Iterable[Entry]) -> bytes:
@@ -235,8 +236,8 @@ def encode_manifest(entries: Iterable[Entry]) -> bytes:
 def parse_entry(line: bytes) -> Entry | None:
     """Parse a manifest line; None if it is not a valid entry."""
     try:
-        said = json.loads(line)
-        entry = Entry(**said)
+        fields = json.loads(line)
+        entry = Entry(**fields)
     except (ValueError, TypeError):
         return None
     numbers = (entry.number, entry.partition, entry.first_seq, entry.last_seq, entry.records)
@@ -252,11 +253,11 @@ def check_manifest(text: bytes) -> tuple[list[Entry], list[Finding]]:
     previous: str | None = None
     lines = text.split(b"\n")
     if lines.pop():
-        findings.append(Finding(Problem.EDITED, "manifest", "its last line is cut short"))
+        findings.append(Finding(Problem.EDITED, "manifest", "its last line is incomplete"))
     for number, line in enumerate(lines, 1):
         entry = parse_entry(line)
         if entry is None:
-            findings.append(Finding(Problem.EDITED, f"line {number}", "it is no manifest entry"))
+            findings.append(Finding(Problem.EDITED, f"line {number}", "it is not a manifest entry"))
             previous = None
             continue
         findings += _check_entry(entry, line, number, previous)
@@ -271,12 +272,14 @@ def _check_entry(entry: Entry, line: bytes, number: int, previous: str | None) -
         previous = genesis(entry.topic, entry.topic_id)
     findings = []
     if seal_entry(entry).link != entry.link or _canonical(asdict(entry)) != line:
-        findings.append(Finding(Problem.EDITED, where, "its hash does not match what it says"))
+        findings.append(Finding(Problem.EDITED, where, "its hash does not match its contents"))
     if entry.bundle != bundle_name(entry.partition, entry.span):  # it could name another path
-        detail = "its bundle has not the name of its partition and sequences"
+        detail = "its bundle is not named after its partition and sequence range"
         findings.append(Finding(Problem.EDITED, where, detail))
     if previous is not None and entry.previous != previous:
-        detail = "it does not follow the line before it: one was removed, or the order changed"
+        detail = (
+            "it does not follow the line before it: a line was removed, or the order was changed"
+        )
         findings.append(Finding(Problem.ORDER, where, detail))
     elif entry.number != number:
         findings.append(Finding(Problem.ORDER, where, f"it was line {entry.number}"))
@@ -305,10 +308,10 @@ def check_known(entries: Iterable[Entry], known: Mapping[str, str]) -> list[Find
     findings = []
     for bundle, link in known.items():
         if bundle not in links:
-            detail = "the broker knows it as archived, and the manifest has no such entry"
+            detail = "the broker has recorded it as archived, but the manifest has no entry for it"
             findings.append(Finding(Problem.UNKNOWN, bundle, detail))
         elif links[bundle] != link:
-            detail = "its entry is not the one the broker was told of"
+            detail = "its entry is not the one that was reported to the broker"
             findings.append(Finding(Problem.EDITED, bundle, detail))
     return findings
 

@@ -86,7 +86,7 @@ class CleanerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionFacts:
+class CompactionInputs:
     """The input of a plan; ``readers`` maps each registered reader to its next offset."""
 
     sealed: tuple[SegmentInfo, ...]
@@ -133,12 +133,12 @@ class CompactionPlan(NamedTuple):
 # --- when a pass is due ---------------------------------------------------------------------
 
 
-def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> CompactionPlan:
+def plan_compaction(inputs: CompactionInputs, *, demand: bool = False) -> CompactionPlan:
     """The plan for one partition now; with ``demand`` any range that is not empty is due."""
-    clean_end, is_reset = _clean_end(facts)
-    clean = tuple(s for s in facts.sealed if s.end_offset <= clean_end)
-    after = [s for s in facts.sealed if s.end_offset > clean_end]
-    dirty = tuple(after[: _cleanable(after, facts)])
+    clean_end, is_reset = _clean_end(inputs)
+    clean = tuple(s for s in inputs.sealed if s.end_offset <= clean_end)
+    after = [s for s in inputs.sealed if s.end_offset > clean_end]
+    dirty = tuple(after[: _cleanable(after, inputs)])
     taken = clean + dirty
     plan = CompactionPlan(
         rule=None,
@@ -148,14 +148,14 @@ def plan_compaction(facts: CompactionFacts, *, demand: bool = False) -> Compacti
         clean=clean,
         dirty=dirty,
         next_due_ms=None,
-        held_by=_held_by(facts),
+        held_by=_held_by(inputs),
         is_reset=is_reset,
     )
-    rule = _rule(plan, facts, demand)
+    rule = _rule(plan, inputs, demand)
     if rule is not None:
-        return plan._replace(rule=rule, next_due_ms=facts.now_ms)
-    wait = _wait(plan, facts, after)
-    return plan._replace(wait=wait, next_due_ms=_next_due(wait, plan, facts, after))
+        return plan._replace(rule=rule, next_due_ms=inputs.now_ms)
+    wait = _wait(plan, inputs, after)
+    return plan._replace(wait=wait, next_due_ms=_next_due(wait, plan, inputs, after))
 
 
 def due_first(plans: Mapping[Any, CompactionPlan]) -> list[Any]:
@@ -170,123 +170,123 @@ def plan_retry(failures: int, now_ms: int) -> int:
     return now_ms + min(RETRY_FIRST_MS << min(failures - 1, 20), RETRY_LAST_MS)
 
 
-def _clean_end(facts: CompactionFacts) -> tuple[int, bool]:
+def _clean_end(inputs: CompactionInputs) -> tuple[int, bool]:
     """Where the dirty part starts, and whether it was reset to the log start."""
-    remembered = facts.state.clean_end
-    if facts.log_start <= remembered <= facts.active.end_offset:
+    remembered = inputs.state.clean_end
+    if inputs.log_start <= remembered <= inputs.active.end_offset:
         return remembered, False
-    return facts.log_start, remembered != 0 or facts.state.passes > 0
+    return inputs.log_start, remembered != 0 or inputs.state.passes > 0
 
 
-def _cleanable(after: Sequence[SegmentInfo], facts: CompactionFacts) -> int:
+def _cleanable(after: Sequence[SegmentInfo], inputs: CompactionInputs) -> int:
     """How many of the segments after the clean part may be compacted."""
-    return next((i for i, s in enumerate(after) if _keeper(s, facts)), len(after))
+    return next((i for i, s in enumerate(after) if _keeper(s, inputs)), len(after))
 
 
-def _keeper(segment: SegmentInfo, facts: CompactionFacts) -> Wait | None:
+def _keeper(segment: SegmentInfo, inputs: CompactionInputs) -> Wait | None:
     """Why this segment, and therefore every later one, must not be touched yet."""
-    if segment.end_offset > facts.last_stable:
+    if segment.end_offset > inputs.last_stable:
         return Wait.UNDECIDED
-    lag_ms = facts.config.min_compaction_lag_ms
-    if lag_ms > 0 and segment.newest_ms > facts.now_ms - lag_ms:
+    lag_ms = inputs.config.min_compaction_lag_ms
+    if lag_ms > 0 and segment.newest_ms > inputs.now_ms - lag_ms:
         return Wait.YOUNG
     return None
 
 
-def _rule(plan: CompactionPlan, facts: CompactionFacts, demand: bool) -> Rule | None:
-    if "compact" not in facts.config.cleanup_policy or facts.is_running:
+def _rule(plan: CompactionPlan, inputs: CompactionInputs, demand: bool) -> Rule | None:
+    if "compact" not in inputs.config.cleanup_policy or inputs.is_running:
         return None
     if demand:
         return Rule.DEMAND if plan.clean or plan.dirty else None
-    if facts.now_ms < facts.state.retry_ms:
+    if inputs.now_ms < inputs.state.retry_ms:
         return None
-    if plan.dirty_bytes and plan.ratio > facts.config.min_cleanable_dirty_ratio:
+    if plan.dirty_bytes and plan.ratio > inputs.config.min_cleanable_dirty_ratio:
         return Rule.RATIO
-    if plan.dirty_bytes and _max_lag_due(plan.dirty, facts) <= facts.now_ms:
+    if plan.dirty_bytes and _max_lag_due(plan.dirty, inputs) <= inputs.now_ms:
         return Rule.MAX_LAG
-    if plan.clean and any(_is_due(horizon, facts) for horizon in facts.state.horizons):
+    if plan.clean and any(_is_due(horizon, inputs) for horizon in inputs.state.horizons):
         return Rule.HORIZON
     return None
 
 
-def _max_lag_due(dirty: Iterable[SegmentInfo], facts: CompactionFacts) -> int:
+def _max_lag_due(dirty: Iterable[SegmentInfo], inputs: CompactionInputs) -> int:
     """When the oldest dirty record becomes older than ``max.compaction.lag.ms``.
 
     A timestamp in the future is replaced by the segment's creation time, so one wrong clock cannot
     delay compaction for ever.
     """
-    lag_ms = facts.config.max_compaction_lag_ms
+    lag_ms = inputs.config.max_compaction_lag_ms
     firsts = [
-        s.first_ms if s.first_ms <= facts.now_ms else s.created_ms
+        s.first_ms if s.first_ms <= inputs.now_ms else s.created_ms
         for s in dirty
         if s.first_ms != NO_TIMESTAMP
     ]
     return min(firsts) + lag_ms + 1 if firsts and lag_ms < KEEP_ALL else KEEP_ALL
 
 
-def _is_due(horizon: Horizon, facts: CompactionFacts) -> bool:
-    return horizon.due_ms <= facts.now_ms and horizon.first_offset < watermark(facts.readers)
+def _is_due(horizon: Horizon, inputs: CompactionInputs) -> bool:
+    return horizon.due_ms <= inputs.now_ms and horizon.first_offset < watermark(inputs.readers)
 
 
-def _held_by(facts: CompactionFacts) -> tuple[str, ...]:
+def _held_by(inputs: CompactionInputs) -> tuple[str, ...]:
     """The readers that have not passed a tombstone whose horizon has passed."""
-    due = [h.first_offset for h in facts.state.horizons if h.due_ms <= facts.now_ms]
+    due = [h.first_offset for h in inputs.state.horizons if h.due_ms <= inputs.now_ms]
     if not due:
         return ()
-    return tuple(sorted(name for name, next_ in facts.readers.items() if next_ <= min(due)))
+    return tuple(sorted(name for name, next_ in inputs.readers.items() if next_ <= min(due)))
 
 
-def _wait(plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentInfo]) -> Wait:
-    if "compact" not in facts.config.cleanup_policy:
+def _wait(plan: CompactionPlan, inputs: CompactionInputs, after: Sequence[SegmentInfo]) -> Wait:
+    if "compact" not in inputs.config.cleanup_policy:
         return Wait.POLICY
-    if facts.is_running:
+    if inputs.is_running:
         return Wait.RUNNING
-    if facts.now_ms < facts.state.retry_ms:
+    if inputs.now_ms < inputs.state.retry_ms:
         return Wait.QUARANTINED
     if plan.dirty_bytes:
         return Wait.RATIO
-    if after and (keeper := _keeper(after[0], facts)):
+    if after and (keeper := _keeper(after[0], inputs)):
         return keeper
-    return Wait.ACTIVE if facts.active.size_bytes else Wait.CLEAN
+    return Wait.ACTIVE if inputs.active.size_bytes else Wait.CLEAN
 
 
 def _next_due(
-    wait: Wait, plan: CompactionPlan, facts: CompactionFacts, after: Sequence[SegmentInfo]
+    wait: Wait, plan: CompactionPlan, inputs: CompactionInputs, after: Sequence[SegmentInfo]
 ) -> int | None:
     """The earliest time at which a rule may apply without further appends."""
     if wait in {Wait.POLICY, Wait.RUNNING}:
         return None
-    config = facts.config
-    moments = [_max_lag_due(plan.dirty, facts)]
+    config = inputs.config
+    moments = [_max_lag_due(plan.dirty, inputs)]
     moments += [
         horizon.due_ms
-        for horizon in facts.state.horizons
-        if plan.clean and horizon.first_offset < watermark(facts.readers)
+        for horizon in inputs.state.horizons
+        if plan.clean and horizon.first_offset < watermark(inputs.readers)
     ]
     held = after[len(plan.dirty) :]
-    if held and _keeper(held[0], facts) is Wait.YOUNG:
+    if held and _keeper(held[0], inputs) is Wait.YOUNG:
         moments.append(held[0].newest_ms + config.min_compaction_lag_ms)
-    if facts.active.size_bytes and roll_ms(config) < KEEP_ALL:
-        moments.append(born_ms(facts.active, facts.now_ms) + roll_ms(config))
-    earliest = max(min(moments), facts.state.retry_ms)
+    if inputs.active.size_bytes and roll_ms(config) < KEEP_ALL:
+        moments.append(born_ms(inputs.active, inputs.now_ms) + roll_ms(config))
+    earliest = max(min(moments), inputs.state.retry_ms)
     return None if earliest >= KEEP_ALL else earliest
 
 
 # --- explanations ---------------------------------------------------------------------------
 
 
-def explain(plan: CompactionPlan, facts: CompactionFacts) -> str:
+def explain(plan: CompactionPlan, inputs: CompactionInputs) -> str:
     """The deciding rule with its numbers, and when the next pass is due."""
     state = f"dirty {plan.dirty_bytes} of {plan.clean_bytes + plan.dirty_bytes} cleanable bytes"
     if plan.rule is not None:
-        return f"due: {_RULES[plan.rule].format(**_numbers(plan, facts))}; {state}"
+        return f"due: {_RULES[plan.rule].format(**_numbers(plan, inputs))}; {state}"
     assert plan.wait is not None
-    words = _WAITS[plan.wait].format(**_numbers(plan, facts))
+    words = _WAITS[plan.wait].format(**_numbers(plan, inputs))
     held = f"; due tombstones wait for {', '.join(plan.held_by)}" if plan.held_by else ""
     if plan.next_due_ms is None:
-        when = "time alone will not make it due"
+        when = "it will not become due without new records"
     else:
-        left_s = -(-max(0, plan.next_due_ms - facts.now_ms) // 1000)
+        left_s = -(-max(0, plan.next_due_ms - inputs.now_ms) // 1000)
         when = f"may be due in {timedelta(seconds=left_s)}"
     return f"not due: {words}; {state}{held}; {when}"
 
@@ -298,25 +298,25 @@ _RULES: Final = {
     Rule.DEMAND: "asked for",
 }
 _WAITS: Final = {
-    Wait.POLICY: "cleanup.policy has no compact",
-    Wait.RUNNING: "a pass is under way",
+    Wait.POLICY: "cleanup.policy does not include compact",
+    Wait.RUNNING: "a compaction pass is running",
     Wait.QUARANTINED: "the last {failures} passes failed ({error})",
     Wait.ACTIVE: "everything dirty is in the active segment, which is never compacted",
     Wait.UNDECIDED: "the first dirty segment reaches into an open transaction",
     Wait.YOUNG: "the first dirty segment is younger than min.compaction.lag.ms {min_lag}",
     Wait.RATIO: "the dirty ratio {ratio:.3f} is not above min.cleanable.dirty.ratio {limit}",
-    Wait.CLEAN: "nothing is dirty",
+    Wait.CLEAN: "there are no dirty records",
 }
 
 
-def _numbers(plan: CompactionPlan, facts: CompactionFacts) -> dict[str, Any]:
+def _numbers(plan: CompactionPlan, inputs: CompactionInputs) -> dict[str, Any]:
     return {
         "ratio": plan.ratio,
-        "limit": facts.config.min_cleanable_dirty_ratio,
-        "min_lag": facts.config.min_compaction_lag_ms,
-        "max_lag": facts.config.max_compaction_lag_ms,
-        "failures": facts.state.failures,
-        "error": facts.state.error,
+        "limit": inputs.config.min_cleanable_dirty_ratio,
+        "min_lag": inputs.config.min_compaction_lag_ms,
+        "max_lag": inputs.config.max_compaction_lag_ms,
+        "failures": inputs.state.failures,
+        "error": inputs.state.error,
     }
 
 
@@ -458,7 +458,7 @@ def plan_batch(
 
 
 def encode_state(state: CleanerState) -> dict[str, Any]:
-    """Plain values for the catalog and the HTTP API."""
+    """Plain values for the metadata and the HTTP API."""
     return asdict(state)
 
 

@@ -51,8 +51,8 @@ class Cause(NamedTuple):
 
 def parse_cause(headers: Iterable[Header]) -> Cause:
     """Parse a dead letter's headers; if a name repeats, the last one counts."""
-    said = {header.key: header.value for header in headers if header.key.startswith(PREFIX)}
-    texts = {name: value.decode("utf-8", "replace") for name, value in said.items() if value}
+    values = {header.key: header.value for header in headers if header.key.startswith(PREFIX)}
+    texts = {name: value.decode("utf-8", "replace") for name, value in values.items() if value}
     return Cause(
         reason=texts.get(REASON),
         detail=texts.get(DETAIL),

@@ -64,7 +64,7 @@ class DeliveryRecord:
 
 
 def encode_delivery(record: DeliveryRecord) -> dict[str, Any]:
-    """Plain values for the catalog."""
+    """Plain values for the metadata."""
     return {
         "batch": record.batch,
         "job": record.job,
@@ -79,20 +79,20 @@ def encode_delivery(record: DeliveryRecord) -> dict[str, Any]:
     }
 
 
-def parse_delivery(query: str, found: Any) -> DeliveryRecord:
+def parse_delivery(query: str, stored: Any) -> DeliveryRecord:
     """Inverse of ``encode_delivery``; also reads the format of earlier versions."""
     try:
         return DeliveryRecord(
-            batch=int(found["batch"]),
-            job=str(found["job"]),
-            producer_id=int(found["producer_id"]),
-            is_done=bool(found["done"]),
-            next={str(where): int(number) for where, number in found["next"].items()},
-            parts=tuple(_parse_part(fields) for fields in found["parts"]),
-            cursors=tuple(CursorMove(*fields) for fields in found["cursors"]),
-            topics=dict(found.get("topics", {})),
-            accepted_ms=int(found.get("accepted_ms", 0)),
-            is_once=bool(found.get("once", False)),
+            batch=int(stored["batch"]),
+            job=str(stored["job"]),
+            producer_id=int(stored["producer_id"]),
+            is_done=bool(stored["done"]),
+            next={str(where): int(number) for where, number in stored["next"].items()},
+            parts=tuple(_parse_part(fields) for fields in stored["parts"]),
+            cursors=tuple(CursorMove(*fields) for fields in stored["cursors"]),
+            topics=dict(stored.get("topics", {})),
+            accepted_ms=int(stored.get("accepted_ms", 0)),
+            is_once=bool(stored.get("once", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptionError(f"the delivery of query {query} cannot be read: {error!r}") from None
@@ -208,7 +208,7 @@ def plan_forget(
 
 
 def plan_sweep(
-    found: Sequence[tuple[str, int]], needed: Collection[str], idle_ms_max: int
+    jobs: Sequence[tuple[str, int]], needed: Collection[str], idle_ms_max: int
 ) -> list[str]:
     """The abandoned jobs to delete: idle for too long, and part of no accepted delivery."""
-    return [job for job, idle_ms in found if idle_ms > idle_ms_max and job not in needed]
+    return [job for job, idle_ms in jobs if idle_ms > idle_ms_max and job not in needed]

@@ -81,13 +81,6 @@ class RetentionPlan(NamedTuple):
         return max([current, *(drop.segment.end_offset for drop in self.drops)])
 
 
-class RouteProgress(NamedTuple):
-    """How far a route's reader has come, in offsets of the source (ingress) partition."""
-
-    position: int  # it has passed every record routed to it below this source offset
-    pending: int  # records routed to it that it has not passed
-
-
 class _Inputs(NamedTuple):
     """The inputs of a plan for one partition."""
 
@@ -113,32 +106,19 @@ def plan_retention(
     ``archived_end`` is the offset up to which bundles are verified, for topics that must be
     archived before RECLAIM.
     """
-    facts = _Inputs(readers, log_start, config, now_ms, archived_end)
+    inputs = _Inputs(readers, log_start, config, now_ms, archived_end)
     drops: list[Drop] = []
     total_bytes = active.size_bytes + sum(segment.size_bytes for segment in sealed)
     for segment in sealed:
-        drop = _plan_segment(segment, total_bytes, facts)
+        drop = _plan_segment(segment, total_bytes, inputs)
         if drop is None:
             break
         drops.append(drop)
         total_bytes -= segment.size_bytes
     kept = sealed[len(drops) :]
-    holds = _plan_holds([*kept, active], total_bytes, facts)
-    roll_active = not kept and _is_active_due(active, total_bytes, facts)
+    holds = _plan_holds([*kept, active], total_bytes, inputs)
+    roll_active = not kept and _is_active_due(active, total_bytes, inputs)
     return RetentionPlan(tuple(drops), holds, roll_active)
-
-
-def effective_positions(router: int, routes: Mapping[str, RouteProgress]) -> dict[str, int]:
-    """The positions of routes on the source partition, for the consumption watermark.
-
-    A route with nothing pending counts as caught up with the router: an idle route has no record to
-    acknowledge and would otherwise hold the log for ever. A route with pending records counts at
-    its reader's position, but never past the router.
-    """
-    return {
-        name: router if route.pending == 0 else min(route.position, router)
-        for name, route in routes.items()
-    }
 
 
 def watermark(readers: Mapping[str, int], log_start: int) -> int:
@@ -146,28 +126,28 @@ def watermark(readers: Mapping[str, int], log_start: int) -> int:
     return min(readers.values(), default=log_start)
 
 
-def _plan_segment(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Drop | None:
+def _plan_segment(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Drop | None:
     """What to do with the oldest remaining segment; ``total_bytes`` includes it."""
-    if segment.end_offset <= facts.log_start:
+    if segment.end_offset <= inputs.log_start:
         return Drop(segment, Reason.LOG_START)
-    behind = _behind(segment, facts)
-    due = _due(segment, total_bytes, facts)
-    if due and not _keepers(segment, facts):
+    behind = _behind(segment, inputs)
+    due = _due(segment, total_bytes, inputs)
+    if due and not _keepers(segment, inputs):
         return Drop(segment, due, behind)
-    if total_bytes > facts.config.retention_hard_bytes:
-        unarchived = () if segment.end_offset <= facts.archived_end else (ARCHIVE_READER,)
+    if total_bytes > inputs.config.retention_hard_bytes:
+        unarchived = () if segment.end_offset <= inputs.archived_end else (ARCHIVE_READER,)
         return Drop(segment, Reason.HARD_CAP, behind + unarchived)
     return None
 
 
-def _due(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Reason | None:
+def _due(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Reason | None:
     """Why the policy wants to delete the segment, regardless of readers and archive."""
-    config = facts.config
+    config = inputs.config
     if "delete" in config.cleanup_policy:
         newest_ms = segment.newest_ms
         if newest_ms == NO_TIMESTAMP:
             newest_ms = segment.created_ms
-        if facts.now_ms - newest_ms > config.retention_ms:
+        if inputs.now_ms - newest_ms > config.retention_ms:
             return Reason.AGE
         if total_bytes - segment.size_bytes >= config.retention_bytes:
             return Reason.SIZE
@@ -175,42 +155,42 @@ def _due(segment: SegmentInfo, total_bytes: int, facts: _Inputs) -> Reason | Non
     return Reason.CONSUMED if "consume" in config.cleanup_policy else None
 
 
-def _keepers(segment: SegmentInfo, facts: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
+def _keepers(segment: SegmentInfo, inputs: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
     """Everything that holds a due segment, with the readers concerned."""
     keepers: list[tuple[Holder, tuple[str, ...]]] = []
-    if "consume" in facts.config.cleanup_policy:
-        behind = _behind(segment, facts)
+    if "consume" in inputs.config.cleanup_policy:
+        behind = _behind(segment, inputs)
         if behind:
             keepers.append((Holder.READERS, behind))
-        elif not facts.readers:
+        elif not inputs.readers:
             keepers.append((Holder.NO_READER, ()))
-    if segment.end_offset > facts.archived_end:
+    if segment.end_offset > inputs.archived_end:
         keepers.append((Holder.ARCHIVE, ()))
     return keepers
 
 
 def _plan_holds(
-    segments: Sequence[SegmentInfo], total_bytes: int, facts: _Inputs
+    segments: Sequence[SegmentInfo], total_bytes: int, inputs: _Inputs
 ) -> tuple[Hold, ...]:
     """The segments that are due but held; the last of ``segments`` is the active one."""
     holds: list[Hold] = []
     for segment in segments:
-        due = _due(segment, total_bytes, facts)
+        due = _due(segment, total_bytes, inputs)
         if due is None or (segment is segments[-1] and not _may_roll(segment, due)):
             break
-        holds += [Hold(segment, due, keeper, who) for keeper, who in _keepers(segment, facts)]
+        holds += [Hold(segment, due, keeper, who) for keeper, who in _keepers(segment, inputs)]
         total_bytes -= segment.size_bytes
     return tuple(holds)
 
 
-def _is_active_due(active: SegmentInfo, total_bytes: int, facts: _Inputs) -> bool:
+def _is_active_due(active: SegmentInfo, total_bytes: int, inputs: _Inputs) -> bool:
     """Whether sealing the active segment would allow its immediate deletion."""
-    if active.size_bytes > 0 and active.end_offset <= facts.log_start:
+    if active.size_bytes > 0 and active.end_offset <= inputs.log_start:
         return True
-    due = _due(active, total_bytes, facts)
+    due = _due(active, total_bytes, inputs)
     if due is None or not _may_roll(active, due):
         return False
-    return not _keepers(active, facts)
+    return not _keepers(active, inputs)
 
 
 def _may_roll(active: SegmentInfo, due: Reason) -> bool:
@@ -218,8 +198,8 @@ def _may_roll(active: SegmentInfo, due: Reason) -> bool:
     return active.size_bytes > 0 and due is not Reason.CONSUMED
 
 
-def _behind(segment: SegmentInfo, facts: _Inputs) -> tuple[str, ...]:
+def _behind(segment: SegmentInfo, inputs: _Inputs) -> tuple[str, ...]:
     """Registered readers that have not passed the segment, sorted by name."""
     return tuple(
-        sorted(name for name, next_ in facts.readers.items() if next_ < segment.end_offset)
+        sorted(name for name, next_ in inputs.readers.items() if next_ < segment.end_offset)
     )

@@ -60,7 +60,7 @@ def route(key: bytes | None, bindings: Bindings) -> Routed | DeadLetter:
     if topic is None:
         return DeadLetter(DeadReason.UNBOUND, f"no binding for routing key {text!r}")
     if not is_topic_name(topic):
-        detail = f"routing key {text!r} leads to {topic!r}, which is no topic name"
+        detail = f"routing key {text!r} gives {topic!r}, which is not a valid topic name"
         return DeadLetter(DeadReason.BAD_TOPIC, detail)
     if topic == bindings.source:
         detail = f"routing key {text!r} leads back to {topic}, the topic being routed"

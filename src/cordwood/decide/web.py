@@ -26,8 +26,8 @@ class AllowedHosts:
 
     def __init__(self, names: Iterable[str]) -> None:
         """``*`` allows any name, ``*.example.org`` any name below it."""
-        said = {name.strip().lower().rstrip(".") for name in names}
-        self._names = {"localhost", *filter(None, said)}
+        lower = {name.strip().lower().rstrip(".") for name in names}
+        self._names = {"localhost", *filter(None, lower)}
         self._suffixes = tuple(name[1:] for name in self._names if name.startswith("*."))
 
     def allow(self, authority: str) -> bool:
@@ -54,17 +54,17 @@ def check_access(
     host = headers.get("host")
     if host is not None and not hosts.allow(host):
         return ForeignHost(
-            f"this broker does not answer to the name {host[:100]!a}; "
-            "if it is one of its names, add it to http.allowed.hosts"
+            f"this broker does not accept the host name {host[:100]!a}; if it is one of its "
+            "names, add it to http.allowed.hosts"
         )
     origin = headers.get("origin")
     if origin is not None and not _is_same(origin, host):
-        return ForeignOrigin(f"a page of {origin[:100]!a} may not ask this broker for anything")
+        return ForeignOrigin(f"a page of {origin[:100]!a} may not send requests to this broker")
     if method in READS and not path.startswith("/api/"):
         return None
     site = headers.get("sec-fetch-site")
     if site is not None and site.lower() not in OWN_SITES:
-        return ForeignOrigin("a page of another site may not use this broker's API")
+        return ForeignOrigin("web pages of another site may not use this broker's API")
     return None
 
 

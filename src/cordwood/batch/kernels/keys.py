@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, PLR0917, SIM110
 # Numba types these functions by their signatures; see ``batch.kernels.llvm_intrinsics``.
-"""Numba kernels over keys: hashes, prefixes, and equality. Only ``pipeline.sink.keys`` calls them.
+"""Numba kernels over keys: hashes, prefixes, and equality. Only ``batch.key_groups`` calls them.
 
 The spans come from decoded batches or from checked Arrow buffers; a length below 0 is null.
 """

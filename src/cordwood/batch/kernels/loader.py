@@ -11,11 +11,24 @@ import gc
 import importlib
 import threading
 from types import ModuleType
+from typing import Any
 
 _loading = threading.Lock()
 _loaded: ModuleType | None = None
 _starting = threading.Lock()  # held only briefly: the event loop takes it
 _is_warming = False
+
+
+class LazyKernels:
+    """A module of kernels that is loaded when one of its functions is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Load the module and return its function or constant."""
+        module = importlib.import_module(f"cordwood.batch.kernels.{self._name}")
+        return getattr(module, attribute)
 
 
 def kernels() -> ModuleType:

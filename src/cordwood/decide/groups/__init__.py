@@ -1,8 +1,9 @@
 """Kafka's classic consumer groups: a pure state machine from events to instructions.
 
 ``GroupDirectory`` holds all groups of a broker; ``Group`` is the state machine of one group;
-``messages`` defines its events, replies and instructions. ``members`` keeps the members of a group
-and selects their protocol; ``subscription`` reads the topics from a member's metadata.
+``messages`` defines its events, replies and instructions. ``membership`` answers the requests of
+members, ``generations`` rebalances them, ``members`` keeps them and selects their protocol;
+``subscription`` reads the topics from a member's metadata.
 
 The states, with Kafka's names::
 
@@ -21,80 +22,3 @@ Never here: sockets, files, the clock, logging, randomness. Time and new member 
 event. After a restart groups are restored as Empty; members from before the restart get
 ``UNKNOWN_MEMBER_ID`` for their first request and join again.
 """
-
-from cordwood.decide.groups.directory import GroupDirectory, refusal
-from cordwood.decide.groups.expiry import is_expired
-from cordwood.decide.groups.group import Group
-from cordwood.decide.groups.messages import (
-    CommitOffsets,
-    CommitReply,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteOffsetsReply,
-    DeleteReply,
-    EraseGroup,
-    EraseOffsets,
-    Event,
-    Forget,
-    GroupDescription,
-    GroupSettings,
-    GroupState,
-    Heartbeat,
-    HeartbeatReply,
-    Instruction,
-    Join,
-    JoinReply,
-    Leave,
-    Leaver,
-    LeaveReply,
-    Left,
-    MemberDescription,
-    MemberMetadata,
-    PersistGroup,
-    PersistOffsets,
-    Reply,
-    SetTimer,
-    Sync,
-    SyncReply,
-    Tick,
-)
-from cordwood.decide.groups.subscription import parse_subscription
-
-__all__ = [
-    "CommitOffsets",
-    "CommitReply",
-    "DeleteGroup",
-    "DeleteOffsets",
-    "DeleteOffsetsReply",
-    "DeleteReply",
-    "EraseGroup",
-    "EraseOffsets",
-    "Event",
-    "Forget",
-    "Group",
-    "GroupDescription",
-    "GroupDirectory",
-    "GroupSettings",
-    "GroupState",
-    "Heartbeat",
-    "HeartbeatReply",
-    "Instruction",
-    "Join",
-    "JoinReply",
-    "Leave",
-    "LeaveReply",
-    "Leaver",
-    "Left",
-    "MemberDescription",
-    "MemberMetadata",
-    "PersistGroup",
-    "PersistOffsets",
-    "Reply",
-    "SetTimer",
-    "Sync",
-    "SyncReply",
-    "Tick",
-    "is_expired",
-    "parse_subscription",
-    "refusal",
-]

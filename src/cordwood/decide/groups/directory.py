@@ -17,25 +17,22 @@ from cordwood.decide.groups.messages import (
     DeleteGroup,
     DeleteOffsets,
     DeleteOffsetsReply,
-    DeleteReply,
     Event,
-    Forget,
     GroupDescription,
+    GroupRequest,
     GroupSettings,
     GroupState,
     Heartbeat,
-    HeartbeatReply,
     Instruction,
     Join,
     JoinReply,
     Leave,
     LeaveReply,
     Left,
-    Reply,
     Sync,
     SyncReply,
-    Tick,
 )
+from cordwood.decide.instructions import CodeReply, Forget, Reply, Tick
 
 _NOT_FOUND_VERSION = 9  # OffsetCommit version from which clients know GROUP_ID_NOT_FOUND
 
@@ -135,9 +132,7 @@ def _answer_for_absent(event: Event) -> list[Instruction]:
     return [Reply(event.token, refusal(event, code))]
 
 
-def refusal(
-    event: Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup, code: Code
-) -> Answer:
+def refusal(event: GroupRequest, code: Code) -> Answer:
     """The reply that rejects a whole request with ``code``."""
     match event:
         case Join():
@@ -145,7 +140,7 @@ def refusal(
         case Sync():
             return SyncReply(code=code)
         case Heartbeat():
-            return HeartbeatReply(code)
+            return CodeReply(code)
         case Leave():
             if code is not Code.UNKNOWN_MEMBER_ID:  # UNKNOWN_MEMBER_ID is reported per leaver
                 return LeaveReply(code)
@@ -155,4 +150,4 @@ def refusal(
         case DeleteOffsets():
             return DeleteOffsetsReply(code)
         case DeleteGroup():
-            return DeleteReply(code)
+            return CodeReply(code)

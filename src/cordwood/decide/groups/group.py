@@ -15,11 +15,9 @@ from cordwood.decide.groups.messages import (
     DeleteGroup,
     DeleteOffsets,
     DeleteOffsetsReply,
-    DeleteReply,
     EraseGroup,
     EraseOffsets,
     Event,
-    Forget,
     GroupDescription,
     GroupSettings,
     GroupState,
@@ -29,11 +27,9 @@ from cordwood.decide.groups.messages import (
     Leave,
     MemberDescription,
     PersistOffsets,
-    Reply,
-    SetTimer,
     Sync,
-    Tick,
 )
+from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer, Tick
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import TopicPartition
 
@@ -137,7 +133,7 @@ class Group:
             self._membership.keep_alive(commit.member_id, now_ms)
         codes = [(each.partition, code or self._check_size(each)) for each in commit.offsets]
         kept = tuple(
-            each for each, (_, verdict) in zip(commit.offsets, codes, strict=True) if not verdict
+            each for each, (_, refused) in zip(commit.offsets, codes, strict=True) if not refused
         )
         out: list[Instruction] = [Reply(commit.token, CommitReply(tuple(codes)))]
         if kept:
@@ -174,11 +170,11 @@ class Group:
 
     def _delete_group(self, deletion: DeleteGroup) -> list[Instruction]:
         if self.state is GroupState.DEAD:
-            return [Reply(deletion.token, DeleteReply(Code.GROUP_ID_NOT_FOUND))]
+            return [Reply(deletion.token, CodeReply(Code.GROUP_ID_NOT_FOUND))]
         if self.state is not GroupState.EMPTY:
-            return [Reply(deletion.token, DeleteReply(Code.NON_EMPTY_GROUP))]
+            return [Reply(deletion.token, CodeReply(Code.NON_EMPTY_GROUP))]
         self._membership.die()
-        return [EraseGroup(), Reply(deletion.token, DeleteReply()), Forget()]
+        return [EraseGroup(), Reply(deletion.token, CodeReply()), Forget()]
 
     def _tick(self, now_ms: int) -> list[Instruction]:
         if self._armed_ms is not None and self._armed_ms <= now_ms:
@@ -188,7 +184,7 @@ class Group:
         forget_ms = self._forget_ms()
         if forget_ms is not None and forget_ms <= now_ms:
             self._membership.die()
-            return [*out, EraseGroup(), Forget()]
+            return [*out, EraseGroup(keeps_cursors=True), Forget()]
         return out + self._arm()
 
     def _forget_ms(self) -> int | None:
@@ -205,8 +201,8 @@ class Group:
         forget_ms = self._forget_ms()
         if forget_ms is not None:
             deadlines.append(forget_ms)
-        soonest_ms = min(deadlines, default=None)
-        if soonest_ms is None or (self._armed_ms is not None and self._armed_ms <= soonest_ms):
+        next_ms = min(deadlines, default=None)
+        if next_ms is None or (self._armed_ms is not None and self._armed_ms <= next_ms):
             return []
-        self._armed_ms = soonest_ms
-        return [SetTimer(soonest_ms)]
+        self._armed_ms = next_ms
+        return [SetTimer(next_ms)]

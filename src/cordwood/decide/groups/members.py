@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cordwood.codes import Code
-from cordwood.decide.groups.messages import Join, MemberMetadata, Token
+from cordwood.decide.groups.messages import Join, MemberMetadata
+from cordwood.decide.instructions import Token
 
 
 @dataclass(slots=True, kw_only=True)

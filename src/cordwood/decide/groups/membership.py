@@ -1,4 +1,4 @@
-"""Membership and generations of one group: join, sync, heartbeat, leave, and their deadlines.
+"""Membership of one group: what a join, sync, heartbeat or leave of a member does.
 
 The rules are Kafka's, with four differences that help clients:
 
@@ -8,109 +8,44 @@ The rules are Kafka's, with four differences that help clients:
   protocol name and leaves new topics unread);
 - a member that is asked to rejoin with its id also extends the wait of a first rebalance.
 
-This module knows nothing about offsets.
+The rebalances that these requests start are in ``generations``. Neither knows about offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from cordwood.codes import Code
-from cordwood.decide.groups.members import Member, Roster
+from cordwood.decide.groups.generations import Generations, keep_alive
+from cordwood.decide.groups.members import Member
 from cordwood.decide.groups.messages import (
     CONSUMER,
     UNKNOWN_MEMBER,
-    Answer,
-    GroupSettings,
     GroupState,
     Heartbeat,
-    HeartbeatReply,
-    Instruction,
     Join,
     JoinReply,
     Leave,
     Leaver,
     LeaveReply,
     Left,
-    PersistGroup,
-    Reply,
     Sync,
     SyncReply,
-    Token,
 )
 from cordwood.decide.groups.subscription import parse_subscription
+from cordwood.decide.instructions import CodeReply
 
 _KNOWN_ID_VERSION = 4  # JoinGroup version from which a dynamic member must rejoin with its id
 _SKIP_ASSIGNMENT_VERSION = 9  # JoinGroup version from which a leader can be told to skip assignment
-_POSTPONE_MS_MIN = 100  # the shortest interval between checks of a rebalance that no member joins
-
-_BEFORE = {
-    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
-    GroupState.PREPARING_REBALANCE: {
-        GroupState.EMPTY,
-        GroupState.COMPLETING_REBALANCE,
-        GroupState.STABLE,
-    },
-    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
-    GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
-    GroupState.DEAD: {GroupState.EMPTY},
-}
 
 
-class Membership:
-    """The rebalance protocol of one group; collects instructions until ``take_out``."""
-
-    def __init__(self, settings: GroupSettings, protocol_type: str, now_ms: int) -> None:
-        """Start without members; the protocol type was stored before a restart, or is empty."""
-        self.state = GroupState.EMPTY
-        self.generation = 0
-        self.protocol: str | None = None
-        self.roster = Roster(protocol_type)
-        self.empty_since_ms = now_ms
-        self.subscribed: frozenset[str] | None = frozenset()  # None: unknown
-        self._settings = settings
-        self._persisted_type = protocol_type
-        self._pending_sync: set[str] = set()
-        self._join_deadline_ms: int | None = None
-        self._sync_deadline_ms: int | None = None
-        self._is_initial = False  # waiting for the first members: do not finish early
-        self._initial_left_ms = 0
-        self._has_newcomers = False
-        self._out: list[Instruction] = []
-
-    def take_out(self) -> list[Instruction]:
-        """Return the collected instructions in order, and start a new list."""
-        out, self._out = self._out, []
-        return out
-
-    def die(self) -> None:
-        """Mark the group as deleted; pending members have to join a new group."""
-        self.roster.pending.clear()
-        self._move(GroupState.DEAD)
+class Membership(Generations):
+    """Answers the members' requests."""
 
     def keep_alive(self, member_id: str, now_ms: int) -> None:
         """Extend a member's session after a request other than a heartbeat."""
         if member_id in self.roster:
-            _keep_alive(self.roster[member_id], now_ms)
+            keep_alive(self.roster[member_id], now_ms)
 
-    def deadlines(self) -> Iterator[int]:
-        """All deadlines in ms: pending members, sessions, and the waits for joins and syncs."""
-        yield from self.roster.pending.values()
-        yield from (member.deadline_ms for member in self.roster if not member.is_excused)
-        if self._join_deadline_ms is not None:
-            yield self._join_deadline_ms
-        if self._sync_deadline_ms is not None:
-            yield self._sync_deadline_ms
-
-    def tick(self, now_ms: int) -> None:
-        """Process every deadline that has passed."""
-        self._expire_sessions(now_ms)
-        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
-            self._go_on_without(sorted(self._pending_sync), now_ms)
-        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
-            self._end_join_wait(now_ms)
-
-    # --- join -------------------------------------------------------------------------------
+    # --- join ---------------------------------------------------------------------------------
 
     def join(self, join: Join, now_ms: int) -> None:
         """Process a JoinGroup: add the member, park the request, or refuse it."""
@@ -192,9 +127,9 @@ class Membership:
             self._update(member, join)
             self._rebalance(now_ms)
         else:  # it missed the reply: send it again
-            _keep_alive(member, now_ms)
-            tells_members = leads and self.state is GroupState.COMPLETING_REBALANCE
-            self._reply(join.token, self._joined(member, tells_members=tells_members))
+            keep_alive(member, now_ms)
+            with_members = leads and self.state is GroupState.COMPLETING_REBALANCE
+            self._reply(join.token, self._joined(member, with_members=with_members))
 
     def _update(self, member: Member, join: Join) -> None:
         if member.join_token is not None:
@@ -216,11 +151,11 @@ class Membership:
             self._pending_sync.add(member.member_id)
         member.client_id, member.client_host = join.client_id, join.client_host
         self._update(member, join)
-        _keep_alive(member, now_ms)
+        keep_alive(member, now_ms)
         if self.state is GroupState.STABLE and self._is_assignment_good(member, old_protocols):
             leads = self.roster.leader_id == member.member_id
             skips = leads and join.version >= _SKIP_ASSIGNMENT_VERSION
-            answer = self._joined(member, tells_members=skips, skip_assignment=skips)
+            answer = self._joined(member, with_members=skips, skip_assignment=skips)
             if leads and not skips:  # an old client must not believe it has to assign
                 answer = self._joined(member, leader=old_leader)
             self._answer_join(member, answer)
@@ -242,115 +177,7 @@ class Membership:
         answer = JoinReply(code=code, member_id=join.member_id if member_id is None else member_id)
         self._reply(join.token, answer)
 
-    def _joined(
-        self,
-        member: Member,
-        *,
-        tells_members: bool = False,
-        skip_assignment: bool = False,
-        leader: str | None = None,
-    ) -> JoinReply:
-        assert self.protocol is not None
-        return JoinReply(
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.roster.protocol_type,
-            protocol=self.protocol,
-            leader=leader or self.roster.leader_id or UNKNOWN_MEMBER,
-            members=self.roster.metadata(self.protocol) if tells_members else (),
-            skip_assignment=skip_assignment,
-        )
-
-    # --- rebalance --------------------------------------------------------------------------
-
-    def _rebalance(self, now_ms: int) -> None:
-        """Start a rebalance, or complete the current one if all members have joined."""
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            self._prepare_rebalance(now_ms)
-        elif not self._is_initial and self.roster.has_all_joined:
-            self._complete_join(now_ms)
-
-    def _prepare_rebalance(self, now_ms: int) -> None:
-        if self.state is GroupState.EMPTY:
-            self.subscribed = None  # unknown before the first generation
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            for member in self.roster:
-                member.assignment = b""
-                self._answer_sync(member, SyncReply(code=Code.REBALANCE_IN_PROGRESS), now_ms)
-        self._pending_sync.clear()
-        self._sync_deadline_ms = None
-        delay_ms = self._settings.initial_rebalance_delay_ms
-        self._is_initial = self.state is GroupState.EMPTY and delay_ms > 0
-        self._move(GroupState.PREPARING_REBALANCE)
-        if self._is_initial:
-            self._join_deadline_ms = now_ms + delay_ms
-            self._initial_left_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
-            self._has_newcomers = False
-        elif self.roster.has_all_joined:
-            self._complete_join(now_ms)
-        else:
-            self._join_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
-
-    def _end_join_wait(self, now_ms: int) -> None:
-        """Handle the join deadline; a first rebalance is extended while new members arrive."""
-        if self._is_initial and self._has_newcomers and self._initial_left_ms > 0:
-            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
-            self._initial_left_ms -= delay_ms
-            self._has_newcomers = False
-            self._join_deadline_ms = now_ms + delay_ms
-        else:
-            self._complete_join(now_ms)
-
-    def _complete_join(self, now_ms: int) -> None:
-        """Form the next generation of the rejoined members; static ones stay for their session."""
-        assert self.state is GroupState.PREPARING_REBALANCE
-        self._join_deadline_ms = None
-        self._is_initial = False
-        for member in self.roster:
-            if member.join_token is None and member.instance_id is None:
-                self._expel(member.member_id)
-        if len(self.roster) and not self.roster.elect_joined_leader():
-            wait_ms = max(self.roster.rebalance_timeout_ms, _POSTPONE_MS_MIN)
-            self._join_deadline_ms = now_ms + wait_ms
-            return
-        self.generation += 1
-        if len(self.roster):
-            self._begin_generation(now_ms)
-        else:
-            self.protocol = None
-            self.subscribed = frozenset()
-            self.empty_since_ms = now_ms
-            self._move(GroupState.EMPTY)
-
-    def _begin_generation(self, now_ms: int) -> None:
-        self.protocol = self.roster.select_protocol()
-        self.subscribed = self._read_subscriptions()
-        self._move(GroupState.COMPLETING_REBALANCE)
-        if self._persisted_type != self.roster.protocol_type:
-            self._persisted_type = self.roster.protocol_type
-            self._out.append(PersistGroup(self._persisted_type))
-        self._pending_sync = {member.member_id for member in self.roster}
-        self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
-        for member in self.roster:
-            member.is_new = False
-            _keep_alive(member, now_ms)
-            leads = member.member_id == self.roster.leader_id
-            self._answer_join(member, self._joined(member, tells_members=leads))
-
-    def _read_subscriptions(self) -> frozenset[str] | None:
-        """All topics the members subscribe to, or ``None`` if any subscription is unreadable."""
-        assert self.protocol is not None
-        if self.roster.protocol_type != CONSUMER:
-            return None
-        topics: set[str] = set()
-        for member in self.roster:
-            subscribed = parse_subscription(member.metadata(self.protocol))
-            if subscribed is None:
-                return None
-            topics |= subscribed
-        return frozenset(topics)
-
-    # --- sync, heartbeat, leave -------------------------------------------------------------
+    # --- sync, heartbeat, leave ---------------------------------------------------------------
 
     def sync(self, sync: Sync, now_ms: int) -> None:
         """Process a SyncGroup: park it, or reply with the assignment."""
@@ -363,7 +190,7 @@ class Membership:
         if not self._pending_sync:
             self._sync_deadline_ms = None
         if self.state is GroupState.STABLE:
-            _keep_alive(member, now_ms)
+            keep_alive(member, now_ms)
             self._reply(sync.token, self._synced(member))
             return
         if member.sync_token is not None:
@@ -392,29 +219,16 @@ class Membership:
             return Code.ILLEGAL_GENERATION
         return code
 
-    def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
-        self._move(GroupState.STABLE)
-        for member in self.roster:
-            member.assignment = assignments.get(member.member_id, b"")
-            self._answer_sync(member, self._synced(member), now_ms)
-
-    def _synced(self, member: Member) -> SyncReply:
-        return SyncReply(
-            protocol_type=self.roster.protocol_type,
-            protocol=self.protocol,
-            assignment=member.assignment,
-        )
-
     def heartbeat(self, beat: Heartbeat, now_ms: int) -> None:
         """Process a heartbeat."""
         code = Code.COORDINATOR_NOT_AVAILABLE
         if self.state is not GroupState.DEAD:
             code = self.check(beat.member_id, beat.instance_id, beat.generation)
         if not code:
-            _keep_alive(self.roster[beat.member_id], now_ms)
+            keep_alive(self.roster[beat.member_id], now_ms)
             if self.state is GroupState.PREPARING_REBALANCE:
                 code = Code.REBALANCE_IN_PROGRESS
-        self._reply(beat.token, HeartbeatReply(code))
+        self._reply(beat.token, CodeReply(code))
 
     def leave(self, leave: Leave, now_ms: int) -> None:
         """Process a LeaveGroup of one or several members."""
@@ -440,62 +254,3 @@ class Membership:
         if member_id in self.roster.pending:
             return member_id, Code.NONE
         return member_id, self.roster.check(member_id, leaver.instance_id)
-
-    # --- removal ----------------------------------------------------------------------------
-
-    def _expire_sessions(self, now_ms: int) -> None:
-        gone = [each for each, deadline_ms in self.roster.pending.items() if deadline_ms <= now_ms]
-        gone += [
-            member.member_id
-            for member in self.roster
-            if member.deadline_ms <= now_ms and not member.is_excused
-        ]
-        self._go_on_without(gone, now_ms)
-
-    def _go_on_without(self, member_ids: Sequence[str], now_ms: int) -> None:
-        """Remove members or pending members, and rebalance if necessary."""
-        was_member = False
-        for member_id in member_ids:
-            if self.roster.pending.pop(member_id, None) is None:
-                self._expel(member_id)
-                was_member = True
-        if was_member or (member_ids and self.state is GroupState.PREPARING_REBALANCE):
-            self._rebalance(now_ms)
-
-    def _expel(self, member_id: str) -> None:
-        """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so a live client rejoins."""
-        member = self.roster.remove(member_id)
-        self._pending_sync.discard(member_id)
-        self._answer_waiting(member, Code.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER)
-
-    # --- answers ----------------------------------------------------------------------------
-
-    def _answer_waiting(self, member: Member, code: Code, member_id: str) -> None:
-        self._answer_join(member, JoinReply(code=code, member_id=member_id))
-        if member.sync_token is not None:
-            self._reply(member.sync_token, SyncReply(code=code))
-            member.sync_token = None
-
-    def _answer_join(self, member: Member, answer: JoinReply) -> None:
-        if member.join_token is not None:
-            self._reply(member.join_token, answer)
-            member.join_token = None
-
-    def _answer_sync(self, member: Member, answer: SyncReply, now_ms: int) -> None:
-        if member.sync_token is not None:
-            self._reply(member.sync_token, answer)
-            member.sync_token = None
-            _keep_alive(member, now_ms)
-
-    def _reply(self, token: Token, answer: Answer) -> None:
-        self._out.append(Reply(token, answer))
-
-    def _move(self, state: GroupState) -> None:
-        assert self.state in _BEFORE[state], f"{self.state} → {state}"
-        self.state = state
-
-
-def _keep_alive(member: Member, now_ms: int) -> None:
-    """Restart the member's session timeout; a new member keeps its longer join deadline."""
-    if not member.is_new:
-        member.deadline_ms = now_ms + member.session_timeout_ms

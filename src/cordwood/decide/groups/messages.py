@@ -7,17 +7,15 @@ rule depends on it. An empty ``member_id`` means that the member has no id yet.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
+from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer, Tick, Token
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import TopicPartition
-
-Token = Hashable
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
@@ -148,12 +146,8 @@ class DeleteGroup:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Check the deadlines; early or extra ticks are harmless."""
-
-
-Event = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup | Tick
+GroupRequest = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup
+Event = GroupRequest | Tick
 
 
 # --- replies --------------------------------------------------------------------------------
@@ -191,13 +185,6 @@ class SyncReply:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """The reply to ``Heartbeat``."""
-
-    code: Code = Code.NONE
-
-
 class Left(NamedTuple):
     """The result for one leaver."""
 
@@ -229,40 +216,10 @@ class DeleteOffsetsReply:
     codes: tuple[tuple[TopicPartition, Code], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteReply:
-    """The reply to ``DeleteGroup``."""
-
-    code: Code = Code.NONE
-
-
-Answer = (
-    JoinReply
-    | SyncReply
-    | HeartbeatReply
-    | LeaveReply
-    | CommitReply
-    | DeleteOffsetsReply
-    | DeleteReply
-)
+Answer = JoinReply | SyncReply | CodeReply | LeaveReply | CommitReply | DeleteOffsetsReply
 
 
 # --- instructions ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request that the token identifies."""
-
-    token: Token
-    answer: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send a ``Tick`` at this time; replaces the previous timer."""
-
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +245,13 @@ class EraseOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EraseGroup:
-    """Delete all cursors of the group and its stored existence durably."""
+    """Delete the group's stored existence durably, and its cursors unless it never had any.
 
+    A group that is forgotten without a DeleteGroup request has committed nothing. Any cursors of
+    its name belong to a line reader and stay.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The group no longer exists; cancel its timer."""
+    keeps_cursors: bool = False
 
 
 Instruction = Reply | SetTimer | PersistGroup | PersistOffsets | EraseOffsets | EraseGroup | Forget

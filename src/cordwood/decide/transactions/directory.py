@@ -9,18 +9,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from cordwood.codes import Code
+from cordwood.decide.instructions import CodeReply, Forget, Reply, Tick
 from cordwood.decide.transactions.messages import (
     Event,
-    Forget,
     InitProducer,
     InitReply,
     Instruction,
     MarkersFailed,
     MarkersWritten,
-    Reply,
-    Tick,
     TransactionSettings,
-    TxnReply,
 )
 from cordwood.decide.transactions.record import TransactionRecord, TransactionState
 from cordwood.decide.transactions.transaction import Transaction
@@ -117,4 +114,4 @@ def _answer_for_absent(transactional_id: str, event: Event) -> list[Instruction]
         return []  # the id was forgotten meanwhile
     assert not isinstance(event, InitProducer)
     code = Code.INVALID_PRODUCER_ID_MAPPING if transactional_id else Code.INVALID_REQUEST
-    return [Reply(event.token, TxnReply(code))]
+    return [Reply(event.token, CodeReply(code))]

@@ -6,12 +6,12 @@ the request: older clients know fewer codes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
+from cordwood.decide.instructions import Forget, Reply, SetTimer, Tick, Token
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.decide.transactions.record import (
     StagedOffsets,
@@ -19,8 +19,6 @@ from cordwood.decide.transactions.record import (
     encode_transaction_record,
 )
 from cordwood.model import NO_PRODUCER, TopicPartition
-
-Token = Hashable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,47 +58,41 @@ class InitProducer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitions:
-    """AddPartitionsToTxn for existing partitions."""
+class ProducerRequest:
+    """A request of the producer of the id, which names its id and epoch."""
 
     token: Token
     version: int
     producer_id: int
     producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions(ProducerRequest):
+    """AddPartitionsToTxn for existing partitions."""
+
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddOffsets:
+class AddOffsets(ProducerRequest):
     """AddOffsetsToTxn: announces offsets of this group."""
 
-    token: Token
-    version: int
-    producer_id: int
-    producer_epoch: int
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageOffsets:
+class StageOffsets(ProducerRequest):
     """TxnOffsetCommit, after ``GroupDirectory.check_txn_commit`` has allowed it."""
 
-    token: Token
-    version: int
-    producer_id: int
-    producer_epoch: int
     group_id: str
     offsets: tuple[PartitionOffset, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction:
+class EndTransaction(ProducerRequest):
     """EndTxn."""
 
-    token: Token
-    version: int
-    producer_id: int
-    producer_epoch: int
     commit: bool
 
 
@@ -112,11 +104,6 @@ class MarkersWritten:
 @dataclass(frozen=True, slots=True)
 class MarkersFailed:
     """At least one marker could not be written; the others may have been."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Check the deadlines; early or extra ticks are harmless."""
 
 
 Event = (
@@ -144,22 +131,7 @@ class InitReply:
     producer_epoch: int = NO_PRODUCER
 
 
-@dataclass(frozen=True, slots=True)
-class TxnReply:
-    """The reply to every other request; one code for everything it named."""
-
-    code: Code = Code.NONE
-
-
 # --- instructions ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request that the token identifies."""
-
-    token: Token
-    answer: InitReply | TxnReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +162,6 @@ class WriteMarkers:
     producer_epoch: int
     commit: bool
     partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send a ``Tick`` at this time; replaces the previous timer."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The id is forgotten; cancel its timer."""
 
 
 Instruction = Reply | Persist | Erase | WriteMarkers | SetTimer | Forget

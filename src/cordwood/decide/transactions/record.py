@@ -86,9 +86,9 @@ def encode_transaction_record(txn_record: TransactionRecord) -> dict[str, Any]:
     }
 
 
-def parse_transaction_record(said: Mapping[str, Any]) -> TransactionRecord:
+def parse_transaction_record(values: Mapping[str, Any]) -> TransactionRecord:
     """The inverse of ``encode_transaction_record``."""
-    rest = dict(said)
+    rest = dict(values)
     return TransactionRecord(
         state=TransactionState(rest.pop("state")),
         partitions=frozenset(TopicPartition(*each) for each in rest.pop("partitions")),

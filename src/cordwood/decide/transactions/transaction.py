@@ -15,27 +15,22 @@ from dataclasses import replace
 from typing import Any
 
 from cordwood.codes import Code
+from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer, Tick, Token
 from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
     EndTransaction,
     Erase,
     Event,
-    Forget,
     InitProducer,
     InitReply,
     Instruction,
     MarkersFailed,
     MarkersWritten,
     Persist,
-    Reply,
     Request,
-    SetTimer,
     StageOffsets,
-    Tick,
-    Token,
     TransactionSettings,
-    TxnReply,
     WriteMarkers,
 )
 from cordwood.decide.transactions.record import (
@@ -193,7 +188,7 @@ class Transaction:
         return [persist, Reply(init.token, InitReply(Code.NONE, producer_id, epoch)), *self._arm()]
 
     def _refuse_init(self, init: InitProducer, code: Code) -> list[Instruction]:
-        return [Reply(init.token, InitReply(_told(init, code)))]
+        return [Reply(init.token, InitReply(_known_code(init, code)))]
 
     # --- partitions and offsets -------------------------------------------------------------
 
@@ -250,7 +245,7 @@ class Transaction:
             )
         )
         timer = self._arm() if is_first else []
-        return [persist, Reply(request.token, TxnReply()), *timer]
+        return [persist, Reply(request.token, CodeReply()), *timer]
 
     # --- commit and abort -------------------------------------------------------------------
 
@@ -317,7 +312,7 @@ class Transaction:
 
     def _answer_end(self) -> list[Instruction]:
         token, self._end_token = self._end_token, None
-        return [] if token is None else [Reply(token, TxnReply())]
+        return [] if token is None else [Reply(token, CodeReply())]
 
     def _markers(self) -> WriteMarkers:
         txn_record = self.txn_record
@@ -364,10 +359,10 @@ class Transaction:
 
 
 def _refuse(request: Request, code: Code) -> list[Instruction]:
-    return [Reply(request.token, TxnReply(_told(request, code)))]
+    return [Reply(request.token, CodeReply(_known_code(request, code)))]
 
 
-def _told(request: Request, code: Code) -> Code:
+def _known_code(request: Request, code: Code) -> Code:
     """The code in a form that clients of this request version know."""
     if code is not Code.PRODUCER_FENCED:
         return code

@@ -114,7 +114,7 @@ def share_descriptors(config: BrokerConfig) -> DescriptorPlan:
         limit = UNLIMITED
     if limit < LIMIT_MIN:
         raise ConfigError(
-            f"this process may open {limit} files, a broker needs {LIMIT_MIN}; raise the limit "
-            "with `ulimit -n` or systemd's LimitNOFILE"
+            f"this process may open only {limit} files, but a broker needs {LIMIT_MIN}; raise the "
+            "limit with `ulimit -n` or systemd's LimitNOFILE"
         )
     return plan_descriptors(limit, LISTENERS * config.connections_max)

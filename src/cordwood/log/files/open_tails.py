@@ -33,28 +33,28 @@ class OpenTails:
     def __init__(self, limit: int) -> None:
         assert limit >= 1
         self._limit = limit
-        self._noted: OrderedDict[OpenTail, int] = OrderedDict()  # ``appended`` at the last check
+        self._checked: OrderedDict[OpenTail, int] = OrderedDict()  # ``appended`` at the last check
 
     @property
     def open_count(self) -> int:
         """How many tails are open."""
-        return len(self._noted)
+        return len(self._checked)
 
     def add(self, tail: OpenTail) -> None:
         """Register a tail that was just opened, and close another one if there are too many."""
-        self._noted[tail] = -1
-        while len(self._noted) > self._limit:
+        self._checked[tail] = -1
+        while len(self._checked) > self._limit:
             self._close_one()
 
     def _close_one(self) -> None:
         """Close the first tail not written since its last check; found by the second round."""
         while True:
-            oldest, seen = self._noted.popitem(last=False)
+            oldest, seen = self._checked.popitem(last=False)
             if oldest.appended == seen:
                 oldest.close()
                 return
-            self._noted[oldest] = oldest.appended
+            self._checked[oldest] = oldest.appended
 
     def discard(self, tail: OpenTail) -> None:
         """Remove a closed tail. No error if it is not registered."""
-        self._noted.pop(tail, None)
+        self._checked.pop(tail, None)

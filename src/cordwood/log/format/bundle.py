@@ -1,7 +1,7 @@
 """Read an archive bundle: a gzipped tar whose ``.log`` member is a run of record batches.
 
 Used wherever a bundle is verified by reading it: by the task that wrote it, by the broker before
-RECLAIM relies on it, and by a restore. ``pipeline.archive.bundle_writer`` writes bundles.
+RECLAIM relies on it, and by a restore. ``bundle_writer`` writes bundles.
 
 Everything streams: a bundle of any size needs memory for one block only.
 """
@@ -15,12 +15,12 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, Final
 
 import numpy as np
 
-from cordwood.batch.header import CONTROL_BIT
-from cordwood.batch.header_table import HeaderTable, WalkEnd, walk_batches
+from cordwood.batch.header_table import HeaderTable, Longs, WalkEnd, walk_batches
 from cordwood.decide.archive import Span
 from cordwood.errors import CorruptionError
 from cordwood.log.format.layout import FileKind, file_name
@@ -47,12 +47,34 @@ def _quickest_gzip() -> tuple[Any, Any, int]:
 GzipFile, GzipError, GZIP_LEVEL = _quickest_gzip()
 
 
+@dataclass(slots=True)
+class BundleTotals:
+    """Counts and times of a bundle's records, added up run by run."""
+
+    records: int = 0  # without transaction markers
+    first_ms: int = -1  # -1 without records
+    newest_ms: int = -1
+    transactional: bool = False
+
+    def add_batches(self, batches: HeaderTable) -> None:
+        """Count the records of a run of batches."""
+        self.transactional |= bool(batches.is_transactional.any())
+        self.records += int(batches.counts[~batches.is_control].sum())
+
+    def add_times(self, timestamps_ms: Longs) -> None:
+        """Widen the time range to these records' timestamps."""
+        if len(timestamps_ms):
+            first_ms = int(timestamps_ms.min())
+            self.first_ms = first_ms if self.first_ms < 0 else min(first_ms, self.first_ms)
+            self.newest_ms = max(self.newest_ms, int(timestamps_ms.max()))
+
+
 def digest(source: IO[bytes]) -> str:
     """The sha256 of a file, read in blocks."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     while block := source.read(READ_BYTES):
-        found.update(block)
-    return found.hexdigest()
+        sha256.update(block)
+    return sha256.hexdigest()
 
 
 @contextmanager
@@ -72,7 +94,7 @@ def proving(source: IO[bytes], name: str, sha256: str) -> Iterator[IO[bytes]]:
         pass
     if raw.sha256 != sha256:
         raise CorruptionError(
-            f"{name}: its sha256 is {raw.sha256[:12]}…, and {sha256[:12]}… was written"
+            f"{name}: its sha256 is {raw.sha256[:12]}…, but {sha256[:12]}… was written"
         )
     if problem is not None:
         raise problem
@@ -111,7 +133,7 @@ def read_batches(source: IO[bytes], tp: TopicPartition, span: Span) -> Iterator[
                 if member.name == wanted:
                     content = tar.extractfile(member)
                     if content is None:
-                        raise CorruptionError(f"{wanted} in the bundle of {tp} is no file")
+                        raise CorruptionError(f"{wanted} in the bundle of {tp} is not a file")
                     yield from whole_batches(content, wanted)
                     return
     except (GzipError, tarfile.TarError, EOFError, OSError, ValueError) as error:
@@ -128,12 +150,12 @@ def whole_batches(
         pending += block
         walk = walk_batches(pending, verify=False)
         if walk.end is WalkEnd.CORRUPT or len(pending) - walk.valid_bytes > batch_bytes_max:
-            raise CorruptionError(f"{name} holds something that is no batch")
+            raise CorruptionError(f"{name} has bytes that are not a record batch")
         if walk.valid_bytes:
             yield pending[: walk.valid_bytes]
             pending = pending[walk.valid_bytes :]
     if pending:
-        raise CorruptionError(f"{name} ends in the middle of a batch")
+        raise CorruptionError(f"{name} ends inside a batch")
 
 
 def checked_runs(
@@ -146,7 +168,7 @@ def checked_runs(
         if walk.end is not WalkEnd.CLEAN:
             raise CorruptionError(
                 f"the bundle of {tp} from seq {span.start + 1}: a batch behind offset {reached} "
-                "contradicts its checksum"
+                "does not match its checksum"
             )
         batches = walk.batches
         ends = batches.last_offsets + 1
@@ -161,7 +183,7 @@ def checked_runs(
 
 def count_records(source: IO[bytes], tp: TopicPartition, span: Span) -> int:
     """Check the whole bundle like ``checked_runs``; returns its records, without markers."""
-    return sum(
-        int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
-        for _, batches in checked_runs(source, tp, span)
-    )
+    totals = BundleTotals()
+    for _, batches in checked_runs(source, tp, span):
+        totals.add_batches(batches)
+    return totals.records

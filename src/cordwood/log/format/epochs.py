@@ -72,5 +72,5 @@ def parse_epochs(text: bytes) -> Epochs:
     except (ValueError, TypeError):
         is_whole, epochs = False, ()
     if not is_whole or list(epochs) != sorted(epochs):
-        raise CorruptionError(f"not a list of growing terms: {text[:80]!r}")
+        raise CorruptionError(f"not a list of ascending leader epochs: {text[:80]!r}")
     return epochs

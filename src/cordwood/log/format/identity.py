@@ -46,9 +46,9 @@ class DataIdentity(NamedTuple):
         return cls(known.data_id if known else made, secrets.token_hex(16), _NO_INODE)
 
     @classmethod
-    def parse(cls, told: Mapping[str, Any]) -> Self:
+    def parse(cls, body: Mapping[str, Any]) -> Self:
         """From the HTTP API's JSON; raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-        return cls(str(told["data_id"]), str(told["nonce"]), int(told["inode"]))
+        return cls(str(body["data_id"]), str(body["nonce"]), int(body["inode"]))
 
     @classmethod
     def parse_text(cls, text: str) -> Self | None:

@@ -22,7 +22,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable
 from operator import lt
 from typing import Final, NamedTuple
 
@@ -32,9 +32,10 @@ from cordwood.model import NO_TIMESTAMP
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _BLOCK_ENTRIES: Final = 512  # one read of a file index
+_Columns = tuple["array[int]", "array[int]"]
+_Parse = Callable[[bytes], _Columns]
 
 
 class OffsetEntry(NamedTuple):
@@ -49,6 +50,13 @@ class TimeEntry(NamedTuple):
 
     timestamp_ms: int
     offset: int
+
+
+class EntryFile(NamedTuple):
+    """An index file: how to read it, and the size it had when it was written."""
+
+    read: Read  # may raise the errors of opening a file
+    size_bytes: int
 
 
 class MemoryIndex:
@@ -95,12 +103,16 @@ class MemoryIndex:
             return None
         return OffsetEntry(self.base_offset + self._offsets[i], self._positions[i])
 
-    def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
-        """The first time entry at or after ``timestamp_ms``."""
+    def last_older(self, timestamp_ms: int) -> int:
+        """An offset up to which every batch is older than ``timestamp_ms``; as late as is known."""
         i = bisect_left(self._times, timestamp_ms)
-        if i >= len(self._times):
-            return None
-        return TimeEntry(self._times[i], self.base_offset + self._time_offsets[i])
+        if i < len(self._times):
+            return self.base_offset + self._time_offsets[i] - 1
+        return self.base_offset + (self._time_offsets[i - 1] if i else -1)
+
+    def columns(self) -> _Columns:
+        """Every relative offset and position."""
+        return self._offsets, self._positions
 
     def entries(self) -> list[OffsetEntry]:
         """Every offset entry."""
@@ -126,98 +138,106 @@ class MemoryIndex:
 class FileIndex:
     """The index files of a sealed segment, read on demand.
 
-    ``check`` reads them once, before the first query, and keeps every 512th entry: some kilobytes
-    per gigabyte of log. Each query then costs one small read. ``read_offsets`` and ``read_times``
-    read the two files and may raise the errors of opening a file.
+    The first query of each file reads and checks all of it, and keeps every 512th entry: some
+    kilobytes per gigabyte of log. Each later query costs one small read. ``log_bytes`` and
+    ``end_offset`` are the segment's; queries raise ``WrongIndex`` if an entry lies behind them.
     """
 
-    __slots__ = ("_base_offset", "_offset_bytes", "_offset_marks", "_read_offsets", "_read_times",
-                 "_time_bytes", "_time_marks", "is_checked")  # fmt: skip
+    __slots__ = ("_base_offset", "_offsets", "_times")
 
     def __init__(
         self,
         base_offset: int,
-        read_offsets: Read,
-        offset_bytes: int,
-        read_times: Read,
-        time_bytes: int,
+        end_offset: int,
+        log_bytes: int,
+        offsets: EntryFile,
+        times: EntryFile,
     ) -> None:
-        assert offset_bytes % OFFSET_ENTRY_BYTES == 0
-        assert time_bytes % TIME_ENTRY_BYTES == 0
+        offsets_end = end_offset - base_offset
         self._base_offset = base_offset
-        self._read_offsets = read_offsets
-        self._read_times = read_times
-        self._offset_bytes = offset_bytes
-        self._time_bytes = time_bytes
-        self._offset_marks = array("i")
-        self._time_marks = array("q")
-        self.is_checked = False
+        self._offsets = _Entries(
+            offsets, OFFSET_ENTRY_BYTES, _offset_columns, (offsets_end, log_bytes)
+        )
+        self._times = _Entries(times, TIME_ENTRY_BYTES, _time_columns, (2**63, offsets_end))
 
     def sizes_bytes(self) -> tuple[int, int]:
         """The file sizes of ``.index`` and ``.timeindex``."""
-        return self._offset_bytes, self._time_bytes
-
-    def check(self, log_bytes: int, end_offset: int) -> None:
-        """Read both files once; raises ``WrongIndex`` if they do not fit this segment."""
-        data = self._read_offsets(0, self._offset_bytes + 1)
-        time_data = self._read_times(0, self._time_bytes + 1)
-        if (len(data), len(time_data)) != self.sizes_bytes():
-            raise WrongIndex("an index has another size than it had when it was written")
-        offsets, positions = _offset_columns(data)
-        times, time_offsets = _time_columns(time_data)
-        _check_growing(offsets, end_offset - self._base_offset)
-        _check_growing(positions, log_bytes)
-        _check_growing(times, 2**63)
-        _check_growing(time_offsets, end_offset - self._base_offset)
-        self._offset_marks = offsets[::_BLOCK_ENTRIES]
-        self._time_marks = times[::_BLOCK_ENTRIES]
-        self.is_checked = True
+        return self._offsets.size_bytes, self._times.size_bytes
 
     def floor(self, offset: int) -> OffsetEntry | None:
         """The last entry whose offset is at or below ``offset``."""
-        assert self.is_checked
         relative = offset - self._base_offset
-        block = bisect_right(self._offset_marks, relative) - 1
+        block = bisect_right(self._offsets.block_starts(), relative) - 1
         if block < 0:
             return None
-        offsets, positions = _offset_columns(
-            _block(self._read_offsets, block, OFFSET_ENTRY_BYTES, self._offset_bytes)
-        )
+        offsets, positions = self._offsets.block(block)
         i = bisect_right(offsets, relative) - 1
         if i < 0:
-            raise WrongIndex("the index is not what it was when it was checked")
+            raise WrongIndex("the index has changed since it was checked")
         return OffsetEntry(self._base_offset + offsets[i], positions[i])
+
+    def last_older(self, timestamp_ms: int) -> int:
+        """An offset up to which every batch is older than ``timestamp_ms``; as late as is known."""
+        starts = self._times.block_starts()
+        block = max(bisect_left(starts, timestamp_ms) - 1, 0)
+        last = -1
+        for nth in range(block, min(block + 2, len(starts))):  # it may be the next block's first
+            times, offsets = self._times.block(nth)
+            i = bisect_left(times, timestamp_ms)
+            if i < len(times):
+                return self._base_offset + offsets[i] - 1
+            last = offsets[-1]
+        return self._base_offset + last
+
+    def columns(self) -> _Columns:
+        """Every relative offset and position, checked."""
+        return self._offsets.checked()
 
     def entries(self) -> list[OffsetEntry]:
         """Every offset entry in the file, unchecked."""
-        data = self._read_offsets(0, self._offset_bytes)
-        usable = data[: len(data) - len(data) % OFFSET_ENTRY_BYTES]
-        return list(parse_offsets(usable, self._base_offset))
-
-    def first_reaching(self, timestamp_ms: int) -> TimeEntry | None:
-        """The first time entry at or after ``timestamp_ms``."""
-        assert self.is_checked
-        block = max(bisect_left(self._time_marks, timestamp_ms) - 1, 0)
-        for nth in (block, block + 1):  # it may be the first entry of the next block
-            if nth < len(self._time_marks):
-                data = _block(self._read_times, nth, TIME_ENTRY_BYTES, self._time_bytes)
-                times, offsets = _time_columns(data)
-                i = bisect_left(times, timestamp_ms)
-                if i < len(times):
-                    return TimeEntry(times[i], self._base_offset + offsets[i])
-        return None
+        pairs = zip(*self._offsets.unchecked(), strict=True)
+        return [OffsetEntry(self._base_offset + offset, position) for offset, position in pairs]
 
 
-def parse_offsets(data: bytes, base_offset: int) -> Iterator[OffsetEntry]:
-    """The entries of a whole ``.index``."""
-    for relative, position in _OFFSET_ENTRY.iter_unpack(data):
-        yield OffsetEntry(base_offset + relative, position)
+class _Entries:
+    """One index file: two columns that grow, checked whole at first use, then read in blocks."""
 
+    __slots__ = ("_block_starts", "_ends", "_entry_bytes", "_parse", "_read", "size_bytes")
 
-def parse_times(data: bytes, base_offset: int) -> Iterator[TimeEntry]:
-    """The entries of a whole ``.timeindex``."""
-    for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(data):
-        yield TimeEntry(timestamp_ms, base_offset + relative)
+    def __init__(
+        self, file: EntryFile, entry_bytes: int, parse: _Parse, ends: tuple[int, int]
+    ) -> None:
+        self._read, self.size_bytes = file
+        self._entry_bytes = entry_bytes
+        self._parse = parse
+        self._ends = ends
+        self._block_starts: array[int] | None = None
+
+    def checked(self) -> _Columns:
+        data = self._read(0, self.size_bytes + 1)
+        if len(data) != self.size_bytes or len(data) % self._entry_bytes:
+            raise WrongIndex("the index has a different size than when it was written")
+        columns = self._parse(data)
+        for numbers, end in zip(columns, self._ends, strict=True):
+            _check_growing(numbers, end)
+        return columns
+
+    def unchecked(self) -> _Columns:
+        data = self._read(0, self.size_bytes)
+        return self._parse(data[: len(data) - len(data) % self._entry_bytes])
+
+    def block_starts(self) -> array[int]:
+        if self._block_starts is None:
+            self._block_starts = self.checked()[0][::_BLOCK_ENTRIES]
+        return self._block_starts
+
+    def block(self, nth: int) -> _Columns:
+        start = nth * _BLOCK_ENTRIES * self._entry_bytes
+        length = min(_BLOCK_ENTRIES * self._entry_bytes, self.size_bytes - start)
+        data = self._read(start, length)
+        if len(data) != length:
+            raise WrongIndex("the index is shorter than when it was checked")
+        return self._parse(data)
 
 
 class WrongIndex(Exception):  # never leaves cordwood.log: the index is rebuilt
@@ -228,20 +248,12 @@ def _check_growing(numbers: array[int], end: int) -> None:
     if not numbers:
         return
     if numbers[0] < 0 or numbers[-1] >= end or not all(map(lt, numbers, numbers[1:])):
-        raise WrongIndex("the entries of an index do not grow, or point behind the log")
+        raise WrongIndex(
+            "the entries of the index are not in ascending order, or point past the log's end"
+        )
 
 
-def _block(read: Read, nth: int, entry_bytes: int, file_bytes: int) -> bytes:
-    """The nth block of entries."""
-    start = nth * _BLOCK_ENTRIES * entry_bytes
-    length = min(_BLOCK_ENTRIES * entry_bytes, file_bytes - start)
-    data = read(start, length)
-    if len(data) != length:
-        raise WrongIndex("an index is shorter than it was when it was checked")
-    return data
-
-
-def _offset_columns(data: bytes) -> tuple[array[int], array[int]]:
+def _offset_columns(data: bytes) -> _Columns:
     """Relative offsets and positions."""
     pairs = array("i", data)
     if sys.byteorder == "little":
@@ -249,7 +261,7 @@ def _offset_columns(data: bytes) -> tuple[array[int], array[int]]:
     return pairs[0::2], pairs[1::2]
 
 
-def _time_columns(data: bytes) -> tuple[array[int], array[int]]:
+def _time_columns(data: bytes) -> _Columns:
     """Timestamps and relative offsets."""
     entries = list(_TIME_ENTRY.iter_unpack(data))
     times = array("q", [timestamp_ms for timestamp_ms, _ in entries])

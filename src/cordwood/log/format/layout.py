@@ -102,7 +102,7 @@ def parse_metadata(text: bytes) -> UUID:
     """The topic's id; raises ``CorruptionError`` if the text is invalid."""
     match = re.fullmatch(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n?", text)
     if match is None:
-        raise CorruptionError(f"{PARTITION_METADATA} holds no topic id: {text[:80]!r}")
+        raise CorruptionError(f"{PARTITION_METADATA} has no topic id: {text[:80]!r}")
     return UUID(bytes=base64.urlsafe_b64decode(match[1] + b"=="))
 
 
@@ -120,11 +120,11 @@ def encode_format() -> bytes:
 
 def check_format(text: bytes, where: Path) -> None:
     """Refuse a directory that another version wrote; raises ``UnknownFormat``."""
-    found = text.strip().decode("ascii", "replace")
-    if found != str(FORMAT_VERSION):
+    version = text.strip().decode("ascii", "replace")
+    if version != str(FORMAT_VERSION):
         raise UnknownFormat(
-            f"{where} has format {found[:20]!r}, this cordwood reads {FORMAT_VERSION}; use the "
-            "cordwood that wrote it, or a newer one"
+            f"{where} has format {version[:20]!r}, but this cordwood reads {FORMAT_VERSION}; use "
+            "the cordwood release that wrote it, or a newer one"
         )
 
 

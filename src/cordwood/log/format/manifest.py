@@ -112,21 +112,21 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def parse_manifest(text: bytes) -> Manifest:
     """Inverse of ``encode_manifest``; raises ``InvalidManifest`` with the reason."""
     try:
-        found = json.loads(text)
-        if found.pop("format") != MANIFEST_FORMAT:
+        body = json.loads(text)
+        if body.pop("format") != MANIFEST_FORMAT:
             raise InvalidManifest(
-                f"a manifest of another format; this gate reads {MANIFEST_FORMAT}"
+                f"the manifest has another format; this broker reads format {MANIFEST_FORMAT}"
             )
         segments = tuple(
             StagedSegment(**{**part, "files": tuple(StagedFile(**f) for f in part["files"])})
-            for part in found.pop("segments")
+            for part in body.pop("segments")
         )
-        replaces = tuple(Replaced(**part) for part in found.pop("replaces"))
-        manifest = Manifest(**found, replaces=replaces, segments=segments)
+        replaces = tuple(Replaced(**part) for part in body.pop("replaces"))
+        manifest = Manifest(**body, replaces=replaces, segments=segments)
         check_manifest(manifest)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidManifest(
-            f"the manifest does not parse: {error!r}; run the job again"
+            f"the manifest cannot be parsed: {error!r}; run the job again"
         ) from None
     return manifest
 
@@ -134,18 +134,26 @@ def parse_manifest(text: bytes) -> Manifest:
 def check_manifest(manifest: Manifest) -> None:
     """Raise ``InvalidManifest`` unless it is consistent and obeys the two rules above."""
     old, new = manifest.replaces, manifest.segments
-    _require(is_job_name(manifest.job), f"{manifest.job!r} is no job name")
-    _require(is_topic_name(manifest.topic), f"{manifest.topic!r} is no topic name")
-    _require(isinstance(manifest.partition, int), f"{manifest.partition!r} is no partition")
-    _require(bool(old) and bool(new), "it must replace at least one segment by at least one")
+    _require(is_job_name(manifest.job), f"{manifest.job!r} is not a valid job name")
+    _require(is_topic_name(manifest.topic), f"{manifest.topic!r} is not a valid topic name")
+    _require(
+        isinstance(manifest.partition, int), f"{manifest.partition!r} is not a partition number"
+    )
+    _require(bool(old) and bool(new), "it must replace at least one segment with at least one")
     for parts in (list[_Span](old), list[_Span](new)):
         for part in parts:
-            _require(0 <= part.base_offset <= part.end_offset, f"{part} ends before it begins")
+            _require(0 <= part.base_offset <= part.end_offset, f"{part} ends before it starts")
         for low, high in pairwise(parts):
             _require(low.base_offset < high.base_offset, f"{high} is out of order")
             _require(low.end_offset == high.base_offset, f"{high} does not follow {low}")
-    _require(new[0].base_offset == old[0].base_offset, "it begins at another offset than before")
-    _require(new[-1].end_offset == old[-1].end_offset, "it ends at another offset than before")
+    _require(
+        new[0].base_offset == old[0].base_offset,
+        "the new segments start at a different offset than the replaced ones",
+    )
+    _require(
+        new[-1].end_offset == old[-1].end_offset,
+        "the new segments end at a different offset than the replaced ones",
+    )
     for segment in new:
         _check_files(segment)
 
@@ -160,29 +168,31 @@ def plan_swap(
     the job skipped in between would be lost.
     """
     if manifest.topic_id != topic_id:
-        raise _stale(manifest, "the topic was deleted and created again since")
+        raise _stale(manifest, "the topic was deleted and created again in the meantime")
     bases = [segment.base_offset for segment in live]
     first = manifest.replaces[0].base_offset
     if first not in bases:
-        raise _stale(manifest, f"there is no live segment {first}")
+        raise _stale(manifest, f"segment {first} is no longer part of the log")
     start = bases.index(first)
     for replaced, segment in zip(manifest.replaces, live[start:], strict=False):
         _check_live(manifest, replaced, segment, hashes.get(replaced.base_offset))
     if len(live) - start < len(manifest.replaces):
-        raise _stale(manifest, f"segment {manifest.replaces[-1].base_offset} is not live")
+        raise _stale(
+            manifest, f"segment {manifest.replaces[-1].base_offset} is no longer part of the log"
+        )
     return tuple(replaced.base_offset for replaced in manifest.replaces)
 
 
 def _check_live(
     manifest: Manifest, replaced: Replaced, segment: SegmentInfo, sha256: str | None
 ) -> None:
-    found = (segment.base_offset, segment.end_offset, segment.size_bytes)
-    if found != (replaced.base_offset, replaced.end_offset, replaced.size_bytes):
-        raise _stale(manifest, f"segment {replaced.base_offset} is now {found}, not {replaced}")
+    current = (segment.base_offset, segment.end_offset, segment.size_bytes)
+    if current != (replaced.base_offset, replaced.end_offset, replaced.size_bytes):
+        raise _stale(manifest, f"segment {replaced.base_offset} is now {current}, not {replaced}")
     if segment.state is not SegmentState.SEALED:
         raise _stale(manifest, f"segment {replaced.base_offset} is not sealed")
     if sha256 and replaced.sha256 and sha256 != replaced.sha256:
-        raise _stale(manifest, f"segment {replaced.base_offset} has other bytes (sha256)")
+        raise _stale(manifest, f"segment {replaced.base_offset} has different contents (sha256)")
 
 
 def _check_files(segment: StagedSegment) -> None:
@@ -194,17 +204,17 @@ def _check_files(segment: StagedSegment) -> None:
             and name.base_offset == segment.base_offset
             and name.kind in SEGMENT_KINDS
             and not name.suffix,
-            f"{file.name!r} is no file of segment {segment.base_offset}",
+            f"{file.name!r} is not a file of segment {segment.base_offset}",
         )
-        _require(file.size_bytes >= 0, f"{file.name} has a size below zero")
+        _require(file.size_bytes >= 0, f"{file.name} has a negative size")
         kinds.append(name and name.kind)
     _require(FileKind.LOG in kinds, f"segment {segment.base_offset} has no .log")
-    _require(len(set(kinds)) == len(kinds), f"segment {segment.base_offset} has a file twice")
+    _require(len(set(kinds)) == len(kinds), f"segment {segment.base_offset} lists a file twice")
 
 
 def _require(holds: bool, problem: str) -> None:
     if not holds:
-        raise InvalidManifest(f"the manifest contradicts itself: {problem}; run the job again")
+        raise InvalidManifest(f"the manifest is inconsistent: {problem}; run the job again")
 
 
 def _stale(manifest: Manifest, problem: str) -> StaleManifest:

@@ -35,7 +35,7 @@ from cordwood.batch.header import (
 )
 from cordwood.batch.records import Marker
 from cordwood.errors import InvalidTransaction, OutOfOrderSequence, StaleProducer
-from cordwood.model import NO_PRODUCER, NO_TIMESTAMP
+from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Aborted
 
 BATCHES_KEPT: Final = 5  # a Kafka client has at most five requests in flight
 ABORTED_BYTES: Final = 34
@@ -63,15 +63,6 @@ class Duplicate(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
-
-
-class Aborted(NamedTuple):
-    """A transaction whose records ``read_committed`` readers must skip."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int  # of its marker
-    last_stable_offset: int  # at the time it ended
 
 
 @dataclass(slots=True)
@@ -181,8 +172,9 @@ class Producers:
             producer = None if marker is None else self._by_id.get(marker.producer_id)
             if marker and producer and marker.coordinator_epoch < producer.coordinator_epoch:
                 raise StaleProducer(
-                    f"producer {marker.producer_id}: a marker of coordinator term "
-                    f"{marker.coordinator_epoch} after one of term {producer.coordinator_epoch}"
+                    f"producer {marker.producer_id}: a marker has coordinator epoch "
+                    f"{marker.coordinator_epoch}, lower than the last one, "
+                    f"{producer.coordinator_epoch}"
                 )
 
     def update(
@@ -262,13 +254,15 @@ class Producers:
         """Parse a snapshot; raises ``WrongSnapshot``."""
         head_bytes = _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size
         if len(data) < head_bytes:
-            raise WrongSnapshot("the snapshot is cut short")
+            raise WrongSnapshot("the snapshot is incomplete")
         version, crc = _SNAPSHOT_HEAD.unpack_from(data)
         (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
         if version != _SNAPSHOT_VERSION or crc != crc32c(data[_SNAPSHOT_HEAD.size :]):
             raise WrongSnapshot(f"the snapshot (version {version}) does not match its checksum")
         if len(data) != head_bytes + count * _SNAPSHOT_ENTRY.size:
-            raise WrongSnapshot(f"the snapshot states {count} producers and has another size")
+            raise WrongSnapshot(
+                f"the snapshot states {count} producers, which does not match its size"
+            )
         producers = cls()
         begun: list[tuple[int, int]] = []
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[head_bytes:]):
@@ -297,7 +291,7 @@ def encode_aborted(aborted: Iterable[Aborted]) -> bytes:
 def parse_aborted(data: bytes) -> list[Aborted]:
     """The entries of a ``.txnindex``; raises ``WrongSnapshot`` if it is invalid."""
     if len(data) % ABORTED_BYTES:
-        raise WrongSnapshot(f"{len(data)} bytes are no whole number of aborted transactions")
+        raise WrongSnapshot(f"{len(data)} bytes are not a whole number of aborted transactions")
     entries = list(_ABORTED.iter_unpack(data))
     if any(version or first > last for version, _, first, last, _ in entries):
         raise WrongSnapshot("the entries are not aborted transactions")
@@ -315,8 +309,8 @@ def _find(producer: ProducerState, header: BatchHeader) -> Sent | None:
 def _check_epoch(header: BatchHeader, epoch: int) -> None:
     if header.producer_epoch < epoch:
         raise StaleProducer(
-            f"producer {header.producer_id} has epoch {epoch} by now; this batch has "
-            f"{header.producer_epoch}: another instance took over"
+            f"producer {header.producer_id} now has epoch {epoch}, but this batch has "
+            f"{header.producer_epoch}: another instance has taken over"
         )
 
 
@@ -329,6 +323,6 @@ def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None
         expected = (last_sequence + 1) % SEQUENCE_MODULUS
     if header.base_sequence != expected:
         raise OutOfOrderSequence(
-            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence "
-            f"{header.base_sequence} came, {expected} was expected"
+            f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence "
+            f"{expected}, but got {header.base_sequence}"
         )

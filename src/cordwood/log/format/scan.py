@@ -32,12 +32,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from cordwood.batch.header import (
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
     MAGIC,
     BatchHeader,
     is_crc_valid,
+    parse_header,
 )
 
 Read = Callable[[int, int], bytes]
@@ -90,7 +90,7 @@ class BatchWalk:
     """One pass over the batches of ``[position, size_bytes)``; iterate it once, then call ``end``.
 
     ``base_offset`` is the lowest offset the first batch may have. With ``verify`` every checksum is
-    checked; otherwise only headers are read.
+    checked; otherwise only headers are read. ``chunk_bytes`` is the size of one read.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class BatchWalk:
         *,
         position: int = 0,
         verify: bool = True,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.valid_bytes = position  # the walk's position; finally where it stopped
         self.next_offset = base_offset
@@ -108,7 +109,7 @@ class BatchWalk:
         self._read = read
         self._size_bytes = size_bytes
         self._verify = verify
-        self._chunk_bytes = CHUNK_BYTES if verify else HEADERS_CHUNK_BYTES
+        self._chunk_bytes = chunk_bytes or (CHUNK_BYTES if verify else HEADERS_CHUNK_BYTES)
         self._chunk = b""
         self._chunk_position = 0
 
@@ -140,13 +141,13 @@ class BatchWalk:
         """The header there if a whole batch follows; otherwise None, and ``problem`` is set."""
         left_bytes = self._size_bytes - position
         if left_bytes < HEADER_BYTES:
-            self.problem = f"{left_bytes} bytes at position {position} are too few for a batch"
+            self.problem = f"{left_bytes} bytes at position {position} are too short for a batch"
             return None
         start = self._reach(position, HEADER_BYTES)
         if len(self._chunk) - start < HEADER_BYTES:
             self.problem = f"the file ends before position {position + HEADER_BYTES}"
             return None
-        header = BatchHeader._make(HEADER.unpack_from(self._chunk, start))
+        header = parse_header(self._chunk, start)
         self.problem = frame_problem(header, position, left_bytes, self.next_offset)
         if not self.problem and self._verify:
             start = self._reach(position, header.size_bytes)
@@ -184,11 +185,11 @@ def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_off
     if header.size_bytes < HEADER_BYTES:
         return f"the batch {where} states an impossible length of {header.batch_length}"
     if header.size_bytes > left_bytes:
-        return f"the batch {where} has {header.size_bytes} bytes, only {left_bytes} are there"
+        return f"the batch {where} has {header.size_bytes} bytes, but only {left_bytes} are left"
     if header.base_offset < least_offset:
         return f"the batch {where} has offset {header.base_offset}, expected {least_offset} or more"
     if header.last_offset_delta < 0 or header.count < 0:
-        return f"the batch {where} counts below zero"
+        return f"the batch {where} has a negative record count"
     return ""
 
 
@@ -223,10 +224,12 @@ def is_batch_start(head: bytes, next_offset: int) -> bool:
     return len(head) <= _MAGIC_POSITION or head[_MAGIC_POSITION] == MAGIC
 
 
-def find_batch(read: Read, start: int, size_bytes: int, next_offset: int) -> int | None:
+def find_batch(
+    read: Read, start: int, size_bytes: int, next_offset: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> int | None:
     """The position of the first whole, valid batch at or after ``start``; None if there is none."""
     while start + HEADER_BYTES <= size_bytes:
-        chunk = read(start, min(CHUNK_BYTES, size_bytes - start))
+        chunk = read(start, min(chunk_bytes, size_bytes - start))
         for match in _HEADER_LIKE.finditer(chunk, 0, len(chunk)):
             if _is_batch(read, start + match.start(), size_bytes, next_offset):
                 return start + match.start()
@@ -237,13 +240,31 @@ def find_batch(read: Read, start: int, size_bytes: int, next_offset: int) -> int
 
 
 def _is_batch(read: Read, position: int, size_bytes: int, next_offset: int) -> bool:
+    end_offset = next_offset + OFFSETS_AHEAD_MAX
+    return not check_batch(read, position, size_bytes, next_offset, end_offset)[1]
+
+
+def check_batch(
+    read: Read, position: int, size_bytes: int, least_offset: int, end_offset: int
+) -> tuple[BatchHeader | None, str]:
+    """Check the one batch at ``position``; return its header, if readable, and the problem or "".
+
+    It must end before ``size_bytes``, begin at ``least_offset`` or later, and end below
+    ``end_offset``.
+    """
     head = read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
-        return False
-    header = BatchHeader._make(HEADER.unpack(head))
-    if frame_problem(header, position, size_bytes - position, next_offset):
-        return False
-    if header.base_offset >= next_offset + OFFSETS_AHEAD_MAX:
-        return False
+        return None, f"the file ends before position {position + HEADER_BYTES}"
+    header = parse_header(head)
+    problem = frame_problem(header, position, size_bytes - position, least_offset)
+    if problem:
+        return header, problem
+    if header.last_offset >= end_offset:
+        return header, (
+            f"the batch at position {position} ends with offset {header.last_offset}, expected at "
+            f"most {end_offset - 1}"
+        )
     data = read(position, header.size_bytes)
-    return len(data) == header.size_bytes and is_crc_valid(data, 0, header)
+    if len(data) < header.size_bytes or not is_crc_valid(data, 0, header):
+        return header, f"the batch at position {position} does not match its checksum"
+    return header, ""

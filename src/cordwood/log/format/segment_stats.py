@@ -48,7 +48,7 @@ class SegmentStats(NamedTuple):
 
 def encode_stats(segments: Iterable[SegmentStats]) -> bytes:
     """The text of the checkpoint: version, count, then one line per segment."""
-    lines = [" ".join(map(str, facts)) for facts in segments]
+    lines = [" ".join(map(str, stats)) for stats in segments]
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
 
 
@@ -56,9 +56,9 @@ def parse_stats(text: bytes) -> dict[int, SegmentStats]:
     """Base offset → stats; empty if the text is not whole, since all can be recomputed."""
     try:
         version, count, *lines = text.decode("ascii").splitlines()
-        facts = {
+        stats = {
             f.base_offset: f for f in (SegmentStats(*map(int, line.split())) for line in lines)
         }
     except (ValueError, TypeError):
         return {}
-    return facts if version == _VERSION and len(lines) == int(count) else {}
+    return stats if version == _VERSION and len(lines) == int(count) else {}

@@ -6,7 +6,7 @@ it. Problems are reported to the registry, where all others look them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from cordwood.errors import CordwoodError, PartitionOffline
@@ -56,9 +56,19 @@ class PartitionHealth:
     def check(self) -> None:
         """Raise ``PartitionOffline`` if the partition is offline."""
         if self.reason:
-            raise PartitionOffline(
-                f"{self._tp} takes no writes: {self.reason}; restart the broker to open it again"
-            )
+            raise self._offline()
+
+    def failure(self, error: CordwoodError | UnknownFileState) -> CordwoodError:
+        """The error for the caller; go offline if a file was left in an unknown state."""
+        if isinstance(error, CordwoodError):
+            return error
+        self.go_offline(str(error))
+        return self._offline()
+
+    def _offline(self) -> PartitionOffline:
+        return PartitionOffline(
+            f"{self._tp} accepts no writes: {self.reason}; restart the broker to open it again"
+        )
 
     @contextmanager
     def offline_after_errors(self, what: str) -> Iterator[None]:
@@ -68,11 +78,3 @@ class PartitionHealth:
         except CordwoodError as error:
             self.go_offline(f"{what} was interrupted ({error})")
             raise
-
-    def unless_broken(self, act: Callable[[], None]) -> None:
-        """Act on the tail; go offline if its file is left in an unknown state."""
-        try:
-            act()
-        except UnknownFileState as error:
-            self.go_offline(str(error))
-            self.check()

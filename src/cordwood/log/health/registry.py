@@ -77,9 +77,9 @@ class HealthRegistry:
         self._accepted: _Ranges = {}
         self._on_damage: list[OnDamage] = []
 
-    def on_damage(self, hear: OnDamage) -> None:
-        """Call ``hear(partition, base offset of the segment)`` for damage that reads find."""
-        self._on_damage.append(hear)
+    def on_damage(self, callback: OnDamage) -> None:
+        """Call back with the partition and the segment's base offset for damage that reads find."""
+        self._on_damage.append(callback)
 
     # --- conditions -------------------------------------------------------------------------
 
@@ -152,7 +152,9 @@ class HealthRegistry:
             kept = [known for known in ranges if not _is_within(known, found)]
             segments[found.segment] = tuple(sorted([*kept, found]))
             self.damage_found += 1
-        self._tell(tp, [found])
+        self._log(tp, [found])
+        for callback in self._on_damage:
+            callback(tp, found.segment)
 
     def set_damage(self, tp: TopicPartition, segment: int, ranges: Sequence[DamagedRange]) -> None:
         """Set all damage of a segment, after the whole segment was read."""
@@ -171,7 +173,7 @@ class HealthRegistry:
             self.damage_found += len(news)
         if before and not ranges:
             logger.info("partition.recovered partition=%s from=damaged segment=%d", tp, segment)
-        self._tell(tp, news, hearers=())
+        self._log(tp, news)
 
     def end_damage(self, tp: TopicPartition, below: int) -> None:
         """Forget damage below this offset, which can no longer be read."""
@@ -223,19 +225,13 @@ class HealthRegistry:
             for found in ranges
         )
 
-    def _tell(
-        self,
-        tp: TopicPartition,
-        news: Iterable[DamagedRange],
-        hearers: Sequence[OnDamage] | None = None,
-    ) -> None:
-        for found in news:
+    @staticmethod
+    def _log(tp: TopicPartition, news: Iterable[DamagedRange]) -> None:
+        for damaged in news:
             logger.error(
                 "partition.damaged partition=%s start_offset=%d end_offset=%d error=%s",
-                tp, found.start_offset, found.end_offset, found.problem,
+                tp, damaged.start_offset, damaged.end_offset, damaged.problem,
             )  # fmt: skip
-            for hear in self._on_damage if hearers is None else hearers:
-                hear(tp, found.segment)
 
     # --- deleted topics ---------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from cordwood.log.files.disk import Files
 from cordwood.log.format.layout import SEGMENT_FACTS, FileKind, file_path, parse_file_name
 from cordwood.log.write.partition import Partition
-from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.front import Metadata
 from cordwood.model import TopicPartition
 
 OFFSET_SANE_MAX: Final = 2**60  # a cursor beyond it is no evidence of records
@@ -35,11 +35,11 @@ def accept_loss(
     path: Path,
     tp: TopicPartition,
     *,
-    catalog: Catalog,
+    metadata: Metadata,
     files: Files,
     open_partition: Callable[[], Partition],
 ) -> AcceptedLoss:
-    """Make the partition's files and the catalog agree again, keeping every remaining record.
+    """Make the partition's files and the metadata agree again, keeping every remaining record.
 
     ``open_partition`` recovers the directory as a start does. If it raises because of damage,
     nothing is accepted. The caller opens the partition afterwards.
@@ -50,17 +50,17 @@ def accept_loss(
     bases = _log_bases(path)
     files.unlink(path / SEGMENT_FACTS)  # rebuilt from the remaining files
     kept_end = _repair(open_partition) if bases else 0
-    next_offset = max(kept_end, _seen_end(catalog, tp))
-    log_start = max(catalog.log_start(tp), bases[0]) if bases else next_offset
+    next_offset = max(kept_end, _seen_end(metadata, tp))
+    log_start = max(metadata.cluster.log_start(tp), bases[0]) if bases else next_offset
     if next_offset > kept_end or not bases:
         files.close(files.create(file_path(path, next_offset, FileKind.LOG)))
         files.sync_dir(path)
     sizes = {base: file_path(path, base, FileKind.LOG).stat().st_size for base in _log_bases(path)}
-    entries = catalog.segments(tp).entries()
+    entries = metadata.cluster.segments(tp).entries()
     gone = [
         e for e in entries if e.end_offset > log_start and sizes.get(e.base_offset) != e.size_bytes
     ]
-    catalog.accept_loss(tp, log_start, next_offset, gone)
+    metadata.cluster.accept_loss(tp, log_start, next_offset, gone)
     return AcceptedLoss(log_start, max(kept_end, log_start), next_offset)
 
 
@@ -68,19 +68,21 @@ def _repair(open_partition: Callable[[], Partition]) -> int:
     """Recover the remaining files, truncating a torn tail; returns their end offset."""
     partition = open_partition()
     try:
-        return partition.next_offset
+        return partition.log_end_offset
     finally:
         partition.close()
 
 
-def _seen_end(catalog: Catalog, tp: TopicPartition) -> int:
+def _seen_end(metadata: Metadata, tp: TopicPartition) -> int:
     """One past the highest offset known to have been written or read."""
-    cursors = [at.offset for where, at in list(catalog.cursors().items()) if where[1:] == tp]
+    cursors = [
+        at.offset for where, at in list(metadata.readers.cursors().items()) if where[1:] == tp
+    ]
     seen = [offset for offset in cursors if offset <= OFFSET_SANE_MAX]
-    entries = catalog.segments(tp).entries()
+    entries = metadata.cluster.segments(tp).entries()
     return max(
-        catalog.recovery_point(tp),
-        catalog.log_start(tp),
+        metadata.cluster.recovery_point(tp),
+        metadata.cluster.log_start(tp),
         *(entry.end_offset for entry in entries[-1:]),
         *seen,
         0,

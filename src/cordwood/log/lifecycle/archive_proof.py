@@ -21,12 +21,13 @@ streamed, with memory for one run of batches. Changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from dataclasses import dataclass
 from typing import IO, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from cordwood.batch.columns import Columns, decode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.columns import Columns, kernel_headers, kernel_spans, kernel_times
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -35,17 +36,17 @@ from cordwood.batch.header import (
     TRANSACTIONAL_BIT,
     parse_header,
 )
-from cordwood.batch.header_table import Bytes, HeaderTable, WalkEnd, readonly, walk_batches
+from cordwood.batch.header_table import Bytes, HeaderTable, Mask, WalkEnd, readonly, walk_batches
+from cordwood.batch.kernels.loader import LazyKernels
 from cordwood.batch.records import decode_batch
 from cordwood.config import MIB
 from cordwood.decide.archive import Span
 from cordwood.errors import CordwoodError, CorruptBatch, CorruptionError, OffsetOutOfRange
-from cordwood.log.format.bundle import checked_runs
-from cordwood.log.lifecycle.key_table import Mask
-from cordwood.log.read.column_spans import headers_of, spans_of, times_of
+from cordwood.log.format.bundle import BundleTotals, checked_runs
 from cordwood.log.read.snapshot import ReadSlice
 from cordwood.model import TopicPartition
 
+_kernels = LazyKernels("proofs")
 READ_BYTES: Final = 4 * MIB
 _KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 _ALL: Final = frozenset({"timestamp", "key", "value", "headers"})
@@ -56,7 +57,7 @@ class Unproven(Exception):
     """It cannot be determined whether the bundle holds the records; it is not known to be wrong."""
 
 
-class Log(Protocol):
+class ReadableLog(Protocol):
     """The methods of a partition that are used here."""
 
     @property
@@ -121,47 +122,36 @@ class Batch(NamedTuple):
         return self.data[start : start + int(self.table.sizes[self.row])]
 
 
-def prove_bundle(source: IO[bytes], tp: TopicPartition, span: Span, log: Log) -> BundleProof:
+def prove_bundle(
+    source: IO[bytes], tp: TopicPartition, span: Span, log: ReadableLog
+) -> BundleProof:
     """Compare a bundle with the log; raises ``CorruptionError`` where they contradict each other.
 
     Raises ``Unproven`` where the log cannot be read, or lacks a batch that the proof needs.
     """
-    own, seen = _OwnLog(log, span), _Seen()
+    own, seen, totals = _OwnLog(log, span), _Unmatched(), BundleTotals()
     for data, batches in checked_runs(source, tp, span):
         bundle = Run(readonly(data), batches)
         _compare(bundle, own.take(int(batches.last_offsets[-1])), span, seen)
-        seen.add(bundle)
+        totals.add_batches(batches)
+        for part in _decodable(bundle):
+            totals.add_times(kernel_times(_decode(part, _TIMES)))
     for run in own.take(span.end - 1):
         for row in range(len(run.batches)):
             if _records_inside(Batch(*run, row), span):
                 raise _lacks(int(run.batches.base_offsets[row]))
     own.check_start(seen)
     return BundleProof(
-        seen.records, seen.first_ms, seen.newest_ms, seen.transactional, seen.unproven_records
+        totals.records, totals.first_ms, totals.newest_ms, totals.transactional, seen.records
     )
 
 
-class _Seen:
-    """Totals over the bundle's batches."""
+@dataclass(slots=True)
+class _Unmatched:
+    """What the bundle holds at offsets the log no longer has."""
 
-    def __init__(self) -> None:
-        self.records = 0
-        self.first_ms = self.newest_ms = -1
-        self.transactional = False
-        self.unproven_records = 0
-        self.last_marker = -1  # offset of the last one that the log does not have
-
-    def add(self, run: Run) -> None:
-        """Add a run of whole batches."""
-        batches = run.batches
-        self.transactional |= bool((batches.attributes & TRANSACTIONAL_BIT != 0).any())
-        self.records += int(batches.counts[batches.attributes & CONTROL_BIT == 0].sum())
-        for part in _decodable(run):
-            times = times_of(_decode(part, _TIMES))
-            if len(times):
-                first_ms = int(times.min())
-                self.first_ms = first_ms if self.first_ms < 0 else min(first_ms, self.first_ms)
-                self.newest_ms = max(self.newest_ms, int(times.max()))
+    records: int = 0
+    last_marker: int = -1  # offset of the last transaction marker
 
 
 def _decodable(run: Run) -> Iterator[Bytes]:
@@ -176,7 +166,7 @@ def _decodable(run: Run) -> Iterator[Bytes]:
 class _OwnLog:
     """The batches of the log inside a span that have records, in order."""
 
-    def __init__(self, log: Log, span: Span) -> None:
+    def __init__(self, log: ReadableLog, span: Span) -> None:
         self._log = log
         self._span = span
         self._start = max(span.start, log.log_start_offset)
@@ -197,12 +187,12 @@ class _OwnLog:
                 self._held.append(Run(data, batches.chosen(slice(count, None))))
                 return
 
-    def check_start(self, seen: _Seen) -> None:
+    def check_start(self, seen: _Unmatched) -> None:
         """Raise ``Unproven`` if the log lacks a marker of the bundle and starts at or before it."""
         if seen.last_marker >= max(self._start, self._log.log_start_offset):
             raise Unproven(
-                f"the bundle holds a transaction marker at offset {seen.last_marker}, and the log "
-                "has none there any more"
+                f"the bundle has a transaction marker at offset {seen.last_marker}, but the log "
+                "no longer has one there"
             )
 
     def _read(self) -> None:
@@ -219,9 +209,7 @@ class _OwnLog:
         data = readonly(part.data)
         walk = walk_batches(data)
         if walk.end is not WalkEnd.CLEAN:
-            raise Unproven(
-                f"the log is damaged behind offset {asked}; run `cordwood segment scrub`"
-            )
+            raise Unproven(f"the log is damaged after offset {asked}; run `cordwood segment scrub`")
         assert part.next_offset > asked, "a read goes on"
         is_due = (walk.batches.counts > 0) & (walk.batches.last_offsets >= asked)
         if bool(is_due.any()):
@@ -232,8 +220,8 @@ class _OwnLog:
 # --- a run of batches ---------------------------------------------------------------------------
 
 
-def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Seen) -> None:
-    """Match every batch of the log with a batch in this run of the bundle; note the unmatched."""
+def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Unmatched) -> None:
+    """Match every batch of the log with a batch in this run of the bundle; adds up the others."""
     batches = bundle.batches
     is_matched = np.zeros(len(batches), bool)
     for run in own:
@@ -243,10 +231,10 @@ def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Seen) -> None:
             is_matched[rows] = True
             continue
         for row in range(len(run.batches)):
-            found = _find(Batch(*run, row), bundle, span, seen)
-            if found is not None:
-                is_matched[found] = True
-    _note_others(batches, ~is_matched & (batches.counts > 0), seen)
+            matched = _find(Batch(*run, row), bundle, span, seen)
+            if matched is not None:
+                is_matched[matched] = True
+    _add_unmatched(batches, ~is_matched & (batches.counts > 0), seen)
 
 
 def _is_same_run(one: Run, other: Run) -> bool:
@@ -259,42 +247,42 @@ def _is_same_run(one: Run, other: Run) -> bool:
     return np.array_equal(one.bytes, other.bytes)
 
 
-def _find(own: Batch, bundle: Run, span: Span, seen: _Seen) -> int | None:
+def _find(own: Batch, bundle: Run, span: Span, seen: _Unmatched) -> int | None:
     """The row of the bundle that holds a batch of the log; None if it has no records there."""
     first, last = max(own.base_offset, span.start), min(own.last_offset, span.end - 1)
     row = int(np.searchsorted(bundle.batches.base_offsets, first))
-    found = Batch(*bundle, row) if row < len(bundle.batches) else None
-    if found is None or (found.base_offset, found.last_offset) != (first, last):
+    copy = Batch(*bundle, row) if row < len(bundle.batches) else None
+    if copy is None or (copy.base_offset, copy.last_offset) != (first, last):
         if _records_inside(own, span):
             raise _lacks(first)
         return None
-    if not np.array_equal(found.bytes, own.bytes):
-        seen.unproven_records += _check_same(own, found)
+    if not np.array_equal(copy.bytes, own.bytes):
+        seen.records += _check_same(own, copy)
     return row
 
 
-def _note_others(batches: HeaderTable, is_other: Mask, seen: _Seen) -> None:
-    """Note the batches that the log does not have."""
-    is_control = batches.attributes & CONTROL_BIT != 0
+def _add_unmatched(batches: HeaderTable, is_other: Mask, seen: _Unmatched) -> None:
+    """Add the batches that the log does not have."""
+    is_control = batches.is_control
     markers = batches.base_offsets[is_other & is_control]
     if len(markers):
         seen.last_marker = int(markers[-1])
-    seen.unproven_records += int(batches.counts[is_other & ~is_control].sum())
+    seen.records += int(batches.counts[is_other & ~is_control].sum())
 
 
 # --- one batch ----------------------------------------------------------------------------------
 
 
-def _check_same(own: Batch, found: Batch) -> int:
-    """Raise unless ``found`` has the header and records of ``own``; returns its extra records."""
-    _check_header(own, found)
+def _check_same(own: Batch, copy: Batch) -> int:
+    """Raise unless ``copy`` has the header and records of ``own``; returns its extra records."""
+    _check_header(own, copy)
     if own.is_control:
-        before, after = (decode_batch(each.bytes.data) for each in (own, found))
+        before, after = (decode_batch(each.bytes.data) for each in (own, copy))
         if before != after:
-            raise _differs(own.base_offset, "another transaction marker")
+            raise _differs(own.base_offset, "a different transaction marker")
         return 0
-    before_, after_ = _decode(own.bytes, _ALL), _decode(found.bytes, _ALL)
-    inside = (before_.offsets >= found.base_offset) & (before_.offsets <= found.last_offset)
+    before_, after_ = _decode(own.bytes, _ALL), _decode(copy.bytes, _ALL)
+    inside = (before_.offsets >= copy.base_offset) & (before_.offsets <= copy.last_offset)
     ours = before_.chosen(inside)
     is_rising = bool((np.diff(after_.offsets) > 0).all())
     rows = np.searchsorted(after_.offsets, ours.offsets)
@@ -303,27 +291,28 @@ def _check_same(own: Batch, found: Batch) -> int:
     if not is_rising or not bool(is_there.all()):
         missing = ours.offsets[~is_there]
         raise _lacks(int(missing[0]) if len(missing) else own.base_offset)
-    changed = _kernels().find_changed(
-        np.ascontiguousarray(rows), times_of(after_), times_of(ours),
-        spans_of(after_.keys), spans_of(ours.keys), spans_of(after_.values), spans_of(ours.values),
-        headers_of(after_), headers_of(ours),
+    changed = _kernels.find_changed(
+        np.ascontiguousarray(rows), kernel_times(after_), kernel_times(ours),
+        kernel_spans(after_.keys), kernel_spans(ours.keys),
+        kernel_spans(after_.values), kernel_spans(ours.values),
+        kernel_headers(after_), kernel_headers(ours),
     )  # fmt: skip
     if changed >= 0:
         raise _differs(int(ours.offsets[changed]), "another record")
     return len(after_) - len(ours)
 
 
-def _check_header(own: Batch, found: Batch) -> None:
-    before, after = parse_header(own.bytes.data), parse_header(found.bytes.data)
+def _check_header(own: Batch, copy: Batch) -> None:
+    before, after = parse_header(own.bytes.data), parse_header(copy.bytes.data)
     sequence = before.base_sequence
     if sequence >= 0:
         sequence = (sequence + after.base_offset - before.base_offset) % SEQUENCE_MODULUS
-    bits = int(own.table.attributes[own.row]) ^ int(found.table.attributes[found.row])
+    bits = int(own.table.attributes[own.row]) ^ int(copy.table.attributes[copy.row])
     is_same = (before.leader_epoch, before.producer_id, before.producer_epoch, sequence) == (
         after.leader_epoch, after.producer_id, after.producer_epoch, after.base_sequence,
     )  # fmt: skip
     if not is_same or bits & _KEPT_BITS:
-        raise _differs(found.base_offset, "another header of the batch")
+        raise _differs(copy.base_offset, "a different batch header")
 
 
 def _records_inside(batch: Batch, span: Span) -> bool:
@@ -345,19 +334,13 @@ def _decode(data: Bytes, wanted: frozenset[str]) -> Columns:
 
 def _lacks(offset: int) -> CorruptionError:
     return CorruptionError(
-        f"the bundle lacks what the log has at offset {offset}; archive the topic to another place "
-        "with --dest"
+        f"the bundle lacks the record or marker that the log has at offset {offset}; archive the "
+        "topic to another place with --dest"
     )
 
 
 def _differs(offset: int, what: str) -> CorruptionError:
     return CorruptionError(
-        f"the bundle holds {what} than the log at offset {offset}; archive the topic to another "
+        f"the bundle has {what} than the log at offset {offset}; archive the topic to another "
         "place with --dest"
     )
-
-
-def _kernels() -> ModuleType:
-    from cordwood.batch.kernels import proofs as proof_kernels
-
-    return proof_kernels

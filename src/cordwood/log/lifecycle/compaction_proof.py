@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cordwood.batch.columns import Aborted, Columns, decode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.columns import Columns, kernel_headers, kernel_spans, kernel_times
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -36,16 +36,17 @@ from cordwood.batch.header import (
     DELETE_HORIZON_BIT,
     TRANSACTIONAL_BIT,
 )
-from cordwood.batch.header_table import Bytes, HeaderTable, Longs
+from cordwood.batch.header_table import Bytes, HeaderTable, Longs, Mask
+from cordwood.batch.kernels.loader import LazyKernels
 from cordwood.batch.records import decode_batch
 from cordwood.errors import CorruptBatch, CorruptionError, InvalidManifest
-from cordwood.log.format.producers import Aborted as AbortedEntry
 from cordwood.log.format.producers import WrongSnapshot, parse_aborted
-from cordwood.log.lifecycle.key_table import ENTRIES_MAX, KeyTable, Mask
+from cordwood.log.lifecycle.key_table import ENTRIES_MAX, KeyTable
 from cordwood.log.read.batch_runs import ReadBuffer, StagedLog, read_sealed
-from cordwood.log.read.column_spans import headers_of, spans_of, times_of
-from cordwood.model import SegmentInfo
+from cordwood.log.read.compaction_masks import EACH_BATCH, is_last_of_producer, is_past_horizon
+from cordwood.model import Aborted, SegmentInfo
 
+_kernels = LazyKernels("proofs")
 _KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 _NEW: Final = frozenset({"timestamp", "key", "value", "headers"})
 _UNTOUCHED: Final = frozenset({"key", "value"})
@@ -60,7 +61,7 @@ class PassRules:
     now_ms: int
     delete_retention_ms: int
     passed_end: int  # every registered reader has reached this offset
-    aborted: tuple[AbortedEntry, ...]
+    aborted: tuple[Aborted, ...]
     producers: tuple[tuple[int, int, int], ...]  # id, epoch, last data offset or -1
     codecs: frozenset[int] | None  # allowed for re-encoded batches; None: unchanged
 
@@ -93,7 +94,7 @@ def prove_pass(
     with KeyTable(records, entries_max) as keys:
         checker = _Checker(rules, keys)
         for stretch in stretches:
-            checker.go_through(directory, stretch)
+            checker.check(directory, stretch)
         keys.check()
     return Proof(checker.records, checker.dropped, checker.tombstones_end)
 
@@ -112,11 +113,11 @@ class _Checker:
     _buffer: ReadBuffer = field(default_factory=ReadBuffer)
     _new_buffer: ReadBuffer = field(default_factory=ReadBuffer)
 
-    def go_through(self, directory: Path, stretch: Stretch) -> None:
+    def check(self, directory: Path, stretch: Stretch) -> None:
         """Read a stretch and, beside it, the segment that replaces it."""
         if stretch.staged is None:
             for data, batches in self._live(directory, stretch):
-                self._note_untouched(data, batches)
+                self._add_untouched(data, batches)
             return
         with stretch.staged.open("rb", buffering=0) as file:
             new = StagedLog(file.fileno(), self._new_buffer)
@@ -130,37 +131,27 @@ class _Checker:
         for info in stretch.live:
             yield from read_sealed(directory, info, self._buffer)
 
-    def _note_untouched(self, data: Bytes, batches: HeaderTable) -> None:
-        columns = self._decode(data, batches, _UNTOUCHED)
-        self._note_events(batches)
-        self._note(columns, np.zeros(len(columns), bool))
+    def _add_untouched(self, data: Bytes, batches: HeaderTable) -> None:
+        columns = _decode(data, _UNTOUCHED, self.rules.aborted)
+        self._track_transactions(batches)
+        self._add(columns, np.zeros(len(columns), bool))
 
     def _compare(self, run: Run, new_run: Run) -> None:
         (data, batches), (new_data, new_batches) = run, new_run
         at = _matched(batches, new_batches)
-        spent = self._note_events(batches)
+        removable = self._track_transactions(batches)
         _check_headers(batches, new_batches, at, self.rules)
         self._check_dropped_batches(batches, at[at >= 0])
-        self._check_markers(run, new_run, at, spent)
-        old, new = self._decode(data, batches, _NEW), _decode(new_data, _NEW)
+        self._check_markers(run, new_run, at, removable)
+        old, new = _decode(data, _NEW, self.rules.aborted), _decode(new_data, _NEW)
         dropped = _check_kept(old, new)
         _check_times(batches, new_batches, at, new)
-        self._note(old, dropped)
+        self._add(old, dropped)
 
-    def _decode(self, data: Bytes, batches: HeaderTable, wanted: frozenset[str]) -> Columns:
-        first, last = int(batches.base_offsets[0]), int(batches.last_offsets[-1])
-        near = [
-            Aborted(*entry[:3]) for entry in self.rules.aborted
-            if entry[1] <= last and entry[2] >= first
-        ]  # fmt: skip
-        return _decode(data, wanted, near)
-
-    def _note_events(self, batches: HeaderTable) -> Mask:
+    def _track_transactions(self, batches: HeaderTable) -> Mask:
         """Track open transactions; returns which markers have no batch left in the log."""
-        spent = np.zeros(len(batches), bool)
-        is_control = batches.attributes & CONTROL_BIT != 0
-        is_marker = is_control & (batches.counts > 0)
-        is_event = (batches.attributes & TRANSACTIONAL_BIT != 0) & (is_marker | ~is_control)
+        removable, is_marker = np.zeros(len(batches), bool), batches.is_marker
+        is_event = batches.is_transactional & (is_marker | ~batches.is_control)
         for row in np.flatnonzero(is_event).tolist():
             producer_id = int(batches.producer_ids[row])
             if not is_marker[row]:
@@ -168,10 +159,10 @@ class _Checker:
             elif producer_id in self._open:
                 self._open.remove(producer_id)
             else:
-                spent[row] = True
-        return spent
+                removable[row] = True
+        return removable
 
-    def _note(self, columns: Columns, dropped: Mask) -> None:
+    def _add(self, columns: Columns, dropped: Mask) -> None:
         """Add the keys of these rows, and whether each row is dropped."""
         assert columns.keys is not None
         assert columns.values is not None
@@ -186,13 +177,8 @@ class _Checker:
             self.tombstones_end = max(self.tombstones_end, int(gone[-1]) + 1)
 
     def _is_past(self, batches: HeaderTable, offsets: Longs, rows: Any) -> Mask:
-        is_over = (batches.attributes & DELETE_HORIZON_BIT != 0) & (
-            batches.base_timestamps_ms <= self.rules.now_ms
-        )
-        if not is_over.any():
-            return np.zeros(len(offsets), bool)
-        past: Mask = is_over[rows] & (offsets < self.rules.passed_end)
-        return past
+        rules = self.rules
+        return is_past_horizon(batches, rows, offsets, rules.now_ms, rules.passed_end)
 
     # --- batches ------------------------------------------------------------------------------
 
@@ -200,28 +186,19 @@ class _Checker:
         """Check that batch headers with a producer's last sequence stay."""
         is_gone = np.ones(len(batches), bool)
         is_gone[kept] = False
-        if not self.rules.producers or not is_gone.any():
-            return
-        ids, epochs, lasts = np.array(sorted(self.rules.producers), np.int64).T
-        at = np.minimum(np.searchsorted(ids, batches.producer_ids), len(ids) - 1)
-        is_known = (batches.producer_ids >= 0) & (ids[at] == batches.producer_ids)
-        is_control = batches.attributes & CONTROL_BIT != 0
-        is_last = np.where(
-            lasts[at] >= 0,
-            batches.last_offsets == lasts[at],
-            is_control & (batches.producer_epochs == epochs[at]),
-        )
-        _refuse_at(batches.base_offsets, is_gone & is_known & is_last, "drops the batch that holds "
-                   "the last sequence of a producer")  # fmt: skip
+        if is_gone.any():
+            _refuse_at(
+                batches.base_offsets,
+                is_gone & is_last_of_producer(batches, self.rules.producers),
+                "drops the batch that holds the last sequence of a producer",
+            )
 
-    def _check_markers(self, run: Run, new_run: Run, at: Longs, spent: Mask) -> None:
+    def _check_markers(self, run: Run, new_run: Run, at: Longs, removable: Mask) -> None:
         """Check that markers are unchanged, and dropped only when allowed, as are new horizons."""
         (data, batches), (new_data, new_batches) = run, new_run
-        is_marker = (batches.attributes & CONTROL_BIT != 0) & (batches.counts > 0)
         new_at = {int(old): new for new, old in enumerate(at.tolist()) if old >= 0}
-        rows = np.arange(len(batches))
-        is_past = spent & self._is_past(batches, batches.base_offsets, rows)
-        for row in np.flatnonzero(is_marker).tolist():
+        is_past = removable & self._is_past(batches, batches.base_offsets, EACH_BATCH)
+        for row in np.flatnonzero(batches.is_marker).tolist():
             offset = int(batches.base_offsets[row])
             new = new_at.get(row)
             if new is None or not new_batches.counts[new]:
@@ -235,8 +212,10 @@ class _Checker:
             is_new_horizon = (
                 new_batches.attributes[new] & ~batches.attributes[row] & DELETE_HORIZON_BIT
             )
-            if is_new_horizon and not spent[row]:
-                raise _refused(offset, "gives a horizon to a marker whose transaction has records")
+            if is_new_horizon and not removable[row]:
+                raise _refused(
+                    offset, "sets a delete horizon on a marker whose transaction still has records"
+                )
 
     def _check_aborted(self, stretch: Stretch) -> None:
         """Check that the staged transaction index lists only transactions the broker knows."""
@@ -249,15 +228,15 @@ class _Checker:
             ) from None
         for entry in entries:
             if entry not in known:
-                raise _refused(entry.first_offset, "calls a transaction aborted that was not")
+                raise _refused(entry.first_offset, "marks a transaction as aborted that was not")
 
 
 def _matched(batches: HeaderTable, new_batches: HeaderTable) -> Longs:
     """For each new batch the index of the old one with its base offset; -1 if there is none."""
     at = np.searchsorted(batches.base_offsets, new_batches.base_offsets)
     at = np.minimum(at, len(batches) - 1)
-    found: Longs = np.where(batches.base_offsets[at] == new_batches.base_offsets, at, -1)
-    return found
+    matched: Longs = np.where(batches.base_offsets[at] == new_batches.base_offsets, at, -1)
+    return matched
 
 
 def _check_headers(
@@ -284,7 +263,7 @@ def _check_headers(
     if rules.codecs is not None:
         is_known |= np.isin(codec, list(rules.codecs))
     _refuse_at(offsets, ~is_known, "changes the codec of the batch")
-    has, had = (each.attributes & DELETE_HORIZON_BIT != 0 for each in (new, old))
+    has, had = new.has_delete_horizon, old.has_delete_horizon
     is_kept = np.where(had, new.base_timestamps_ms == old.base_timestamps_ms, ~has)
     is_given = ~had & (new.base_timestamps_ms >= rules.now_ms + rules.delete_retention_ms)
     _refuse_at(
@@ -299,16 +278,20 @@ def _check_fillers(new_batches: HeaderTable, at: Longs) -> None:
     is_filler = (
         (new_batches.counts == 0)
         & (new_batches.producer_ids < 0)
-        & (new_batches.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT) == 0)
+        & ~(new_batches.is_control | new_batches.is_transactional)
     )
-    _refuse_at(new_batches.base_offsets, (at < 0) & ~is_filler, "has a batch that was not there")
+    _refuse_at(
+        new_batches.base_offsets,
+        (at < 0) & ~is_filler,
+        "has a batch that is not in the original segments",
+    )
 
 
 def _check_rest(batches: HeaderTable, end_offset: int) -> None:
     """Check that only empty batches, up to the end offset, follow the last old batch."""
     _check_fillers(batches, np.full(len(batches), -1, np.int64))
     if len(batches) and int(batches.last_offsets[-1]) >= end_offset:
-        raise _refused(int(batches.last_offsets[-1]), "reaches past the segments it replaces")
+        raise _refused(int(batches.last_offsets[-1]), "extends past the segments it replaces")
 
 
 # --- records --------------------------------------------------------------------------------
@@ -323,13 +306,18 @@ def _check_kept(old: Columns, new: Columns) -> Mask:
     rows = np.searchsorted(old.offsets, new.offsets)
     rows = np.minimum(rows, max(len(old) - 1, 0))
     if not len(old):
-        raise _refused(int(new.offsets[0]), "has a record that was not there, or was aborted")
+        raise _refused(
+            int(new.offsets[0]), "has a record that is not in the original segments, or was aborted"
+        )
     is_there = old.offsets[rows] == new.offsets
-    _refuse_at(new.offsets, ~is_there, "has a record that was not there, or was aborted")
-    changed = _kernels().find_changed(
-        rows, times_of(old), times_of(new),
-        spans_of(old.keys), spans_of(new.keys), spans_of(old.values), spans_of(new.values),
-        headers_of(old), headers_of(new),
+    _refuse_at(
+        new.offsets, ~is_there, "has a record that is not in the original segments, or was aborted"
+    )
+    changed = _kernels.find_changed(
+        rows, kernel_times(old), kernel_times(new),
+        kernel_spans(old.keys), kernel_spans(new.keys),
+        kernel_spans(old.values), kernel_spans(new.values),
+        kernel_headers(old), kernel_headers(new),
     )  # fmt: skip
     if changed >= 0:
         raise _refused(int(new.offsets[changed]), "changes the record")
@@ -341,7 +329,7 @@ def _check_times(batches: HeaderTable, new_batches: HeaderTable, at: Longs, new:
     """Check that the largest timestamp of a batch is unchanged, or that of its records."""
     newest = np.full(len(new_batches), -(2**63), np.int64)
     owners = np.searchsorted(new_batches.positions, new.batches.positions)[new.batch_rows]
-    np.maximum.at(newest, owners, times_of(new))
+    np.maximum.at(newest, owners, kernel_times(new))
     is_kept = (at >= 0) & (batches.max_timestamps_ms[at] == new_batches.max_timestamps_ms)
     is_wrong = (at >= 0) & ~is_kept & (newest != new_batches.max_timestamps_ms)
     _refuse_at(new_batches.base_offsets, is_wrong, "changes the timestamp of the batch")
@@ -362,9 +350,3 @@ def _refuse_at(offsets: Longs, is_wrong: Any, what: str) -> None:
 
 def _refused(offset: int, what: str) -> InvalidManifest:
     return InvalidManifest(f"the pass {what} (offset {offset}); nothing was replaced")
-
-
-def _kernels() -> ModuleType:
-    from cordwood.batch.kernels import proofs as proof_kernels
-
-    return proof_kernels

@@ -3,7 +3,7 @@
     format-version    the version of everything beside and below it (``layout``)
     identity          id of this directory, and the nonce of the running broker (``identity``)
     lock              flock'ed, as the directory is, by the one process that may write; its pid
-    meta.db           the catalog, with SQLite's -wal and -shm beside it
+    meta.db           the metadata, with SQLite's -wal and -shm beside it
     <topic>-<n>/      a partition
     <topic>-<n>.<topic id>-delete/   a deleted partition that is still to be removed
     staging/<job>/    results that jobs leave for the broker
@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from cordwood.config import KIB
+from cordwood.config import KIB, BrokerConfig
 from cordwood.errors import (
     ConfigError,
     CorruptionError,
@@ -35,7 +35,7 @@ from cordwood.errors import (
     UnknownFormat,
 )
 from cordwood.log.files.disk import TMP_SUFFIX, Files, as_cordwood
-from cordwood.log.files.modes import OWNER, make_directory, open_with
+from cordwood.log.files.modes import BY_NAME, OWNER, make_directory, open_with
 from cordwood.log.format.identity import IDENTITY, DataIdentity, read_identity
 from cordwood.log.format.layout import (
     FORMAT,
@@ -62,29 +62,52 @@ _OWN: Final = frozenset(
     | {f"{FORMAT}.tmp", IDENTITY, f"{IDENTITY}.tmp", PIPELINE_LOG, f"{PIPELINE_LOG}.1"}
 )
 _SHARED: Final = frozenset({STAGING_NAME, ARCHIVE, CLEANER})  # where jobs write
-_DOOMED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
+_DELETED: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 
 logger = logging.getLogger("cordwood.log")
 
 
-def open_directory(path: Path, files: Files) -> DirectoryLock:
-    """Create the directory if it is missing, lock it, and check its format.
+class DataDirectory:
+    """A data directory that this process has locked, from ``open`` to ``close``.
 
-    Raises ``DirectoryInUse`` or ``UnknownFormat``, each with a remedy.
+    What must be opened under the lock, such as an embedded metadata store, is opened after it.
     """
-    try:
-        _make(path, files)
-        lock = DirectoryLock.take(path, files)
-    except DiskFull:
-        raise
-    except UnavailableError as error:
-        raise ConfigError(f"{error}; choose another data directory with --data") from error
-    try:
+
+    def __init__(self, path: Path, files: Files, lock: DirectoryLock) -> None:
+        """Prepare a directory that is locked already. Callers use ``open``."""
         _check_format(path, files)
-    except BaseException:
-        lock.close()
-        raise
-    return lock
+        _prepare_permissions(path, files)
+        self.path = path
+        self.metadata_path = path / META  # for the embedded metadata store
+        self.lock = lock
+        self.identity = _renew_identity(path, files)
+        self._files = files
+        files.check_place = lock.check
+
+    @classmethod
+    def open(cls, path: Path, config: BrokerConfig, files: Files) -> DataDirectory:
+        """Create the directory if it is missing, lock it, and check its format.
+
+        Raises ``DirectoryInUse`` or ``UnknownFormat``, each with a remedy.
+        """
+        files.modes = BY_NAME[config.file_mode]
+        try:
+            _make(path, files)
+            lock = DirectoryLock.take(path, files)
+        except DiskFull:
+            raise
+        except UnavailableError as error:
+            raise ConfigError(f"{error}; choose another data directory with --data") from error
+        try:
+            return cls(path, files, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._files.check_place = Files.check_place
+        self.lock.close()
 
 
 def _make(path: Path, files: Files) -> None:
@@ -97,15 +120,15 @@ def _make(path: Path, files: Files) -> None:
     files.sync_dir(path.parent)
 
 
-def doomed_name(tp: TopicPartition, topic_id: str) -> str:
+def deleted_name(tp: TopicPartition, topic_id: str) -> str:
     """The name of a deleted partition's directory until it is removed, as in Kafka."""
     ending = f"-{tp.partition}.{topic_id.replace('-', '')}-delete"
     return tp.topic[: NAME_BYTES_MAX - len(ending)] + ending
 
 
-def doomed_directories(path: Path) -> list[Path]:
+def deleted_directories(path: Path) -> list[Path]:
     """Directories of deleted partitions that are still to be removed."""
-    return sorted(entry for entry in path.iterdir() if _DOOMED.fullmatch(entry.name))
+    return sorted(entry for entry in path.iterdir() if _DELETED.fullmatch(entry.name))
 
 
 def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
@@ -116,34 +139,34 @@ def foreign_names(path: Path, topics: Iterable[Topic]) -> list[str]:
         for entry in path.iterdir()
         if entry.name not in _OWN
         and entry.name not in partitions
-        and not _DOOMED.fullmatch(entry.name)
+        and not _DELETED.fullmatch(entry.name)
     )
 
 
-def prepare_permissions(path: Path, files: Files) -> None:
-    """Apply ``file.mode`` to existing files, the catalog, and the directories jobs write to."""
+def _prepare_permissions(path: Path, files: Files) -> None:
+    """Apply ``file.mode`` to existing files, ``meta.db``, and the directories jobs write to."""
     names = {entry.name for entry in path.iterdir()}
-    own = {n for n in names if n in _OWN or parse_directory_name(n) or _DOOMED.fullmatch(n)}
+    own = {n for n in names if n in _OWN or parse_directory_name(n) or _DELETED.fullmatch(n)}
     try:
         settle_permissions(path, files, own, _SHARED)
     except UnavailableError as error:
         logger.warning("permissions.not_changed path=%s error=%s", path, error)
     if META not in names:
-        _create_catalog(path / META, files.modes.file)
+        _create_metadata(path / META, files.modes.file)
     if files.modes is not OWNER:
         for name in _SHARED - names:
             make_directory(path / name, files.modes.shared_directory)
 
 
-def _create_catalog(path: Path, mode: int) -> None:
-    """Create an empty catalog file; SQLite creates its other files with the same mode."""
+def _create_metadata(path: Path, mode: int) -> None:
+    """Create an empty ``meta.db``; SQLite creates its other files with the same mode."""
     try:
         os.close(open_with(path, os.O_RDWR | os.O_CREAT, mode))
     except OSError as error:
         raise as_cordwood(error, "create", path) from error
 
 
-def renew_identity(path: Path, files: Files) -> DataIdentity:
+def _renew_identity(path: Path, files: Files) -> DataIdentity:
     """Write the identity with a new nonce for this start; the directory's id stays the same."""
     fresh = DataIdentity.fresh(read_identity(path))
     try:
@@ -159,7 +182,7 @@ def check_free(data: Path, name: str, numbers: range) -> None:
     for number in numbers:
         path = data / f"{name}-{number}"
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise TopicExists(f"{path} is there and belongs to no topic; move it away first")
+            raise TopicExists(f"{path} exists but belongs to no topic; move it away first")
 
 
 def has_space(path: Path, files: Files) -> bool:

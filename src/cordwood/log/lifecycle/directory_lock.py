@@ -71,7 +71,7 @@ class DirectoryLock:
             return f"the data directory {self._path} cannot be found ({error.strerror})"
         if os.path.samestat(here, os.fstat(self._directory_fd)):
             return ""
-        return f"the data directory {self._path} was moved away, and another is in its place"
+        return f"the data directory {self._path} was moved away and replaced by another"
 
     def _file_problem(self) -> str:
         """Recreate the lock file if it was deleted, unless another process has locked it since."""
@@ -103,7 +103,7 @@ def _lock_directory(fd: int, path: Path, flock: Callable[[int, int], object]) ->
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise as_cordwood(error, "lock", path) from error
-        logger.warning("lock.file_only path=%s: this file system locks no directories", path)
+        logger.warning("lock.file_only path=%s: this file system cannot lock directories", path)
 
 
 def _lock_file(path: Path, files: Files) -> OpenFile:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cordwood.batch.columns import Columns
+from cordwood.batch.columns import Columns, kernel_spans
+from cordwood.batch.header_table import Mask
+from cordwood.batch.kernels.loader import LazyKernels
 from cordwood.errors import CorruptionError, InvalidManifest
-from cordwood.log.read.column_spans import spans_of
 
+_digest_kernels = LazyKernels("digests")
+_kernels = LazyKernels("proofs")
 ENTRIES_MAX: Final = 3_000_000  # 20 bytes each, plus a hash table
 ENTRY_WORDS: Final = 5
 
 Entries = NDArray[np.uint32]
-Mask = NDArray[np.bool_]
 
 
 class KeyTable:
@@ -41,9 +42,9 @@ class KeyTable:
     def add(self, columns: Columns, is_keyed: Mask, dropped: Mask, past: Mask) -> None:
         """Add rows; rows without a key are ignored, since they may be dropped at any time."""
         assert columns.values is not None
-        entries = self._room(len(columns))
-        count = _digest_kernels().digest_keys(
-            spans_of(columns.keys), np.ascontiguousarray(columns.values.lengths),
+        entries = self._space(len(columns))
+        count = _digest_kernels.digest_keys(
+            kernel_spans(columns.keys), np.ascontiguousarray(columns.values.lengths),
             np.ascontiguousarray(columns.offsets), 0, self._secret, entries,
         )  # fmt: skip
         entries = entries[:count]
@@ -54,12 +55,12 @@ class KeyTable:
         else:
             self._count += count
 
-    def _room(self, rows: int) -> Entries:
+    def _space(self, rows: int) -> Entries:
         """The array for the entries of ``rows`` rows; in memory, behind those added before."""
         if self._files:
             return np.empty((rows, ENTRY_WORDS), np.uint32)
         if self._count + rows > len(self._held):
-            raise CorruptionError("a segment holds more records than when it was sealed")
+            raise CorruptionError("a segment has more records than when it was sealed")
         return self._held[self._count : self._count + rows]
 
     def _write(self, entries: Entries) -> None:
@@ -73,16 +74,16 @@ class KeyTable:
         """Raise ``InvalidManifest`` unless the newest record of every key is where it was."""
         for entries in self._all():
             slots = np.full(1 << max(4, (2 * len(entries)).bit_length()), -1, np.int32)
-            row = _kernels().find_unjustified(entries, slots)
+            row = _kernels.find_unjustified(entries, slots)
             if row >= 0 and entries[row, 4] & 1:
                 raise InvalidManifest(
-                    "the pass drops a record that no later one of its key replaces, or a tombstone "
-                    "before its time; nothing was replaced"
+                    "the pass drops a record that no later record of its key replaces, or a "
+                    "tombstone before its delete horizon; nothing was replaced"
                 )
             if row >= 0:
                 raise InvalidManifest(
-                    "the pass drops a tombstone and keeps an older record of its key, which would "
-                    "come back; nothing was replaced"
+                    "the pass drops a tombstone and keeps an older record of its key, which "
+                    "would reappear; nothing was replaced"
                 )
 
     def _all(self) -> Iterator[Entries]:
@@ -100,15 +101,3 @@ class KeyTable:
         """Close the files."""
         for file in self._files:
             file.close()
-
-
-def _kernels() -> ModuleType:
-    from cordwood.batch.kernels import proofs as proof_kernels
-
-    return proof_kernels
-
-
-def _digest_kernels() -> ModuleType:
-    from cordwood.batch.kernels import digests as digest_kernels
-
-    return digest_kernels

@@ -31,15 +31,15 @@ def settle_permissions(
 
     ``own`` are the names in the data directory that are ours, ``shared`` those that jobs write to.
     """
-    found, modes = data.stat(), files.modes
-    before = stat.S_IMODE(found.st_mode)
+    status, modes = data.stat(), files.modes
+    before = stat.S_IMODE(status.st_mode)
     if before == modes.directory:
         return
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         if before & _OTHERS:
             logger.warning(
-                "permissions.open path=%s mode=%o: others may enter it, and it belongs to another "
-                "user; change its mode there", data, before,
+                "permissions.open path=%s mode=%o: other users can access it, and it belongs to "
+"another user; change its mode as that user", data, before,
             )  # fmt: skip
         return
     refused: list[str] = []
@@ -54,7 +54,7 @@ def settle_permissions(
     if refused:
         logger.warning("permissions.not_changed count=%d first=%s", len(refused), refused[0])
     logger.warning(
-        "permissions.changed path=%s from=%o to=%o: file.mode says who may read it",
+        "permissions.changed path=%s from=%o to=%o: as set by file.mode",
         data, before, modes.directory,
     )  # fmt: skip
 

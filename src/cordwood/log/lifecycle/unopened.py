@@ -1,6 +1,6 @@
 """A partition whose files are not open yet; its first use opens them.
 
-At start-up the broker knows its partitions from the catalog alone: names, settings and leader
+At start-up the broker knows its partitions from the metadata alone: names, settings and leader
 epochs. Recovery of their files (truncating a torn tail, finishing a swap, finding damage) happens
 at the first read, write or query, before that is answered. So start-up costs the same with ten
 thousand partitions as with ten, and nothing is served or appended before recovery.
@@ -48,7 +48,7 @@ class UnopenedPartition(Partition):
         recover: Recover,
         give_up: GiveUp,
     ) -> None:
-        """Keep the catalog's data. ``recover`` opens the files once; ``give_up`` gets its error."""
+        """``recover`` opens the files, once; ``give_up`` gets its error."""
         self.tp = tp
         self.directory = directory
         self.config = config
@@ -131,7 +131,7 @@ class UnopenedPartition(Partition):
         """Refuse to open from now on; False if the partition is open already."""
         with self._opening:
             if not self.is_open:
-                self._gone = f"{self.tp} is not served any more: {reason}"
+                self._gone = f"{self.tp} is no longer served: {reason}"
             return not self.is_open
 
 
@@ -141,4 +141,4 @@ def load_all(partitions: Iterable[Partition]) -> None:
         try:
             partition.load()
         except CordwoodError as error:
-            logger.debug("partition.unopened partition=%s error=%s", partition.tp, error)
+            logger.debug("partition.open_failed partition=%s error=%s", partition.tp, error)

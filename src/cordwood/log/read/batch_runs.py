@@ -53,25 +53,37 @@ def read_sealed(
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError:
-        raise StaleManifest(f"{path} is gone: the log has changed; run the job again") from None
+        raise StaleManifest(
+            f"{path} no longer exists: the log has changed; run the job again"
+        ) from None
     with file:
         fd = file.fileno()
         if os.fstat(fd).st_size < info.size_bytes:
-            raise StaleManifest(f"{path} is another file by now; run the job again")
-        position = 0
-        while position < info.size_bytes:
-            size_bytes = min(len(buffer.data), info.size_bytes - position)
-            data = buffer.data[: buffer.fill(fd, position, 0, size_bytes)]
-            walk = walk_batches(data, verify=True)
-            if walk.end is WalkEnd.CORRUPT:
-                raise CorruptionError(f"{path}: a checksum does not hold; restore it from a copy")
-            if walk.valid_bytes == 0:
-                if position + len(data) >= info.size_bytes:
-                    raise CorruptionError(f"{path}: no whole batch at position {position}")
-                buffer.grow(0)  # a batch larger than a run
-                continue
-            yield data[: walk.valid_bytes], walk.batches
-            position += walk.valid_bytes
+            raise StaleManifest(f"{path} was replaced; run the job again")
+        yield from read_runs(fd, str(path), info.size_bytes, buffer, verify=True)
+
+
+def read_runs(
+    fd: int, path: str, size_bytes: int, buffer: ReadBuffer, *, verify: bool
+) -> Iterator[tuple[Bytes, HeaderTable]]:
+    """Yield a file's batches in runs; each run overwrites the last. Raises ``CorruptionError``."""
+    position = 0
+    while position < size_bytes:
+        end = min(len(buffer.data), size_bytes - position)
+        data = buffer.data[: buffer.fill(fd, position, 0, end)]
+        walk = walk_batches(data, verify=verify)
+        is_last = position + len(data) >= size_bytes
+        if walk.end is WalkEnd.CORRUPT or (walk.valid_bytes == 0 and is_last):
+            reason = "a checksum does not match" if verify else "no whole batch"
+            raise CorruptionError(
+                f"{path}: {reason} at or after position {position}; restore this segment from a "
+                "copy"
+            )
+        if walk.valid_bytes == 0:
+            buffer.grow(0)  # a batch larger than a run
+            continue
+        yield data[: walk.valid_bytes], walk.batches
+        position += walk.valid_bytes
 
 
 class StagedLog:
@@ -91,13 +103,13 @@ class StagedLog:
             data = self._buffer.data[self._start : self._end]
             walk = walk_batches(data, verify=False)
             if walk.end is WalkEnd.CORRUPT:
-                raise CorruptionError(f"no whole batch before position {self._position}")
+                raise CorruptionError(f"no complete batch before position {self._position}")
             count = int(np.searchsorted(walk.batches.base_offsets, last_offset, side="right"))
             if count < len(walk.batches) or not self._left_bytes:
                 break
             self._read_on()
         if not self._left_bytes and walk.valid_bytes < len(data):
-            raise CorruptionError(f"no whole batch before position {self._position}")
+            raise CorruptionError(f"no complete batch before position {self._position}")
         taken = walk.batches.chosen(slice(0, count))
         end = int(taken.positions[-1] + taken.sizes[-1]) if count else 0
         self._start += end

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cordwood.batch.header import HEADER, HEADER_BYTES, BatchHeader, is_crc_valid
+from cordwood.batch.header import HEADER_BYTES, BatchHeader
 from cordwood.config import MIB
 from cordwood.errors import CorruptionError, DamagedRecords
 from cordwood.log.format.index import OffsetEntry
-from cordwood.log.format.scan import Read, find_batch, frame_problem
+from cordwood.log.format.scan import Read, check_batch, find_batch
 
 if TYPE_CHECKING:
     from cordwood.log.read.segment import Segment
@@ -100,7 +100,7 @@ def find_damage(area: Area, position: int) -> Damage | None:
     start, least = _sound_start(area, position)
     before: _Before | None = None
     while start < area.end_position:
-        header, problem = check_batch(area, start, least)
+        header, problem = _check(area, start, least)
         if not problem and area.is_dense and header is not None and header.base_offset != least:
             problem = f"the batch at position {start} has offset {header.base_offset}, not {least}"
         if problem:
@@ -113,25 +113,8 @@ def find_damage(area: Area, position: int) -> Damage | None:
     return None
 
 
-def check_batch(area: Area, position: int, least_offset: int) -> tuple[BatchHeader | None, str]:
-    """Check the batch at ``position``; return its header, if readable, and the problem or ""."""
-    head = area.read(position, HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
-        return None, f"the file ends before position {position + HEADER_BYTES}"
-    header = BatchHeader._make(HEADER.unpack(head))
-    left_bytes = area.end_position - position
-    problem = frame_problem(header, position, left_bytes, least_offset)
-    if problem:
-        return header, problem
-    if header.last_offset >= area.end_offset:
-        return header, (
-            f"the batch at position {position} ends with offset {header.last_offset}, expected at "
-            f"most {area.end_offset - 1}"
-        )
-    data = area.read(position, header.size_bytes)
-    if len(data) < header.size_bytes or not is_crc_valid(data, 0, header):
-        return header, f"the batch at position {position} does not match its checksum"
-    return header, ""
+def _check(area: Area, position: int, least_offset: int) -> tuple[BatchHeader | None, str]:
+    return check_batch(area.read, position, area.end_position, least_offset, area.end_offset)
 
 
 def _sound_start(area: Area, position: int) -> tuple[int, int]:
@@ -139,7 +122,7 @@ def _sound_start(area: Area, position: int) -> tuple[int, int]:
     passed = [known for known in area.known if known.end_position <= position]
     start = passed[-1].end_position if passed else 0
     for entry in reversed([e for e in area.entries if start < e.position < position]):
-        header, problem = check_batch(area, entry.position, area.base_offset)
+        header, problem = _check(area, entry.position, area.base_offset)
         if header is not None and not problem and header.last_offset == entry.offset:
             return entry.position, header.base_offset
     return start, passed[-1].end_offset if passed else area.base_offset
@@ -158,7 +141,7 @@ def _around(
     end = _next_sound(area, start, least)
     end_offset = area.end_offset
     if end < area.end_position:
-        header, _ = check_batch(area, end, least)
+        header, _ = _check(area, end, least)
         assert header is not None
         end_offset = header.base_offset
     return Damage(start, end, least, end_offset, problem)
@@ -171,16 +154,16 @@ def _lie(area: Area, start: int, before: _Before) -> Damage | None:
     the previous batch has the lowest offsets it could have.
     """
     position, least_offset, span = before
-    header, problem = check_batch(area, start, least_offset + span)
+    header, problem = _check(area, start, least_offset + span)
     if problem or header is None:
         return None
-    lie = f"the batch at position {position} claims offsets that belong to those after it"
+    lie = f"the batch at position {position} has offsets that belong to the batches after it"
     return Damage(position, start, least_offset, header.base_offset, lie)
 
 
 def _next_sound(area: Area, start: int, least: int) -> int:
     """Where the first sound batch after ``start`` begins; the end of the area if there is none."""
-    header, _ = check_batch(area, start, least)
+    header, _ = _check(area, start, least)
     if header is not None and header.size_bytes >= HEADER_BYTES:
         claimed = start + header.size_bytes
         if claimed == area.end_position or _is_sound(area, claimed, least):
@@ -188,9 +171,9 @@ def _next_sound(area: Area, start: int, least: int) -> int:
     behind = [entry.position for entry in area.entries if entry.position > start]
     end = next((at for at in behind if _is_sound(area, at, least)), area.end_position)
     searched = min(end, start + SEARCH_BYTES)
-    found = find_batch(area.read, start + 1, searched, least)
-    return end if found is None or not _is_sound(area, found, least) else found
+    position = find_batch(area.read, start + 1, searched, least)
+    return end if position is None or not _is_sound(area, position, least) else position
 
 
 def _is_sound(area: Area, position: int, least: int) -> bool:
-    return position < area.end_position and not check_batch(area, position, least)[1]
+    return position < area.end_position and not _check(area, position, least)[1]

@@ -26,6 +26,7 @@ from cordwood.log.files.disk import Files, OpenFile, as_cordwood
 
 MARKS_NAME: Final = "marks"
 _SLOT: Final = struct.Struct("<7q")  # counter, the five fields of Published, checksum
+_UNSUMMED: Final = struct.Struct("<6q")  # the same without the checksum
 _FILE_BYTES: Final = 2 * _SLOT.size
 
 
@@ -59,11 +60,8 @@ class PublishedOffsets:
 
     def publish(self, published_offsets: Published) -> None:
         """Publish these offsets to readers of the files."""
-        assert (
-            published_offsets.log_start_offset
-            <= published_offsets.last_stable_offset
-            <= published_offsets.high_watermark
-        ), published_offsets
+        assert published_offsets.log_start_offset <= published_offsets.last_stable_offset
+        assert published_offsets.last_stable_offset <= published_offsets.high_watermark
         if self._map is None:
             self._write(published_offsets)
             return
@@ -140,8 +138,8 @@ def _read(path: Path) -> bytes:
 
 
 def _encode_slot(count: int, published_offsets: Published) -> bytes:
-    data = _SLOT.pack(count, *published_offsets, 0)
-    return data[:-8] + zlib.crc32(data[:-8]).to_bytes(8, "little")
+    data = _UNSUMMED.pack(count, *published_offsets)
+    return data + zlib.crc32(data).to_bytes(8, "little")
 
 
 def _newest(data: bytes) -> tuple[int, Published] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cordwood.errors import CorruptionError, PartitionOffline, UnavailableError
 from cordwood.log.health.partition_health import PartitionHealth
@@ -22,6 +22,16 @@ from cordwood.log.read.snapshot import ReadSnapshot
 from cordwood.model import NO_TIMESTAMP
 
 T = TypeVar("T")
+
+
+class LogEnd(NamedTuple):
+    """The end of the log after a write. Publishing it moves the high watermark here."""
+
+    offset: int
+    segment: Segment  # the active segment at that time
+    size_bytes: int  # of that segment
+    newest_ms: int  # the largest timestamp in that segment
+    first_unstable: int | None  # the start of the first open transaction
 
 
 class ReadState:
@@ -47,38 +57,43 @@ class ReadState:
         self.segments = segments
         self.bases = tuple(segment.base_offset for segment in segments)
 
-    def publish(self, first_unstable: int | None) -> None:
-        """Publish a snapshot with every record of the segments."""
-        active = self.active
-        end_offset = active.end_offset
-        stable = end_offset if first_unstable is None else first_unstable
-        self._show(
-            ReadSnapshot(
-                self.segments,
-                self.bases,
-                self.log_start_offset,
-                end_offset,
-                max(stable, self.log_start_offset),
-                active.size_bytes,
-                active.newest_ms,
-            )
+    def publish(self, end: LogEnd) -> None:
+        """Publish a snapshot with every record up to ``end``."""
+        stable = end.offset if end.first_unstable is None else end.first_unstable
+        log_start_offset = self.log_start_offset
+        view = ReadSnapshot(
+            self.segments,
+            self.bases,
+            log_start_offset,
+            end.offset,
+            max(stable, log_start_offset),
+            end.size_bytes,
+            end.newest_ms,
         )
+        self._show(view if end.segment is self.segments[-1] else self._without_later(view, end))
 
     def refresh(self) -> None:
         """Publish changed segments (dropped, replaced, sealed) under the same high watermark."""
         old = self.view
-        segments = tuple(s for s in self.segments if s.base_offset <= old.high_watermark)
-        is_same = segments[-1] is old.segments[-1]
-        self._show(
-            old._replace(
-                segments=segments,
-                bases=tuple(segment.base_offset for segment in segments),
-                log_start_offset=self.log_start_offset,
-                last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
-                # A new last segment begins at the high watermark, so none of it is published.
-                end_position=old.end_position if is_same else 0,
-                newest_ms=old.newest_ms if is_same else NO_TIMESTAMP,
-            )
+        view = old._replace(
+            segments=self.segments,
+            bases=self.bases,
+            log_start_offset=self.log_start_offset,
+            last_stable_offset=max(old.last_stable_offset, self.log_start_offset),
+        )
+        end = LogEnd(old.high_watermark, old.segments[-1], old.end_position, old.newest_ms, None)
+        self._show(self._without_later(view, end))
+
+    def _without_later(self, view: ReadSnapshot, end: LogEnd) -> ReadSnapshot:
+        """The snapshot without the segments that begin after ``end``."""
+        segments = tuple(s for s in self.segments if s.base_offset <= end.offset)
+        is_same = segments[-1] is end.segment
+        return view._replace(
+            segments=segments,
+            bases=tuple(segment.base_offset for segment in segments),
+            # Another last segment begins at the high watermark, so none of it is published.
+            end_position=end.size_bytes if is_same else 0,
+            newest_ms=end.newest_ms if is_same else NO_TIMESTAMP,
         )
 
     def _show(self, view: ReadSnapshot) -> None:
@@ -119,7 +134,7 @@ class ReadState:
                 self._health.read_failed(f"a read failed: {error}")
                 raise UnavailableError(f"a read failed: {error}") from error
             if self.view is view:
-                raise PartitionOffline("its files are gone or being replaced; open it again")
+                raise PartitionOffline("its files are missing or being replaced; open it again")
 
     def _map(self, view: ReadSnapshot, bad: BadBatch) -> None:
         """Determine the damaged range around a bad batch, so that the read can be retried."""

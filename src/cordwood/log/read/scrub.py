@@ -49,7 +49,7 @@ def _scrub(fd: int, segment: Segment, pace: Pace) -> Verdict:
     size_bytes = os.fstat(fd).st_size
     reading = _Reading(fd, pace)
     end = segment.size_bytes, segment.end_offset
-    is_dense = segment.records == segment.end_offset - segment.base_offset
+    is_dense = segment.is_dense
     damage: tuple[Damage, ...] = ()
     position, least, records = 0, segment.base_offset, 0
     while True:
@@ -62,15 +62,15 @@ def _scrub(fd: int, segment: Segment, pace: Pace) -> Verdict:
                 break
             records += located.header.count
         if not walk.problem and walk.valid_bytes < end[0]:
-            walk.problem = f"the file ends at {size_bytes} bytes and had {end[0]}"
+            walk.problem = f"the file has {size_bytes} bytes, but had {end[0]}"
         if not walk.problem:
             return Verdict(size_bytes, records, _sum(fd, reading, damage), damage)
         area = Area(reading.read, _entries(segment), segment.base_offset, *end, damage, is_dense)
-        found = find_damage(area, walk.valid_bytes) if len(damage) < _DAMAGE_MAX else None
-        if found is None:
-            found = Damage(walk.valid_bytes, end[0], walk.next_offset, end[1], walk.problem)
-        damage = (*damage, found)
-        position, least = found.end_position, found.end_offset
+        later = find_damage(area, walk.valid_bytes) if len(damage) < _DAMAGE_MAX else None
+        if later is None:
+            later = Damage(walk.valid_bytes, end[0], walk.next_offset, end[1], walk.problem)
+        damage = (*damage, later)
+        position, least = later.end_position, later.end_offset
 
 
 def _sum(fd: int, reading: _Reading, damage: tuple[Damage, ...]) -> str:

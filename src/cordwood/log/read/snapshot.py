@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 from cordwood.batch.header import HEADER_BYTES
 from cordwood.errors import CorruptionError
-from cordwood.log.format.producers import Aborted
-from cordwood.log.read.segment import BatchRun, Segment
-from cordwood.model import NO_TIMESTAMP
+from cordwood.log.read.segment import Segment
+from cordwood.log.read.whole_batches import BatchRun
+from cordwood.model import NO_TIMESTAMP, Aborted
 
 SEGMENTS_PER_READ_MAX: Final = 64  # each costs an open file and a read
 
@@ -205,11 +205,8 @@ class ReadSnapshot(NamedTuple):
     def _first_at(self, segment: Segment, timestamp_ms: int, limit: int) -> TimedOffset | None:
         """The first readable record of the segment at or after that time; decodes its batch."""
         with segment.reading() as fd:
-            start = segment.locate_time(fd, timestamp_ms, self.log_start_offset, limit)
-            for position, header in segment.batches(fd, start, limit):
-                if header.max_timestamp_ms < timestamp_ms or not header.count:
-                    continue
-                for record in segment.records_at(fd, position, header):
-                    if record.timestamp_ms >= timestamp_ms and self._holds(record.offset):
-                        return TimedOffset(record.timestamp_ms, record.offset, header.leader_epoch)
-        return None
+            start, end = self.log_start_offset, self.high_watermark
+            match = segment.first_at_time(fd, timestamp_ms, start, end, limit)
+        if match is None:
+            return None
+        return TimedOffset(match.record.timestamp_ms, match.record.offset, match.leader_epoch)

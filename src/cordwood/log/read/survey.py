@@ -16,7 +16,7 @@ from cordwood.model import NO_TIMESTAMP
 class Survey(NamedTuple):
     """Stats and index of a ``.log``, computed by a walk over all of it."""
 
-    facts: SegmentStats
+    stats: SegmentStats
     sparse: MemoryIndex
 
 

@@ -40,19 +40,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from cordwood.batch.records import parse_marker
-from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.errors import CorruptionError
 from cordwood.log.files.disk import Files, OpenFile
 from cordwood.log.files.file_cache import FileCache
 from cordwood.log.format.epochs import Epochs, parse_epochs, with_epoch
-from cordwood.log.format.index import MemoryIndex
 from cordwood.log.format.layout import (
     CLEANED,
     DELETED,
@@ -71,79 +67,23 @@ from cordwood.log.format.layout import (
 )
 from cordwood.log.format.producers import (
     ABORTED_BYTES,
-    Aborted,
     Producers,
-    WrongSnapshot,
     encode_aborted,
 )
-from cordwood.log.format.scan import CHUNK_BYTES, BatchWalk, End, Located, read_fd, zeros_start
+from cordwood.log.format.scan import CHUNK_BYTES, BatchWalk, End, read_fd, zeros_start
 from cordwood.log.format.segment_stats import SegmentStats, encode_stats, parse_stats
 from cordwood.log.read.published_offsets import MARKS_NAME
 from cordwood.log.read.segment import Segment
 from cordwood.log.read.survey import survey
 from cordwood.log.recovery.missing import accept_command, missing_files, remedy
+from cordwood.log.recovery.producer_replay import ProducerReplay
+from cordwood.log.recovery.result import Loaded, Recovery, open_segment
 from cordwood.log.swap.ladder import recover_swaps
-from cordwood.model import TopicPartition
+from cordwood.model import Aborted
 
 logger = logging.getLogger("cordwood.log")
 
 _OWN_NAMES: Final = frozenset({LEADER_EPOCHS, MARKS_NAME, PARTITION_METADATA, SEGMENT_FACTS})
-
-
-@dataclass(slots=True)
-class Recovery:
-    """What opening a partition found and did."""
-
-    end: End = End.CLEAN
-    is_durable: bool = False  # the files are as a clean close leaves them
-    next_offset: int = 0
-    scanned_bytes: int = 0
-    cut_bytes: int = 0
-    torn_copy: Path | None = None  # a copy of the bytes that were cut off
-    rebuilt: list[str] = field(default_factory=list)  # names of rebuilt files
-    notes: list[str] = field(default_factory=list)  # other messages for the operator
-
-    def report(self, tp: TopicPartition) -> None:
-        """Log the result."""
-        logger.info(
-            "partition.opened partition=%s seq_resume=%d end=%s cut_bytes=%d scanned_bytes=%d",
-            tp, self.next_offset, self.end.value, self.cut_bytes, self.scanned_bytes,
-        )  # fmt: skip
-        for note in self.notes:
-            logger.warning("partition.note partition=%s %s", tp, note)
-
-    def note_rebuilt(self, segment: Segment) -> None:
-        """Note that the indexes of this segment were rebuilt."""
-        for kind in (FileKind.INDEX, FileKind.TIMEINDEX):
-            if (name := segment.path(kind).name) not in self.rebuilt:
-                self.rebuilt.append(name)
-
-
-@dataclass(slots=True)
-class Loaded:
-    """The state of a partition as loaded from its files."""
-
-    segments: tuple[Segment, ...]  # the last one is active
-    producers: Producers
-    epochs: Epochs
-    recovery: Recovery
-
-    def clean_end(self) -> CleanEnd:
-        """The state that a later close need not write again."""
-        is_durable = self.recovery.is_durable
-        return CleanEnd(self.segments if is_durable else (), self.segments[-1].size_bytes)
-
-
-class CleanEnd(NamedTuple):
-    """Segments that are unchanged since their last clean close."""
-
-    segments: tuple[Segment, ...]
-    active_bytes: int
-
-    def holds(self, segments: tuple[Segment, ...]) -> bool:
-        """Whether ``segments`` are still unchanged."""
-        is_same = segments is self.segments and segments[-1].size_bytes == self.active_bytes
-        return is_same and not any(segment.is_index_wrong for segment in segments)
 
 
 class Loader:
@@ -164,6 +104,7 @@ class Loader:
         self._interval_bytes = interval_bytes
         self._now_ms = now_ms
         self._recovery = Recovery()
+        self._replay = ProducerReplay(directory, self._recovery, now_ms)
         self._live: dict[str, dict[int, os.DirEntry[str]]] = {}  # suffix → base offset → file
         self._odd: list[str] = []  # names that are not live files
 
@@ -184,19 +125,19 @@ class Loader:
             self._list()
         self._note_names()
         bases = sorted(self._live[FileKind.LOG.value])
-        facts = parse_stats(self._read_small(SEGMENT_FACTS))
-        if missing := missing_files(facts, self._live[FileKind.LOG.value], log_start_offset):
+        stats = parse_stats(self._read_small(SEGMENT_FACTS))
+        if missing := missing_files(stats, self._live[FileKind.LOG.value], log_start_offset):
             path = file_path(self._directory, missing[0].base_offset, FileKind.LOG)
             raise CorruptionError(
-                f"{path} is gone: records are missing; {remedy(self._directory.name)}"
+                f"{path} is missing, with its records; {remedy(self._directory.name)}"
             )
         if not bases:
             return None
         self._remove_strays(frozenset(bases))
-        sealed = [self._load_sealed(base, end, facts.get(base)) for base, end in pairwise(bases)]
-        producers = self._load_producers(bases[-1], sealed)
+        sealed = [self._load_sealed(base, end, stats.get(base)) for base, end in pairwise(bases)]
+        producers = self._replay.load(bases[-1], sealed)
         epochs = self._load_epochs()
-        active, epochs = self._load_active(bases[-1], facts.get(bases[-1]), producers, epochs)
+        active, epochs = self._load_active(bases[-1], stats.get(bases[-1]), producers, epochs)
         self._recovery.next_offset = active.end_offset
         self._recovery.is_durable &= self._exists(active.end_offset, FileKind.SNAPSHOT)
         self._remove_snapshots({*bases, active.end_offset})
@@ -207,9 +148,9 @@ class Loader:
         active = open_segment(
             self._directory, base_offset, self._interval_bytes, self._now_ms, self._file_cache
         )
-        facts = self._directory / SEGMENT_FACTS
-        text = encode_stats([active.open_facts(0)])
-        self._files.write_whole(facts, text, sync_data=False, sync_dir=False)
+        stats = self._directory / SEGMENT_FACTS
+        text = encode_stats([active.open_stats(0)])
+        self._files.write_whole(stats, text, sync_data=False, sync_dir=False)
         self._files.close(self._files.create(active.path()))
         self._recovery.next_offset = base_offset
         return Loaded((active,), Producers(), (), self._recovery)
@@ -234,7 +175,7 @@ class Loader:
             is_torn = parsed is not None and parsed.suffix.startswith(TORN)
             if not is_torn and not name.endswith((TMP, DELETED)):
                 path = self._directory / name
-                self._recovery.notes.append(f"{path} is not a file of ours; left alone")
+                self._recovery.notes.append(f"{path} is not a file of this partition; ignored")
 
     def _remove_strays(self, bases: frozenset[int]) -> None:
         for kind in SEGMENT_KINDS:
@@ -267,21 +208,21 @@ class Loader:
     # --- sealed segments --------------------------------------------------------------------
 
     def _load_sealed(
-        self, base_offset: int, end_offset: int, facts: SegmentStats | None
+        self, base_offset: int, end_offset: int, stats: SegmentStats | None
     ) -> Segment:
         size_bytes = self._size(base_offset, FileKind.LOG)
-        if facts is not None and size_bytes < facts.size_bytes:
+        if stats is not None and size_bytes < stats.size_bytes:
             raise CorruptionError(
-                f"{file_path(self._directory, base_offset, FileKind.LOG)} has {size_bytes} bytes "
-                f"and had {facts.size_bytes}: records are missing; {remedy(self._directory.name)}"
+                f"{file_path(self._directory, base_offset, FileKind.LOG)} has {size_bytes} bytes, "
+                f"but had {stats.size_bytes}: records are missing; {remedy(self._directory.name)}"
             )
         has_index = self._exists(base_offset, FileKind.INDEX)
         has_index = has_index and self._exists(base_offset, FileKind.TIMEINDEX)
-        if not has_index or not facts or not facts.is_sealed or size_bytes != facts.size_bytes:
-            return self._survey_sealed(base_offset, end_offset, facts)
+        if not has_index or not stats or not stats.is_sealed or size_bytes != stats.size_bytes:
+            return self._survey_sealed(base_offset, end_offset, stats)
         segment = Segment(
             self._directory,
-            facts._replace(end_offset=end_offset),
+            stats._replace(end_offset=end_offset),
             None,
             self._file_cache,
             self._interval_bytes,
@@ -290,24 +231,24 @@ class Loader:
         return segment
 
     def _survey_sealed(
-        self, base_offset: int, end_offset: int, facts: SegmentStats | None
+        self, base_offset: int, end_offset: int, stats: SegmentStats | None
     ) -> Segment:
         """Walk a segment whose stats or index files are missing or wrong."""
         path = file_path(self._directory, base_offset, FileKind.LOG)
-        created_ms = path.stat().st_mtime_ns // 1_000_000 if facts is None else facts.created_ms
+        created_ms = path.stat().st_mtime_ns // 1_000_000 if stats is None else stats.created_ms
         found, index = survey(
             path, base_offset, interval_bytes=self._interval_bytes, created_ms=created_ms
         )
         if found.end_offset > end_offset:
             raise CorruptionError(
-                f"{path} holds offset {found.end_offset - 1}, which belongs to the next segment, "
-                f"{file_name(end_offset, FileKind.LOG)}; one of both is foreign"
+                f"{path} has offset {found.end_offset - 1}, which belongs to the next segment, "
+                f"{file_name(end_offset, FileKind.LOG)}; one of the two files is from elsewhere"
             )
         if found.size_bytes == 0:
             self._recovery.notes.append(f"{path} is sealed and empty")
         aborted_count = self._size(base_offset, FileKind.TXNINDEX) // ABORTED_BYTES
-        if facts is not None and facts.size_bytes == found.size_bytes:
-            aborted_count = facts.aborted_count
+        if stats is not None and stats.size_bytes == found.size_bytes:
+            aborted_count = stats.aborted_count
         segment = Segment(
             self._directory,
             found._replace(end_offset=end_offset, aborted_count=aborted_count),
@@ -326,69 +267,9 @@ class Loader:
         if size_bytes == segment.aborted_count * ABORTED_BYTES:
             return
         self._recovery.rebuilt.append(file_name(segment.base_offset, FileKind.TXNINDEX))
-        producers = self._snapshot_at(segment.base_offset) or Producers()
-        aborted = self._replay(segment, producers)
+        aborted = self._replay.aborted_in(segment)
         segment.aborted_count = len(aborted)
         self._files.write_whole(segment.path(FileKind.TXNINDEX), encode_aborted(aborted))
-
-    # --- producers --------------------------------------------------------------------------
-
-    def _load_producers(self, base_offset: int, sealed: Sequence[Segment]) -> Producers:
-        """The state at ``base_offset``: its snapshot, or an older one and the batches since."""
-        producers = self._snapshot_at(base_offset)
-        if producers is not None:
-            return producers
-        if not sealed:
-            return Producers()
-        self._recovery.rebuilt.append(file_name(base_offset, FileKind.SNAPSHOT))
-        missed: list[Segment] = []
-        for segment in reversed(sealed):
-            missed.insert(0, segment)
-            producers = self._snapshot_at(segment.base_offset)
-            if producers is not None:
-                break
-        producers = producers or Producers()
-        for segment in missed:
-            self._replay(segment, producers)
-        return producers
-
-    def _snapshot_at(self, offset: int) -> Producers | None:
-        if not self._exists(offset, FileKind.SNAPSHOT):
-            return None
-        path = file_path(self._directory, offset, FileKind.SNAPSHOT)
-        try:
-            return Producers.from_snapshot(path.read_bytes())
-        except WrongSnapshot as error:
-            self._recovery.notes.append(f"{path}: {error}; the log is replayed instead")
-            return None
-
-    def _replay(self, segment: Segment, producers: Producers) -> list[Aborted]:
-        """Apply every batch of a sealed segment; returns the transactions aborted in it."""
-        aborted: list[Aborted] = []
-        with segment.reading() as fd:
-            read = read_fd(fd)
-            walk = BatchWalk(read, segment.size_bytes, segment.base_offset, verify=False)
-            for located in walk:
-                self._note(walk, located, producers, aborted)
-        if walk.problem:
-            raise segment.corruption(walk.problem, walk.valid_bytes)
-        self._recovery.scanned_bytes += segment.size_bytes
-        return aborted
-
-    def _note(
-        self, walk: BatchWalk, located: Located, producers: Producers, aborted: list[Aborted]
-    ) -> None:
-        header = located.header
-        if header.producer_id < 0:
-            return
-        try:
-            marker = parse_marker(walk.batch(located)) if header.is_control else None
-        except CorruptBatch as error:
-            self._recovery.notes.append(f"control batch at position {located.position}: {error}")
-            marker = None
-        ended = producers.update(header, self._now_ms, marker)
-        if ended is not None:
-            aborted.append(ended)
 
     # --- leader epochs ----------------------------------------------------------------------
 
@@ -410,7 +291,7 @@ class Loader:
     def _load_active(
         self,
         base_offset: int,
-        facts: SegmentStats | None,
+        stats: SegmentStats | None,
         producers: Producers,
         epochs: Epochs,
     ) -> tuple[Segment, Epochs]:
@@ -422,17 +303,17 @@ class Loader:
                 self._directory,
                 base_offset,
                 self._interval_bytes,
-                created_ms if facts is None else facts.created_ms,
+                created_ms if stats is None else stats.created_ms,
                 self._file_cache,
             )
             size_bytes = os.fstat(file.fd).st_size
-            durable_bytes = 0 if facts is None else facts.size_bytes
+            durable_bytes = 0 if stats is None else stats.size_bytes
             walk = BatchWalk(read_fd(file.fd), size_bytes, base_offset)
             aborted: list[Aborted] = []
             for located in walk:
                 assert located.position == active.size_bytes
                 active.note([located.header])
-                self._note(walk, located, producers, aborted)
+                self._replay.apply(walk, located, producers, aborted)
                 epochs = with_epoch(epochs, located.header.leader_epoch, located.header.base_offset)
             active.aborted, active.aborted_count = tuple(aborted), len(aborted)
             self._finish_active(file, walk, size_bytes, durable_bytes)
@@ -446,7 +327,7 @@ class Loader:
         """Classify the end, cut off a torn tail, and sync everything that readers will now see."""
         if size_bytes < durable_bytes:
             raise CorruptionError(
-                f"{file.path} has {size_bytes} bytes and had {durable_bytes} when it was closed: "
+                f"{file.path} has {size_bytes} bytes, but had {durable_bytes} when it was closed: "
                 f"records are missing; {remedy(self._directory.name)}"
             )
         end = walk.end(durable_bytes)
@@ -454,12 +335,13 @@ class Loader:
         self._recovery.scanned_bytes += size_bytes
         if end is End.CORRUPT:
             raise CorruptionError(
-                f"{file.path}: {walk.problem}, and it is no torn append: nothing was cut; restore "
-                f"this segment from a copy, or cut it to {walk.valid_bytes} bytes and accept the "
-                f"loss of the records behind: `{accept_command(self._directory.name)}`"
+                f"{file.path}: {walk.problem}, which is not a torn append, so nothing was "
+                "truncated; restore this segment from a copy, or truncate it to "
+                f"{walk.valid_bytes} bytes and accept the loss of the records after it: "
+                f"`{accept_command(self._directory.name)}`"
             )
         if end is End.TORN:
-            self._recovery.notes.append(f"{file.path}: {walk.problem}; torn tail cut off")
+            self._recovery.notes.append(f"{file.path}: {walk.problem}; torn tail truncated")
             self._recovery.cut_bytes = size_bytes - walk.valid_bytes
             self._copy_aside(file, walk.valid_bytes, size_bytes)
             self._files.truncate(file, walk.valid_bytes)
@@ -485,18 +367,3 @@ class Loader:
             self._files.close(copy)
         self._files.sync_dir(self._directory)
         self._recovery.torn_copy = copy_path
-
-
-def open_segment(
-    directory: Path,
-    base_offset: int,
-    interval_bytes: int,
-    created_ms: int,
-    descriptors: FileCache,
-) -> Segment:
-    """Create an empty active segment in memory."""
-    index = MemoryIndex(base_offset, interval_bytes)
-    facts = SegmentStats.blank(base_offset, created_ms)
-    segment = Segment(directory, facts, index, descriptors, interval_bytes)
-    segment.is_sealed = False
-    return segment

@@ -13,7 +13,7 @@ from cordwood.log.format.segment_stats import SegmentStats
 
 
 def missing_files(
-    facts: Mapping[int, SegmentStats], bases: Collection[int], log_start_offset: int
+    stats: Mapping[int, SegmentStats], bases: Collection[int], log_start_offset: int
 ) -> list[SegmentStats]:
     """Segments that held records and whose ``.log`` is gone although they were not dropped.
 
@@ -25,7 +25,7 @@ def missing_files(
     first = min(bases, default=log_start_offset - 1)
     return [
         line
-        for base, line in sorted(facts.items())
+        for base, line in sorted(stats.items())
         if base not in bases and line.size_bytes > 0 and base > first
     ]
 
@@ -33,8 +33,8 @@ def missing_files(
 def remedy(directory: str) -> str:
     """The advice to an operator for a partition, given by the name of its directory."""
     return (
-        "restore the partition's directory from a copy and restart, or go on without them: "
-        f"`{accept_command(directory)}`"
+        "restore the partition's directory from a copy and restart, or continue without the "
+        f"records: `{accept_command(directory)}`"
     )
 
 

@@ -52,9 +52,9 @@ class FileIdentity(NamedTuple):
     changed_ns: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> FileIdentity:
+    def of(cls, status: os.stat_result) -> FileIdentity:
         """From a ``stat`` result."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class StagingArea:
@@ -88,11 +88,11 @@ class StagingArea:
         """Remove a job's files, or a link in their place. No error if there are none."""
         check_name(name, "job")
         with suppress(UnknownJob), self._opened() as root:
-            found = _look(root, name)
-            if found is not None and not stat.S_ISDIR(found.st_mode):
+            status = _look(root, name)
+            if status is not None and not stat.S_ISDIR(status.st_mode):
                 with suppress(OSError):
                     os.unlink(name, dir_fd=root)
-            elif found is not None:
+            elif status is not None:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=root)
 
     def sync(self) -> None:
@@ -145,19 +145,19 @@ class Owners(NamedTuple):
         is_shared = bool(staging.st_mode & _GROUP_WRITE)
         return cls((os.geteuid(), staging.st_uid), staging.st_gid if is_shared else None)
 
-    def check(self, path: Path, found: os.stat_result) -> None:
+    def check(self, path: Path, status: os.stat_result) -> None:
         """Raise ``UnsafePath`` for a file of any other user or group."""
-        if found.st_uid not in self.users and found.st_gid != self.group:
+        if status.st_uid not in self.users and status.st_gid != self.group:
             raise UnsafePath(
-                f"{path} belongs to user {found.st_uid}, who may not stage files here; run the "
+                f"{path} belongs to user {status.st_uid}, who may not stage files here; run the "
                 "job as the broker's user, or let it send its files over HTTP"
             )
 
-    def check_file(self, path: Path, found: os.stat_result) -> None:
+    def check_file(self, path: Path, status: os.stat_result) -> None:
         """Raise ``UnsafePath`` unless it is a regular file of theirs."""
-        if not stat.S_ISREG(found.st_mode):
-            raise UnsafePath(f"{path} is no regular file; remove it and run the job again")
-        self.check(path, found)
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsafePath(f"{path} is not a regular file; remove it and run the job again")
+        self.check(path, status)
 
 
 class JobFiles:
@@ -245,17 +245,17 @@ class JobFiles:
 
 def sha256_of(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
     """The sha256 of these pieces, one after the other."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in pieces:
-        found.update(piece)  # releases the GIL
-    return found.hexdigest()
+        digest.update(piece)  # releases the GIL
+    return digest.hexdigest()
 
 
 def check_sha256(sha256: str, name: str) -> str:
     """Return the hash unchanged; raises ``RequestError`` if it is none."""
     if not _SHA256.fullmatch(sha256):
         raise RequestError(
-            f"the sha256 of {name} is {sha256[:80]!r}; it takes the file's, 64 hexadecimal digits"
+            f"the sha256 of {name} is {sha256[:80]!r}; expected are 64 hexadecimal digits"
         )
     return sha256
 
@@ -263,7 +263,7 @@ def check_sha256(sha256: str, name: str) -> str:
 def check_name(name: Any, kind: str) -> str:
     """Return a plain name unchanged; raises ``RequestError`` if it could lead elsewhere."""
     if not isinstance(name, str) or not is_job_name(name):
-        raise RequestError(f"{name!r} is no {kind} name; use letters, digits, . _ and -")
+        raise RequestError(f"{name!r} is not a valid {kind} name; use letters, digits, . _ and -")
     return name
 
 
@@ -279,7 +279,7 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NOT_FOLLOWED:
             raise UnsafePath(
-                f"{path} is a link or no regular file; remove it and run the job again"
+                f"{path} is a link or not a regular file; remove it and run the job again"
             ) from None
         raise UnavailableError(f"{path}: {error.strerror}") from error
 
@@ -293,10 +293,10 @@ def _look(directory: int, name: str) -> os.stat_result | None:
 
 def _newest_ns(root: int, job: str) -> int | None:
     """When anything in a job's directory last changed; None if it is gone or no directory."""
-    found = _look(root, job)
-    if found is None or not stat.S_ISDIR(found.st_mode):
+    status = _look(root, job)
+    if status is None or not stat.S_ISDIR(status.st_mode):
         return None
-    newest = found.st_mtime_ns
+    newest = status.st_mtime_ns
     for _, names, files, fd in os.fwalk(job, dir_fd=root, follow_symlinks=False):
         looks = (_look(fd, name) for name in (*names, *files))
         newest = max([newest, *(each.st_mtime_ns for each in looks if each is not None)])

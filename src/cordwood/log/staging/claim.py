@@ -62,7 +62,7 @@ def claim_job(data: Path, job: str, files: Files) -> Claim:
     After an error some of the files may be gone from staging: the job must run again.
     """
     if not is_job_name(job):
-        raise InvalidManifest(f"{job!r} is no job name")
+        raise InvalidManifest(f"{job!r} is not a valid job name")
     try:
         with StagingArea(data).job(job) as staged:
             manifest = _read_manifest(staged, job)
@@ -109,8 +109,9 @@ def _claim_file(staged: JobFiles, file: StagedFile, target: Path, files: Files) 
     fd = staged.open(file.name)
     try:
         if os.fstat(fd).st_size != file.size_bytes:
-            raise InvalidManifest(f"{staged.path / file.name} is not what the manifest says; "
-                                  "run the job again")  # fmt: skip
+            raise InvalidManifest(
+                f"{staged.path / file.name} does not match the manifest; run the job again"
+            )
         if not _is_movable(fd, target.parent):
             _copy(fd, file.size_bytes, target, files)
             return
@@ -123,16 +124,16 @@ def _claim_file(staged: JobFiles, file: StagedFile, target: Path, files: Files) 
 
 def _is_movable(fd: int, directory: Path) -> bool:
     """Whether it is our user's file, on the same filesystem as ``directory``."""
-    found = os.fstat(fd)
-    return found.st_uid == os.geteuid() and found.st_dev == directory.stat().st_dev
+    opened = os.fstat(fd)
+    return opened.st_uid == os.geteuid() and opened.st_dev == directory.stat().st_dev
 
 
 def _is_ours_alone(fd: int, path: Path, mode: int) -> bool:
     """Whether no other process can write to the open file, just moved to ``path``."""
     os.fchmod(fd, mode)
-    found, named = os.fstat(fd), path.lstat()
-    is_same = (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
-    return is_same and found.st_nlink == 1 and not has_writers(fd)
+    opened, named = os.fstat(fd), path.lstat()
+    is_same = (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
+    return is_same and opened.st_nlink == 1 and not has_writers(fd)
 
 
 def has_writers(fd: int) -> bool:
@@ -160,7 +161,7 @@ def _copy(fd: int, size_bytes: int, target: Path, files: Files) -> None:
         while position < size_bytes:
             data = os.pread(fd, min(COPY_BYTES, size_bytes - position), position)
             if not data:
-                raise InvalidManifest(f"{target.name} became shorter; run the job again")
+                raise InvalidManifest(f"{target.name} was truncated; run the job again")
             files.write_at(file, data, position)
             position += len(data)
     finally:

@@ -24,12 +24,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, CorruptionError, InvalidManifest, PartitionOffline
 from cordwood.log.files.disk import Files
+from cordwood.log.files.file_cache import FileCache
 from cordwood.log.format.layout import (
     CLEANED,
     SEGMENT_FACTS,
@@ -37,6 +39,7 @@ from cordwood.log.format.layout import (
     SWAP,
     FileKind,
     SegmentFile,
+    file_path,
     parse_file_name,
 )
 from cordwood.log.format.manifest import (
@@ -45,13 +48,13 @@ from cordwood.log.format.manifest import (
     StagedSegment,
     plan_swap,
 )
+from cordwood.log.format.producers import ABORTED_BYTES
 from cordwood.log.format.scan import BatchWalk, read_fd
 from cordwood.log.format.segment_stats import SegmentStats, encode_stats, parse_stats
+from cordwood.log.read.segment import Segment
 from cordwood.log.read.survey import Survey, survey
 from cordwood.log.staging.claim import COPY_BYTES, Claim
-
-if TYPE_CHECKING:
-    from cordwood.log.write.partition import Partition
+from cordwood.model import SegmentInfo
 
 logger = logging.getLogger("cordwood.log")
 
@@ -62,6 +65,25 @@ class Verified(NamedTuple):
     manifest: Manifest
     surveys: Mapping[int, Survey]  # by base offset
     directory: Path  # holds the files; only the broker writes to it
+
+
+class SwapTarget(Protocol):
+    """The partition that a job swaps segments of."""
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        ...
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """All segments, oldest first; the last one is active."""
+        ...
+
+    def replace(
+        self, old: Sequence[int], new: Sequence[int], surveys: Mapping[int, Survey], /
+    ) -> None:
+        """Do steps 4 and 5; both sequences are base offsets."""
+        ...
 
 
 def verify_staged(claim: Claim, files: Files, *, interval_bytes: int, now_ms: int) -> Verified:
@@ -90,13 +112,13 @@ def verify_staged(claim: Claim, files: Files, *, interval_bytes: int, now_ms: in
             )
         except CorruptionError as error:
             raise InvalidManifest(f"{error}; or run the job again") from None
-        _check_survey(segment, found.facts, is_last=segment is manifest.segments[-1])
+        _check_survey(segment, found.stats, is_last=segment is manifest.segments[-1])
         surveys[segment.base_offset] = found
     return Verified(manifest, surveys, staging)
 
 
 def apply_swap(
-    partition: Partition,
+    partition: SwapTarget,
     job: Verified,
     *,
     files: Files,
@@ -170,9 +192,9 @@ def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
 def _forget_facts(directory: Path, start: int, end: int, files: Files) -> None:
     """Remove the stats of old files, which must not be applied to new files of the same name."""
     path = directory / SEGMENT_FACTS
-    facts = parse_stats(path.read_bytes()) if path.exists() else {}
-    kept = [line for base, line in facts.items() if not start <= base < end]
-    if len(kept) < len(facts):
+    stats = parse_stats(path.read_bytes()) if path.exists() else {}
+    kept = [line for base, line in stats.items() if not start <= base < end]
+    if len(kept) < len(stats):
         files.write_whole(path, encode_stats(kept))
 
 
@@ -238,7 +260,7 @@ def _check_present(staging: Path, manifest: Manifest) -> None:
             path = staging / staged.name
             is_file = path.is_file() and not path.is_symlink()
             if not is_file or path.stat().st_size != staged.size_bytes:
-                raise InvalidManifest(f"{path} is not as the manifest says; run the job again")
+                raise InvalidManifest(f"{path} does not match the manifest; run the job again")
 
 
 def _check_sum(path: Path, staged: StagedFile) -> None:
@@ -249,7 +271,7 @@ def _check_sum(path: Path, staged: StagedFile) -> None:
     except OSError as error:
         raise InvalidManifest(f"{path}: {error.strerror}; run the job again") from None
     if (size_bytes, sha256) != (staged.size_bytes, staged.sha256):
-        raise InvalidManifest(f"{path} is not what the manifest says; run the job again")
+        raise InvalidManifest(f"{path} does not match the manifest; run the job again")
 
 
 def _check_survey(segment: StagedSegment, found: SegmentStats, *, is_last: bool) -> None:
@@ -261,7 +283,7 @@ def _check_survey(segment: StagedSegment, found: SegmentStats, *, is_last: bool)
     reaches = found.end_offset == segment.end_offset or not is_last
     if not (is_within and reaches and found.records == segment.records):
         raise InvalidManifest(
-            f"{segment.log.name} holds {found.records} records up to offset {found.end_offset}, "
+            f"{segment.log.name} has {found.records} records up to offset {found.end_offset}, but "
             f"the manifest says {segment.records} up to {segment.end_offset}; run the job again"
         )
 
@@ -285,10 +307,53 @@ def _named(directory: Path, suffix: str) -> list[SegmentFile]:
 
 def _offline(manifest: Manifest, error: CordwoodError) -> PartitionOffline:
     return PartitionOffline(
-        f"{manifest.topic_partition} stopped in the swap of job {manifest.job} ({error}); "
-        "restart the broker to finish it"
+        f"{manifest.topic_partition} went offline during the swap of job {manifest.job} "
+        f"({error}); restart the broker to finish the swap"
     )
 
 
 def _path(directory: Path, name: SegmentFile) -> Path:
     return directory / f"{name.base_offset:020d}{name.kind.value}{name.suffix}"
+
+
+# --- steps 4 and 5 ----------------------------------------------------------------------------
+
+
+def survey_staged(
+    directory: Path, base_offset: int, interval_bytes: int, created_ms: int
+) -> Survey:
+    """Survey the segment that stands in the directory as ``.swap``."""
+    path = file_path(directory, base_offset, FileKind.LOG, SWAP)
+    return survey(path, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
+
+
+def take_live_names(files: Files, directory: Path, bases: Sequence[int]) -> None:
+    """Remove the ``.swap`` suffix of these segments' files; the caller syncs the directory."""
+    for base_offset in bases:
+        for kind in SEGMENT_KINDS:
+            path = file_path(directory, base_offset, kind, SWAP)
+            if path.exists():
+                files.rename(path, file_path(directory, base_offset, kind))
+
+
+def live_segments(
+    directory: Path,
+    surveys: Sequence[Survey],
+    end_offset: int,
+    descriptors: FileCache,
+    interval_bytes: int,
+) -> list[Segment]:
+    """Create the new segments; the last one covers offsets up to ``end_offset``.
+
+    Their indexes are in memory and flagged wrong on disk, so that they get written.
+    """
+    ends = [later.stats.base_offset for _, later in pairwise(surveys)]
+    segments = []
+    for found, end in zip(surveys, [*ends, end_offset], strict=True):
+        txnindex = file_path(directory, found.stats.base_offset, FileKind.TXNINDEX)
+        aborted_bytes = txnindex.stat().st_size if txnindex.exists() else 0
+        stats = found.stats._replace(end_offset=end, aborted_count=aborted_bytes // ABORTED_BYTES)
+        segment = Segment(directory, stats, found.sparse, descriptors, interval_bytes)
+        segment.is_index_wrong = True
+        segments.append(segment)
+    return segments

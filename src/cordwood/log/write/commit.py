@@ -18,6 +18,8 @@ from cordwood.batch.compression import INFLATED_BYTES_MAX
 from cordwood.batch.header import BatchHeader
 from cordwood.batch.validation import check_body
 from cordwood.errors import CordwoodError, DiskFull, InvalidRecord
+from cordwood.log.read.read_state import LogEnd
+from cordwood.log.write.in_flight import InFlightCommits
 from cordwood.log.write.partition import Appended, Outcome, Partition
 
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
@@ -39,33 +41,43 @@ class Append:
     is_key_checked: bool = False  # its keys were checked before
 
 
+@dataclass(slots=True, eq=False)
+class PartitionCommit:
+    """The appends of one commit to one partition: written, and in flight until published."""
+
+    partition: Partition
+    end: LogEnd
+    outcomes: list[tuple[Append, Outcome]]
+    records: int
+    size_bytes: int
+    is_durable: bool = False
+
+
 class WrittenAppends(NamedTuple):
     """Appends whose bytes are written to the files but, until a sync, only to the page cache."""
 
-    outcomes: list[tuple[Append, Outcome]]
-    touched: list[Partition]
+    parts: list[PartitionCommit]
     due: list[Partition]  # those of them that must be synced
+    refused: list[tuple[Append, Outcome]]  # of partitions to which nothing was written
     full: list[tuple[Append, DiskFull]]  # did not fit; no byte of these is in the files
+    held: list[Append]  # those of them that are queued again until there is space
+    rolling: dict[Partition, list[Append]]  # not written: they wait for a roll
 
 
 class Commit(NamedTuple):
-    """A finished commit: first report the outcomes, then wake the readers."""
+    """A finished commit: its outcomes, and the partitions whose readers have something to read."""
 
     outcomes: list[tuple[Append, Outcome]]
     published: list[Partition]
+    size_bytes: int  # appended
 
     def pieces(self, outcomes_max: int) -> Iterator[Commit]:
         """Split into commits of at most ``outcomes_max`` appends; the last one wakes readers."""
         last = max(0, len(self.outcomes) - 1) // outcomes_max
         for number in range(last):
             start = number * outcomes_max
-            yield Commit(self.outcomes[start : start + outcomes_max], [])
-        yield Commit(self.outcomes[last * outcomes_max :], self.published)
-
-    def settle(self) -> None:
-        """Report the outcome of every append of this commit."""
-        for append, outcome in self.outcomes:
-            append.done(outcome)
+            yield Commit(self.outcomes[start : start + outcomes_max], [], 0)
+        yield Commit(self.outcomes[last * outcomes_max :], self.published, self.size_bytes)
 
 
 @dataclass(slots=True)
@@ -85,16 +97,17 @@ class Committer:
     """Commits for one data directory, one at a time."""
 
     def __init__(
-        self, durability: str, note: Callable[[list[Partition]], None] = lambda _: None
+        self, durability: str, record_ends: Callable[[list[Partition]], None] = lambda _: None
     ) -> None:
-        """Prepare commits; ``note`` is called with partitions whose new end must be recorded.
+        """Prepare commits; ``record_ends`` is called with partitions whose end is not recorded.
 
         It is called after their sync and before their appends are acknowledged.
         """
         assert durability in {"fsync", "os"}
         self.durability = durability
-        self._note = note
+        self._record_ends = record_ends
         self.stats = CommitStats()
+        self._in_flight: InFlightCommits[PartitionCommit] = InFlightCommits()
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="cordwood-sync")
 
     def close(self) -> None:
@@ -107,44 +120,62 @@ class Committer:
         Every append passes here, and its topic's settings cannot change meanwhile. So this is the
         place where a compacted topic refuses records without a key, whoever sent them.
         """
-        outcomes, touched, due, full = written = WrittenAppends([], [], [], [])
+        written = WrittenAppends([], [], [], [], [], {})
         for partition, waiting in appends.items():
+            outcomes: list[tuple[Append, Outcome]] = []
             mine = waiting
             if "compact" in partition.config.cleanup_policy:
                 mine = _take_keyed(waiting, outcomes)
-            is_touched = False
-            for append, outcome in zip(mine, partition.append_all(mine), strict=True):
+            results = partition.append_all(mine)
+            if len(results) < len(mine):
+                written.rolling[partition] = mine[len(results) :]
+            records = size_bytes = 0
+            for append, outcome in zip(mine, results, strict=False):
                 if isinstance(outcome, Appended):
-                    is_touched = True
+                    records += append.records
+                    size_bytes += len(append.data)
                 elif isinstance(outcome, DiskFull):
-                    full.append((append, outcome))
+                    written.full.append((append, outcome))
                     continue
                 outcomes.append((append, outcome))
-            if is_touched:
-                touched.append(partition)
-                if self._is_synced(partition) or not partition.is_end_noted:
-                    due.append(partition)
+            if not size_bytes:
+                written.refused.extend(outcomes)
+                continue
+            end = partition.log_end()
+            part = PartitionCommit(partition, end, outcomes, records, size_bytes)
+            self._in_flight.add(part)
+            written.parts.append(part)
+            if self._is_synced(partition) or not partition.is_end_recorded:
+                written.due.append(partition)
         return written
 
     def finish(self, written: WrittenAppends) -> Commit:
         """Sync the partitions whose topic requires it, then publish what was written."""
-        outcomes, published = written.outcomes, written.touched
-        broken = self._sync(written.due) if written.due else None
-        if broken:
-            outcomes = [(append, broken.get(append.partition, was)) for append, was in outcomes]
-            published = [partition for partition in published if partition not in broken]
-        for partition in published:
-            partition.publish()
+        broken = self._sync(written.due) if written.due else {}
+        outcomes, published = written.refused, []
+        stats, size_bytes = self.stats, 0
+        for part in written.parts:
+            error = broken.get(part.partition) if broken else None
+            if error is None:
+                for done in self._in_flight.complete(part):
+                    outcomes += done.outcomes
+                    size_bytes += done.size_bytes
+                    stats.records += done.records
+                published.append(part.partition)
+            else:
+                for failed in self._in_flight.fail(part.partition):
+                    outcomes += [(append, error) for append, _ in failed.outcomes]
         if written.due:
-            self._note_ends(written.due, broken or {})  # before any append is acknowledged
-        self._count(outcomes)
-        return Commit(outcomes, published)
+            self._record_new_ends(written.due, broken)  # before any append is acknowledged
+        stats.commits += 1
+        stats.bytes += size_bytes
+        return Commit(outcomes, published, size_bytes)
 
-    def _note_ends(self, synced: list[Partition], broken: Container[Partition]) -> None:
+    def _record_new_ends(self, synced: list[Partition], broken: Container[Partition]) -> None:
         """Record the ends of newly opened or rolled partitions; the others are recorded already."""
-        fresh = [p for p in synced if not p.is_end_noted and p not in broken]
+        fresh = [p for p in synced if not p.is_end_recorded and p not in broken]
         if fresh:
-            self._note(fresh)
+            self._record_ends(fresh)
 
     def _is_synced(self, partition: Partition) -> bool:
         """Whether appends to this partition are acknowledged only after a sync."""
@@ -167,16 +198,6 @@ class Committer:
         self.stats.syncs += 1
         self.stats.sync_seconds += seconds
         self.stats.sync_buckets[sum(seconds > bound for bound in SYNC_BUCKETS)] += 1
-
-    def _count(self, outcomes: list[tuple[Append, Outcome]]) -> None:
-        records = size_bytes = 0
-        for append, outcome in outcomes:
-            if isinstance(outcome, Appended):
-                records += append.records
-                size_bytes += len(append.data)
-        self.stats.commits += 1
-        self.stats.records += records
-        self.stats.bytes += size_bytes
 
 
 def _take_keyed(appends: list[Append], outcomes: list[tuple[Append, Outcome]]) -> list[Append]:
@@ -204,9 +225,9 @@ def _keyless(append: Append) -> CordwoodError | None:
                 return error
             if walked is None or walked.keyless >= 0:
                 return InvalidRecord(
-                    f"topic {append.partition.tp.topic} is compacted and takes no record without "
-                    "a key; send it with one, as Kafka clients, `cordwood produce -K` and ingress "
-                    "lines do"
+                    f"topic {append.partition.tp.topic} is compacted and requires a key on every "
+                    "record; send it with a key, as Kafka clients, `cordwood produce -K` and "
+                    "ingress lines do"
                 )
         position += header.size_bytes
     return None
@@ -214,10 +235,10 @@ def _keyless(append: Append) -> CordwoodError | None:
 
 def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
     """Group appends by partition, keeping their order."""
-    found: dict[Partition, list[Append]] = {}
+    grouped: dict[Partition, list[Append]] = {}
     for append in appends:
-        found.setdefault(append.partition, []).append(append)
-    return found
+        grouped.setdefault(append.partition, []).append(append)
+    return grouped
 
 
 def _sync(partition: Partition) -> float | CordwoodError:

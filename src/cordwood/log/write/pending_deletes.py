@@ -28,32 +28,32 @@ class PendingDeletes:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._graves: list[_PendingDelete] = []
+        self._pending: list[_PendingDelete] = []
 
     def mark_deleted(
         self, segments: Iterable[Segment], now_ms: int, kinds: Iterable[FileKind] = FileKind
     ) -> None:
         """Rename the segments' files, in the given order; the caller syncs the directory."""
-        buried = tuple(segments)
-        for segment in buried:
+        deleted = tuple(segments)
+        for segment in deleted:
             segment.retire()
         paths: list[Path] = []
-        for segment in buried:
+        for segment in deleted:
             for kind in kinds:
                 path = segment.path(kind)
                 if path.exists():
                     paths.append(path.with_name(path.name + DELETED))
                     self._files.rename(path, paths[-1])
-        self._graves.append(_PendingDelete(now_ms, tuple(paths), buried))
+        self._pending.append(_PendingDelete(now_ms, tuple(paths), deleted))
 
     @property
     def is_empty(self) -> bool:
         """Whether no delete is pending. Safe on any thread."""
-        return not self._graves
+        return not self._pending
 
     def segments(self) -> list[Segment]:
         """The deleted segments; readers may still have their files open."""
-        return [segment for grave in self._graves for segment in grave.segments]
+        return [segment for pending in self._pending for segment in pending.segments]
 
     def purge(self, now_ms: int, delay_ms: int) -> int:
         """Remove the files that were marked at least ``delay_ms`` ago; returns how many.
@@ -64,23 +64,23 @@ class PendingDeletes:
         left: list[_PendingDelete] = []
         failure: CordwoodError | None = None
         removed = 0
-        for grave in self._graves:
+        for pending in self._pending:
             try:
-                if now_ms - grave.since_ms < delay_ms:
-                    left.append(grave)
+                if now_ms - pending.since_ms < delay_ms:
+                    left.append(pending)
                 else:
-                    self._remove(grave)
-                    removed += len(grave.paths)
+                    self._remove(pending)
+                    removed += len(pending.paths)
             except CordwoodError as error:
-                left.append(grave)
+                left.append(pending)
                 failure = error
-        self._graves = left
+        self._pending = left
         if failure is not None:
             raise failure
         return removed
 
-    def _remove(self, grave: _PendingDelete) -> None:
-        for path in grave.paths:
+    def _remove(self, pending: _PendingDelete) -> None:
+        for path in pending.paths:
             self._files.unlink(path)
-        for segment in grave.segments:
+        for segment in pending.segments:
             segment.forget()

@@ -44,9 +44,9 @@ def write_snapshot(files: Files, directory: Path, offset: int, producers: Produc
     files.write_whole(path, producers.encode_snapshot(), sync_dir=False)
 
 
-def write_facts(files: Files, directory: Path, facts: Iterable[SegmentStats]) -> None:
+def write_stats(files: Files, directory: Path, stats: Iterable[SegmentStats]) -> None:
     """Write the stats of these segments; lines about any other segment are lost."""
-    files.write_whole(directory / SEGMENT_FACTS, encode_stats(facts), sync_dir=False)
+    files.write_whole(directory / SEGMENT_FACTS, encode_stats(stats), sync_dir=False)
 
 
 def write_epochs(files: Files, directory: Path, epochs: Epochs) -> None:

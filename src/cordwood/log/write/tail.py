@@ -30,6 +30,7 @@ from cordwood.log.read.published_offsets import PublishedOffsets
 from cordwood.log.read.segment import Segment
 from cordwood.model import NO_TIMESTAMP
 
+_NO_CAPACITY: Final = SegmentCapacity(0, 0)
 GROUP_BYTES_MAX: Final = 256 * KIB  # limit for joining small appends into one write
 
 
@@ -128,11 +129,11 @@ class Tail:
         try:
             self._files.sync_data(file)
         except CordwoodError as error:
-            why = f"a sync failed, and cannot be trusted a second time ({error})"
+            why = f"a sync failed, and a second attempt cannot be trusted ({error})"
             try:
                 self._files.truncate(file, published_bytes)
             except CordwoodError as second:
-                why += f"; nor could the unacknowledged part be cut off ({second})"
+                why += f"; truncating the unacknowledged part failed as well ({second})"
             raise UnknownFileState(why) from error
         self.synced_bytes = size_bytes
 
@@ -178,21 +179,21 @@ class AppendGroup:
         self.size_bytes = 0
         self.span = 0  # offsets
         self.members: list[int] = []  # indexes into the list of appends
-        self.room = SegmentCapacity(0, 0)  # left in the segment before this group
+        self.capacity = _NO_CAPACITY  # left in the segment before this group
         self._chunks: list[bytearray | memoryview] = []
         self._producers: set[int] = set()
 
     def may_take(self, batches: PendingBatches) -> bool:
         """Whether these batches may be written together with those already in the group."""
-        room_bytes, room_records = self.room
-        if self.size_bytes + len(batches.data) > min(room_bytes, GROUP_BYTES_MAX):
+        bytes_max, records_max = self.capacity
+        if self.size_bytes + len(batches.data) > min(bytes_max, GROUP_BYTES_MAX):
             return False
         span = self.span
         for header in batches.headers:
             if header.producer_id in self._producers:
                 return False
             span += header.last_offset_delta + 1
-        return span <= room_records
+        return span <= records_max
 
     def add(
         self,
@@ -200,14 +201,15 @@ class AppendGroup:
         data: bytearray | memoryview,
         headers: list[BatchHeader],
         markers: list[Marker | None],
+        span: int,
     ) -> None:
-        """Add an append to the group."""
+        """Add an append of ``span`` offsets to the group."""
         self.members.append(member)
         self._chunks.append(data)
         self.headers += headers
         self.markers += markers
         self.size_bytes += len(data)
-        self.span += offset_span(headers)
+        self.span += span
         self._producers.update([who.producer_id for who in headers if who.producer_id >= 0])
 
     def data(self) -> bytearray | memoryview:
@@ -250,7 +252,10 @@ def parse_markers(
     data: bytearray | memoryview, headers: Sequence[BatchHeader]
 ) -> list[Marker | None]:
     """The transaction marker in each batch, or None for batches that hold records."""
-    if not any(header.attributes & CONTROL_BIT for header in headers):
+    for header in headers:  # a generator is slower for the usual single header
+        if header.attributes & CONTROL_BIT:
+            break
+    else:
         return [None] * len(headers)
     markers: list[Marker | None] = []
     position = 0

@@ -7,7 +7,11 @@ commits, through ``call``. So partitions need no lock, and "count and seal" is o
 The writer has a thread because it waits for disks. A small append needs no disk before its sync, so
 it is written inline at the end of the submitter's event-loop turn; only the sync, if the topic asks
 for one, runs on the thread. Thus a message wakes as few threads as possible and the GIL is not
-handed back and forth. ``_is_working`` ensures that only one of the two writes at a time.
+handed back and forth. ``writer_state`` declares the states and who writes in each.
+
+The way of an append: ``submit`` queues it; ``_end_turn`` (event loop) or ``_step`` (writer thread)
+takes it from the queue; ``Committer.write`` and ``Committer.finish`` write, sync and publish it;
+``_reply`` (event loop) calls its ``done`` with the outcome and, once per commit, ``on_commit``.
 
 The submitters bound the queue: they check ``waiting_records`` and ``waiting_bytes`` before they
 accept more work from a socket. Appends marked ``hold`` have no other copy (lines from a socket):
@@ -19,14 +23,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from cordwood.config import KIB, MIB
 from cordwood.errors import ShuttingDown
+from cordwood.log.write.append_queue import AppendQueue, Call
 from cordwood.log.write.commit import (
     Append,
     Commit,
@@ -36,6 +41,7 @@ from cordwood.log.write.commit import (
     by_partition,
 )
 from cordwood.log.write.partition import Partition
+from cordwood.log.write.writer_state import FOR_THREAD, WriterState, WriterStateMachine
 
 T = TypeVar("T")
 
@@ -44,19 +50,29 @@ LOADED_BYTES = 256 * KIB  # a commit this large counts as load
 ENOUGH_BYTES = 2 * MIB  # a commit this large does not wait for more
 SMALL_BYTES = 64 * KIB  # copied into the page cache in the time it takes to wake a thread
 INLINE_PARTITIONS = 64  # written inline at a time: each is a system call
-TOLD_AT_ONCE = 256  # outcomes delivered before the event loop serves others
+REPLIES_PER_TURN = 256  # replies before the event loop serves others
 HOLD_RETRY_S = 0.1  # how often held appends retry a full disk
 SPACE_RETRY_S = 0.5  # how often a full disk is checked while no append waits
 
 logger = logging.getLogger("cordwood.log")
 
-Call = tuple[Callable[[], object], Future[object]]
+
+class EventLoop(Protocol):
+    """The submitters' event loop; asyncio's, or a test's."""
+
+    def call_soon(self, callback: Callable[[], object], /) -> object:
+        """Call back after the current turn; called on the loop."""
+        ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object:
+        """Call back on the loop; called on any thread."""
+        ...
 
 
 class Work(NamedTuple):
-    """Work that the writer thread has taken from the queue."""
+    """Work that the writer thread has taken over."""
 
-    unsynced: WrittenAppends | None  # written inline, still to be synced
+    written: WrittenAppends | None  # written inline, still to be synced
     appends: dict[Partition, list[Append]]
     calls: list[Call]
 
@@ -69,72 +85,68 @@ class Writer:
         durability: str,
         *,
         enough_records: int = 8192,
-        deliver: Callable[[Commit], None] = Commit.settle,
-        post: Callable[[Callable[[], None]], object],
+        on_commit: Callable[[list[Partition]], None] = lambda _: None,
         has_space: Callable[[], bool] = lambda: True,
-        soon: Callable[[Callable[[], None]], None] = lambda wake: wake(),
-        note: Callable[[list[Partition]], None] = lambda _: None,
+        record_ends: Callable[[list[Partition]], None] = lambda _: None,
     ) -> None:
         """Prepare the writer; ``start`` starts its thread.
 
         ``enough_records``: a commit stops waiting for more once this many records are queued,
         because backpressure blocks further senders by then.
-        ``deliver`` receives every commit, in order, on the submitters' event loop. ``post`` runs a
-        callback there from the writer thread.
+        ``on_commit`` is called on the event loop after the replies of a commit, with the partitions
+        that have new readable records.
         ``has_space`` is polled after a full disk, while no append is waiting to retry by itself.
-        ``soon`` runs a callback after the submitter's current work, so that one turn of the event
-        loop over many sockets becomes one commit.
-        ``note`` records how far partitions are synced (``recovery_points``).
+        ``record_ends`` stores how far partitions are synced (``recovery_points``).
         """
-        self.waiting_records = 0
-        self.waiting_bytes = 0
-        self._committer = Committer(durability, note)
+        self._committer = Committer(durability, record_ends)
+        self.stats: CommitStats = self._committer.stats  # for the metrics
         self._enough_records = enough_records
-        self._deliver = deliver
-        self._post = post
+        self._on_commit = on_commit
         self._has_space = has_space
-        self._soon = soon
-        self._is_turn_ending = False  # ``_end_turn`` is scheduled
-        self._offers: list[Callable[[], None]] = []
-        self._appends: deque[Append] = deque()
-        self._calls: deque[Call] = deque()
-        self._untold: deque[Commit] = deque()
-        self._wake = threading.Condition()
-        self._is_working = False  # the thread or an inline write is active
-        self._is_left_to_thread = False  # the queue cannot be written inline
-        self._unsynced: WrittenAppends | None = None  # written inline; the thread finishes it
-        self._failure: BaseException | None = None  # unexpected error in an inline write
-        self._closing = False
-        self._loaded = False
-        self._retry_held_at = 0.0
+        self._queue = AppendQueue()
+        self._machine = WriterStateMachine()
+        self._handover: WrittenAppends | BaseException | None = None  # if UNSYNCED or FAILED
+        self._wake = threading.Condition()  # guards the queue and the state
         self._thread = threading.Thread(target=self._run, name="cordwood-writer", daemon=True)
+        # Used on the event loop only:
+        self._loop: EventLoop
+        self._is_turn_scheduled = False  # ``_end_turn`` will run
+        self._idle_callbacks: list[Callable[[], None]] = []
+        self._finished: deque[Commit] = deque()  # commits without replies; the thread appends
 
     @property
-    def stats(self) -> CommitStats:
-        """Counters for the metrics."""
-        return self._committer.stats
+    def queue(self) -> AppendQueue:
+        """What waits to be written, for submitters that check its bounds often."""
+        return self._queue
 
-    def start(self) -> None:
-        """Start the writer thread."""
+    @property
+    def waiting_records(self) -> int:
+        """How many records wait to be written."""
+        return self._queue.records
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be written."""
+        return self._queue.bytes
+
+    def start(self, loop: EventLoop) -> None:
+        """Start the writer thread; all appends are submitted on ``loop`` and get replies there."""
+        self._loop = loop
         self._thread.start()
 
     def submit(self, append: Append) -> None:
-        """Queue an append; ``deliver`` passes the outcome to its ``done`` callback."""
+        """Queue an append; its ``done`` is called with the outcome."""
         with self._wake:
-            if self._closing:
-                raise ShuttingDown("the broker is stopping; send this again to the next one")
-            self._appends.append(append)
-            self.waiting_records += append.records
-            self.waiting_bytes += len(append.data)
-        self._look_soon()
+            self._queue.put(append)
+        self._schedule_turn()
 
-    def offer(self, submit: Callable[[], None]) -> None:
-        """Call ``submit`` once the writer is idle: at the end of this turn, or after the sync.
+    def on_writer_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once the writer is idle: at the end of this turn, or after the sync.
 
         For submitters that can gather a larger append while the writer is busy.
         """
-        self._offers.append(submit)
-        self._look_soon()
+        self._idle_callbacks.append(callback)
+        self._schedule_turn()
 
     def evict(self, records: int) -> list[Append]:
         """Remove the oldest droppable appends from the queue until ``records`` records are gone.
@@ -142,136 +154,135 @@ class Writer:
         This implements ``ingress.overflow=drop_oldest``. Appends whose submitter waits for an
         acknowledgement are never removed.
         """
-        evicted: list[Append] = []
         with self._wake:
-            kept: list[Append] = []
-            while self._appends and records > 0:
-                append = self._appends.popleft()
-                if not append.droppable:
-                    kept.append(append)
-                    continue
-                evicted.append(append)
-                records -= append.records
-                self.waiting_records -= append.records
-                self.waiting_bytes -= len(append.data)
-            self._appends.extendleft(reversed(kept))
-        return evicted
+            return self._queue.evict(records)
 
     def call(self, change: Callable[[], T]) -> Future[T]:
         """Run ``change`` on the writer thread between two commits."""
         future: Future[T] = Future()
         with self._wake:
-            if self._closing:
-                raise ShuttingDown("the broker is stopping")
-            self._calls.append((change, future))  # type: ignore[arg-type]
+            self._queue.put_call((change, future))  # type: ignore[arg-type]
             self._wake.notify()
         return future
 
     def close(self) -> None:
         """Write the queued appends, then stop. Appends held for space fail with ``DiskFull``."""
         with self._wake:
-            self._closing = True
+            self._queue.close()
             self._wake.notify()
         if self._thread.ident is not None:
             self._thread.join()
         self._committer.close()
 
-    def tell_rest(self) -> None:
-        """Deliver all remaining commits after ``close``; call it on the submitters' event loop."""
-        while self._untold:
-            self._deliver(self._untold.popleft())
+    def reply_all(self) -> None:
+        """Send all remaining replies after ``close``; call it on the event loop."""
+        while self._finished:
+            self._reply_to(self._finished.popleft())
 
-    # --- inline writes: the submitters' event loop ----------------------------------------
+    # --- event loop: inline writes and replies --------------------------------------------
+
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         """Write small appends inline; leave fsync and large appends to the writer thread."""
         try:
-            if not self._is_working:
-                offers, self._offers = self._offers, []
-                for submit in offers:
-                    submit()
+            if not self._machine.is_busy:
+                callbacks, self._idle_callbacks = self._idle_callbacks, []
+                for callback in callbacks:
+                    callback()
         finally:
-            self._is_turn_ending = False
+            self._is_turn_scheduled = False
         with self._wake:
-            appends = self._take_small()
-        if not appends:
-            return
-        unsynced: WrittenAppends | None = None
-        try:
-            written = self._write(appends)
-            if written.due:
-                unsynced = written
-            else:
-                self._finish(written)
-        except BaseException as error:
-            self._failure = error  # the thread raises it and ends
-            raise
-        finally:
-            with self._wake:
-                self._unsynced = unsynced
-                self._is_working = unsynced is not None  # until the thread has synced
-                if self._has_work() or self.stats.disk_full:  # the thread polls for space
-                    self._wake.notify()
-        self._tell()
+            appends = self._take_inline()
+        if appends:
+            self._commit_inline(appends)
+            self._reply()
 
-    def _take_small(self) -> dict[Partition, list[Append]]:
+    def _take_inline(self) -> dict[Partition, list[Append]]:
         """Take every queued append if all are small and simple and no writer is active."""
-        if self._is_working or not self._appends:
+        queue, machine = self._queue, self._machine
+        if machine.is_busy or not queue.appends:
             return {}  # the active writer re-checks the queue when it finishes
-        is_calm = not (self._calls or self._closing or self._loaded or self._retry_held_at)
-        if is_calm and self.waiting_bytes <= SMALL_BYTES:
-            found = by_partition(self._appends)
-            if len(found) <= INLINE_PARTITIONS and all(
-                partition.takes_at_once(mine) for partition, mine in found.items()
+        if machine.state is WriterState.IDLE:
+            ready_bytes = queue.bytes - queue.aside_bytes
+            is_small = ready_bytes <= SMALL_BYTES and not (queue.calls or queue.is_closed)
+            appends = by_partition(queue.appends) if is_small else {}
+            if 0 < len(appends) <= INLINE_PARTITIONS and all(
+                partition.takes_at_once(mine) for partition, mine in appends.items()
             ):
-                self._is_working = True
-                self._forget_waiting()
-                return found
-        self._is_left_to_thread = True
+                machine.move(WriterState.INLINE)
+                queue.clear_appends()
+                return appends
+            machine.move(WriterState.QUEUED)
         self._wake.notify()
         return {}
 
-    def _tell(self) -> None:
-        """Deliver finished commits, oldest first; then re-check the queue.
+    def _commit_inline(self, appends: dict[Partition, list[Append]]) -> None:
+        try:
+            written = self._write(appends)
+            state = WriterState.UNSYNCED if written.due else self._finish(written)
+        except BaseException as error:
+            self._leave_inline(WriterState.FAILED, error)  # the thread raises it and ends
+            raise
+        self._leave_inline(state, written if written.due else None)
 
-        Each turn of the event loop delivers about ``TOLD_AT_ONCE`` appends at most.
+    def _leave_inline(
+        self, state: WriterState, handover: WrittenAppends | BaseException | None = None
+    ) -> None:
+        with self._wake:
+            self._handover = handover
+            self._machine.move(state)
+            if self._has_work() or self.stats.disk_full:  # the thread polls for space
+                self._wake.notify()
+
+    def _reply(self) -> None:
+        """Reply to the appends of finished commits, oldest first; then re-check the queue.
+
+        Each turn of the event loop sends about ``REPLIES_PER_TURN`` replies at most.
         """
-        left = TOLD_AT_ONCE
-        while self._untold:
+        left = REPLIES_PER_TURN
+        while self._finished:
             if left <= 0:
-                self._post(self._tell)
+                self._loop.call_soon(self._reply)
                 return
-            commit = self._untold.popleft()
+            commit = self._finished.popleft()
             left -= len(commit.outcomes)
-            self._deliver(commit)
-        if self._appends or self._offers:
-            self._look_soon()
+            self._reply_to(commit)
+        if self._queue.appends or self._idle_callbacks:
+            self._schedule_turn()
 
-    def _look_soon(self) -> None:
-        if not self._is_turn_ending:
-            self._is_turn_ending = True
-            self._soon(self._end_turn)
+    def _reply_to(self, commit: Commit) -> None:
+        for append, outcome in commit.outcomes:
+            append.done(outcome)
+        self._on_commit(commit.published)
 
-    # --- the writer thread ----------------------------------------------------------------
+    # --- writer thread --------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_over = False
-        while not is_over:
-            self._do(self._gather())
-            with self._wake:
-                self._is_working = False
-                is_over = self._closing and not (self._appends or self._calls)
-                is_due = self._untold or self._appends or self._offers
-            if is_due:
-                self._post(self._tell)
+        while self._machine.state is not WriterState.CLOSED:
+            self._step()
 
-    def _do(self, work: Work) -> None:
-        if work.unsynced is not None:
-            self._finish(work.unsynced)
-        if work.appends:
-            self._finish(self._write(work.appends))
-        for change, future in work.calls:
-            _settle_call(change, future)
+    def _step(self) -> None:
+        """Wait for work and do it, then choose the next state from the outcome."""
+        written, appends, calls = self._gather()
+        if appends:
+            written = self._write(appends)
+        state = WriterState.IDLE if written is None else self._finish(written)
+        for change, future in calls:
+            _run_call(change, future)
+        with self._wake:
+            queue = self._queue
+            if queue.is_closed and queue.is_empty:
+                state = WriterState.CLOSED
+            elif state is WriterState.IDLE and queue.bytes - queue.aside_bytes > SMALL_BYTES:
+                state = WriterState.QUEUED
+            self._machine.move(state)
+            is_reply_due = self._finished or queue.appends or self._idle_callbacks
+        if is_reply_due:
+            self._loop.call_soon_threadsafe(self._reply)
 
     def _gather(self) -> Work:
         """Wait for work; under load wait a little longer, so that one sync serves more appends."""
@@ -280,51 +291,43 @@ class Writer:
                 if self.stats.disk_full and self._has_space():
                     self._set_full(False)
                 self._wake.wait(SPACE_RETRY_S if self.stats.disk_full else None)
-            if self._failure is not None:
-                raise self._failure
-            if self._unsynced is not None:
-                unsynced, self._unsynced = self._unsynced, None
-                return Work(unsynced, {}, [])
+            handover, self._handover = self._handover, None
+            if isinstance(handover, BaseException):
+                raise handover
+            if handover is not None:
+                self._machine.move(WriterState.COMMITTING)
+                return Work(handover, {}, [])
             self._linger()
-            self._is_working = True
-            work = Work(None, by_partition(self._appends), list(self._calls))
-            self._forget_waiting()
-            self._calls.clear()
-        return work
+            self._machine.move(WriterState.COMMITTING)
+            return Work(None, self._queue.take_appends(), self._queue.take_calls())
 
     def _has_work(self) -> bool:
         """Whether the writer thread has something to do."""
-        if self._failure is not None:
+        state, queue = self._machine.state, self._queue
+        if state in FOR_THREAD:
             return True
-        if self._is_working:
-            return self._unsynced is not None
-        is_large = self.waiting_bytes > SMALL_BYTES
-        is_mine = is_large or self._is_left_to_thread or self._retry_held_at or self._loaded
-        return bool((self._appends and is_mine) or self._calls or self._closing)
+        if state is WriterState.INLINE:
+            return False
+        is_next = state is WriterState.LOADED and bool(queue.appends)
+        return is_next or bool(queue.calls) or queue.is_closed
 
     def _linger(self) -> None:
         """Wait for more appends under load, or for the next retry of a full disk.
 
-        No inline write happens meanwhile: inline writes need an unloaded writer.
+        No inline write happens meanwhile: the states of both exclude it.
         """
-        if self._retry_held_at and not self._calls and not self._closing:
-            self._wake.wait(max(0.0, self._retry_held_at - time.monotonic()))
-        if self._loaded and not self._calls:
-            deadline = time.monotonic() + LINGER_S
-            while not (self._has_enough() or self._calls or self._closing):
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._wake.wait(left):
-                    break
+        if self._machine.state is WriterState.HELD:
+            self._wake.wait_for(self._is_urgent, HOLD_RETRY_S)
+        elif self._machine.state is WriterState.LOADED:
+            self._wake.wait_for(lambda: self._is_urgent() or self._has_enough(), LINGER_S)
+
+    def _is_urgent(self) -> bool:
+        return bool(self._queue.calls) or self._queue.is_closed
 
     def _has_enough(self) -> bool:
-        return self.waiting_records >= self._enough_records or self.waiting_bytes >= ENOUGH_BYTES
+        return self._queue.records >= self._enough_records or self._queue.bytes >= ENOUGH_BYTES
 
-    # --- commits: from either of the two --------------------------------------------------
-
-    def _forget_waiting(self) -> None:
-        self._appends.clear()
-        self.waiting_records = self.waiting_bytes = 0
-        self._is_left_to_thread = False
+    # --- commits: event loop or writer thread ---------------------------------------------
 
     def _write(self, appends: dict[Partition, list[Append]]) -> WrittenAppends:
         """Write the appends that fit on the disk; queue the others again if marked ``hold``."""
@@ -332,40 +335,65 @@ class Writer:
         if written.full or self.stats.disk_full:
             self._set_full(bool(written.full))
             self._put_back(written)
+        if written.rolling:
+            self._await_rolls(written)
         return written
 
-    def _finish(self, written: WrittenAppends) -> None:
-        before = self.stats.bytes
-        commit = self._committer.finish(written)
-        if len(commit.outcomes) <= TOLD_AT_ONCE:
-            self._untold.append(commit)
-        else:
-            self._untold.extend(commit.pieces(TOLD_AT_ONCE))
-        is_large = self.stats.bytes - before >= LOADED_BYTES
-        self._loaded = is_large and self._committer.durability == "fsync"
-
     def _put_back(self, written: WrittenAppends) -> None:
-        held: list[Append] = []
-        for append, error in written.full:
-            if append.hold and not self._closing:
-                held.append(append)
-            else:
-                written.outcomes.append((append, error))
-        self._retry_held_at = time.monotonic() + HOLD_RETRY_S if held else 0.0
         with self._wake:
-            self._appends.extendleft(reversed(held))
-            self.waiting_records += sum(append.records for append in held)
-            self.waiting_bytes += sum(len(append.data) for append in held)
+            for append, error in written.full:
+                if append.hold and not self._queue.is_closed:
+                    written.held.append(append)
+                else:
+                    written.refused.append((append, error))
+            self._queue.put_back(written.held)
+
+    def _await_rolls(self, written: WrittenAppends) -> None:
+        """Set aside the appends whose partition waits for a roll; others go on meanwhile."""
+        for partition, appends in written.rolling.items():
+            roll = partition.rolls.pending
+            assert roll is not None, "only a roll makes an append wait"
+            with self._wake:
+                if self._queue.is_closed:
+                    error = ShuttingDown(
+                        "the broker is shutting down; send this again after it has restarted"
+                    )
+                    written.refused.extend((append, error) for append in appends)
+                    continue
+                self._queue.set_aside(partition, appends)
+            roll.granted.add_done_callback(partial(self._resume, partition))
+
+    def _resume(self, partition: Partition, _: Future[None]) -> None:
+        """Let the thread write the appends that waited for a roll. Called on any thread."""
+        with self._wake:
+            self._queue.resume(partition)
+            if self._machine.state is WriterState.IDLE:
+                self._machine.move(WriterState.QUEUED)
+            self._wake.notify()
+
+    def _finish(self, written: WrittenAppends) -> WriterState:
+        """Sync and publish, and leave the replies to the event loop; returns the next state."""
+        commit = self._committer.finish(written)
+        if len(commit.outcomes) <= REPLIES_PER_TURN:
+            self._finished.append(commit)
+        else:
+            self._finished.extend(commit.pieces(REPLIES_PER_TURN))
+        if written.held:
+            return WriterState.HELD
+        is_load = commit.size_bytes >= LOADED_BYTES and self._committer.durability == "fsync"
+        return WriterState.LOADED if is_load else WriterState.IDLE
 
     def _set_full(self, is_full: bool) -> None:
         if is_full != self.stats.disk_full:
             self.stats.disk_full = is_full
             logger.warning(
-                "disk.full appends wait for space" if is_full else "disk.recovered appends go on"
+                "disk.full appends wait for free space"
+                if is_full
+                else "disk.recovered appends continue"
             )
 
 
-def _settle_call(change: Callable[[], object], future: Future[object]) -> None:
+def _run_call(change: Callable[[], object], future: Future[object]) -> None:
     if not future.set_running_or_notify_cancel():  # cancelled; later no caller can cancel
         return
     try:
