@@ -35,7 +35,7 @@ class BackgroundTasks:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.died[name] = f"{type(error).__name__}: {error}"
-            logger.error("task.died task=%s error=%s", name, self.died[name], exc_info=error)
+            logger.error("task.failed task=%s error=%s", name, self.died[name], exc_info=error)
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""

@@ -71,7 +71,9 @@ def check_frame(data: Buffer, rules: BatchRules) -> BatchHeader:
     if header.base_offset:
         raise InvalidRecord(f"the batch starts at offset {header.base_offset}; producers send 0")
     if header.attributes & APPEND_TIME_BIT:
-        raise InvalidTimestamp("the batch claims the broker's clock; only the broker may set that")
+        raise InvalidTimestamp(
+            "the batch has the timestamp type LogAppendTime, which only the broker may set"
+        )
     return header
 
 
@@ -130,27 +132,27 @@ def check_staged(
 
 def _past_limit(limit_bytes: int) -> BatchTooLarge:
     return BatchTooLarge(
-        f"the records inflate past {limit_bytes} bytes (message.inflated.bytes.max); "
-        "send smaller batches"
+        f"the records take more than {limit_bytes} bytes uncompressed "
+        "(message.inflated.bytes.max); send smaller batches"
     )
 
 
 def _check_keys(walked: BodyCheck, topic: str, *, needs_keys: bool) -> None:
     if needs_keys and walked.keyless >= 0:
         raise InvalidRecord(
-            f"topic {topic} is compacted and takes no record without a key "
-            f"(record {walked.keyless})"
+            f"topic {topic} is compacted and requires a key on every record (missing on record "
+            f"{walked.keyless})"
         )
 
 
 def _check_times(walked: BodyCheck, rules: BatchRules) -> None:
     if walked.oldest_ms < rules.oldest_ms and walked.oldest_ms != NO_TIMESTAMP:
         raise InvalidTimestamp(
-            f"topic {rules.topic} takes no record older than {rules.oldest_ms} now "
-            f"(message.timestamp.before.max.ms); one is of {walked.oldest_ms}"
+            f"topic {rules.topic} accepts no timestamp before {rules.oldest_ms} at the moment "
+            f"(message.timestamp.before.max.ms); a record has {walked.oldest_ms}"
         )
     if walked.newest_ms > rules.newest_ms:
         raise InvalidTimestamp(
-            f"topic {rules.topic} takes no record newer than {rules.newest_ms} now "
-            f"(message.timestamp.after.max.ms); one is of {walked.newest_ms}"
+            f"topic {rules.topic} accepts no timestamp after {rules.newest_ms} at the moment "
+            f"(message.timestamp.after.max.ms); a record has {walked.newest_ms}"
         )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol
 
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.background import BackgroundTasks
+from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.commands import CommandService
 from cordwood.broker.directory_watch import DirectoryWatch
 from cordwood.broker.exposition import snapshot
-from cordwood.broker.health import is_served, readiness
+from cordwood.broker.health import health_of
 from cordwood.broker.ingest.service import IngressService
 from cordwood.broker.jobs.archive import ArchiveService
 from cordwood.broker.jobs.compaction import CompactionService
@@ -23,6 +23,7 @@ from cordwood.broker.jobs.pipeline_status import PipelineStatus
 from cordwood.broker.jobs.replays import ReplayService
 from cordwood.broker.jobs.routes import RouteService
 from cordwood.broker.jobs.staged_appends import StagedAppender
+from cordwood.broker.jobs.swaps import SwapService
 from cordwood.broker.kafka.dispatcher import RequestDispatcher
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
 from cordwood.broker.kafka.unsent_replies import UnsentReplies
@@ -33,11 +34,12 @@ from cordwood.broker.scrub import Scrubber
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
-from cordwood.log.files.disk import Files
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.staging.area import StagingArea
-from cordwood.log.write.commit import Commit
+from cordwood.log.write.partition import Partition
 from cordwood.log.write.writer import Writer
+from cordwood.metadata.front import AsyncMetadata
+from cordwood.protocol.api.status import Health
 
 logger = logging.getLogger("cordwood.broker")
 
@@ -73,22 +75,21 @@ class Broker:
         self.writer = Writer(
             config.durability,
             enough_records=config.ingress_buffer,
-            deliver=self._on_commit,
-            post=self._post,
+            on_commit=self._on_commit,
             has_space=store.has_space,
-            soon=self._soon,
-            note=store.recovery_points.note,
+            record_ends=store.partition_directories.recovery_points.record,
         )
+        self.cluster = ClusterView(store.metadata.cluster.cluster_id())
         self.notifier = AppendNotifier()
-        self._meta_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-meta")
+        self.metadata = AsyncMetadata(store.metadata)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
         self._delivery_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-delivery")
-        self.topics = TopicService(config, store, self.writer, self._meta_thread)
+        self.topics = TopicService(config, store, self.cluster, self.writer, self.metadata)
         self.produce = ProduceService(self.writer, clock, config.message_inflated_bytes_max)
-        self.readers = ReaderService(store, clock, self._meta_thread)
+        self.readers = ReaderService(store, clock, self.metadata)
         self.ingress = IngressService(config, clock, self.topics, self.produce, self.writer)
         self.directory = DirectoryWatch(store, self.topics)
-        self.archive = ArchiveService(store, self._meta_thread)
+        self.archive = ArchiveService(store, self.metadata)
         self.monitor = Monitor(
             config, store, self.topics, clock, self._background, archive=self.archive
         )
@@ -102,8 +103,8 @@ class Broker:
             notifier=self.notifier,
             status=lambda: snapshot(self),
         )
-        self.routes = RouteService(store.catalog, self._meta_thread)
-        self.replays = ReplayService(store.catalog, self._meta_thread)
+        self.routes = RouteService(self.metadata)
+        self.replays = ReplayService(self.metadata)
         appender = StagedAppender(
             staging=StagingArea(store.data),
             topics=self.topics,
@@ -118,22 +119,19 @@ class Broker:
             topics=self.topics,
             appender=appender,
             clock=clock,
-            meta_thread=self._meta_thread,
-            verifying=self._background,
+            metadata=self.metadata,
             background=self._delivery_thread,
             retention_ms=config.delivery_retention_ms,
         )
-        self.compaction = CompactionService(
-            store, self.topics, self.deliveries, clock, self._meta_thread
-        )
+        swaps = SwapService(store, self.topics, self._background)
+        self.compaction = CompactionService(store, self.topics, swaps, clock, self.metadata)
         self._coordinators = Coordinators(
             config=config,
             clock=clock,
-            store=store,
             topics=self.topics,
             readers=self.readers,
             produce=self.produce,
-            meta_thread=self._meta_thread,
+            metadata=self.metadata,
         )
         self.outgoing = UnsentReplies()
         handlers = kafka_handlers(
@@ -141,6 +139,7 @@ class Broker:
             config=config,
             clock=clock,
             store=store,
+            cluster=self.cluster,
             topics=self.topics,
             produce=self.produce,
             notifier=self.notifier,
@@ -150,18 +149,11 @@ class Broker:
         self.kafka = RequestDispatcher(
             self.writer, self.produce, handlers, config.request_elements_max
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.background = BackgroundTasks()
-
-    @classmethod
-    def open(cls, config: BrokerConfig, clock: Clock, files: Files) -> Broker:
-        """Open the data directory and recover it; raises ``ConfigError``s that name the remedy."""
-        return cls(config, clock, Store.open(Path(config.data), config, clock, files))
 
     async def start(self) -> None:
         """Start the writer, finish recorded deliveries and start the background tasks."""
-        self._loop = asyncio.get_running_loop()
-        self.writer.start()
+        self.writer.start(asyncio.get_running_loop())
         await self.deliveries.recover()
         self._coordinators.start()
         self.background.start("directory-watch", self.directory.run())
@@ -171,29 +163,15 @@ class Broker:
         self.background.start("scrub", self.scrub.run())
         self.background.start("staging-sweep", self.deliveries.keep_swept())
 
-    def _soon(self, act: Callable[[], None]) -> None:
-        """Run ``act`` on the event loop, after the sockets that are ready now.
-
-        Called on the loop, where every append is submitted.
-        """
-        assert self._loop is not None
-        self._loop.call_soon(act)
-
-    def _post(self, tell: Callable[[], None]) -> None:
-        """Run ``tell`` on the event loop; called on the writer thread, once for a whole commit."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(tell)
-
-    def _on_commit(self, commit: Commit) -> None:
-        commit.settle()
-        self.notifier.wake(commit.published)
+    def _on_commit(self, published: Iterable[Partition]) -> None:
+        """Wake readers of new records, and submitters that wait for capacity."""
+        self.notifier.wake(published)
         self.ingress.on_commit()
         self.kafka.on_commit()
 
-    def is_ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether everything can be served, and the facts behind that."""
-        facts = readiness(self)
-        return is_served(facts), facts
+    def health(self) -> Health:
+        """Return whether everything can be served, and what cannot."""
+        return health_of(self)
 
     def drain(self) -> None:
         """End requests that wait for events, before the listeners wait for open requests."""
@@ -211,9 +189,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.topics.opener.close)
         await loop.run_in_executor(None, self.writer.close)
-        self.writer.tell_rest()
+        self.writer.reply_all()
         await asyncio.sleep(0)  # let the last commit's replies go out
-        self._meta_thread.shutdown()
+        self.metadata.close()
         self._background.shutdown()
         self._delivery_thread.shutdown()
         self.archive.close()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from cordwood.batch.kernels.loader import load_kernels_soon
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceService
 from cordwood.broker.readers import ReaderService
+from cordwood.broker.session import Session
 from cordwood.broker.subscription import PartitionSubscription, read_committed
 from cordwood.broker.topics import TopicService
 from cordwood.config import BrokerConfig
@@ -22,6 +25,13 @@ from cordwood.protocol.line import replies
 from cordwood.protocol.line.framing import Framing
 
 DEFAULT_READER = "default"  # GET without a reader name: one cursor shared by all such clients
+
+
+class CommandContext(NamedTuple):
+    """What an answer depends on besides the command."""
+
+    session: Session
+    framing: Framing
 
 
 class CommandService:
@@ -46,7 +56,7 @@ class CommandService:
         self._notifier = notifier
         self._status = status
         self._getting: dict[tuple[str, str], asyncio.Lock] = {}
-        self._answers: dict[type, Callable[[Any, Framing], Awaitable[bytes]]] = {
+        self._answers: dict[type, Callable[[Any, CommandContext], Awaitable[bytes]]] = {
             c.GetAck: self._get_ack,
             c.GetStatus: self._get_status,
             c.Ack: self._ack,
@@ -65,18 +75,20 @@ class CommandService:
             c.Quit: self._quit,
         }
 
-    async def answer(self, request: c.Request, framing: Framing) -> bytes:
+    async def answer(self, request: c.Request, context: CommandContext) -> bytes:
         """Return the reply without its framing; raises ``CordwoodError``s."""
-        return await self._answers[type(request)](request, framing)
+        return await self._answers[type(request)](request, context)
 
-    async def subscribe(self, request: c.Subscribe, framing: Framing) -> PartitionSubscription:
+    async def subscribe(
+        self, request: c.Subscribe, context: CommandContext
+    ) -> PartitionSubscription:
         """Return a stream of encoded records, open until its ``end`` is called; may raise first."""
         partition = await self._partition(request.topic)
         load_kernels_soon()
         if request.reader is not None:
             await self._readers.register(request.topic, request.reader)
         offset = self._start_offset(partition, request)
-        return PartitionSubscription(partition, offset, framing, self._notifier)
+        return PartitionSubscription(partition, offset, context.framing, self._notifier)
 
     def _start_offset(self, partition: Partition, request: c.Subscribe) -> int:
         if request.start is c.StartPosition.START:
@@ -92,37 +104,37 @@ class CommandService:
 
     # --- one method per command -----------------------------------------------------------
 
-    async def _get_ack(self, request: c.GetAck, _: Framing) -> bytes:
+    async def _get_ack(self, request: c.GetAck, _: CommandContext) -> bytes:
         if request.topic is None and self._config.ingress_topic not in self._topics.all():
             return replies.encode_ack(0)  # no line has arrived yet
         return replies.encode_ack((await self._partition(request.topic)).high_watermark)
 
-    async def _get_status(self, request: c.GetStatus, _: Framing) -> bytes:
+    async def _get_status(self, request: c.GetStatus, _: CommandContext) -> bytes:
         status = self._readers.status(await self._partition(request.topic), request.seq - 1)
         return status.encode()
 
-    async def _ack(self, request: c.Ack, _: Framing) -> bytes:
+    async def _ack(self, request: c.Ack, _: CommandContext) -> bytes:
         partition = await self._partition(request.topic)
         if request.seq > partition.high_watermark:
             raise RequestError(
-                f"{request.topic} has {partition.high_watermark} durable records; "
-                f"{request.seq} cannot have been processed"
+                f"{request.topic} ends at seq {partition.high_watermark}; {request.seq} cannot be "
+                "acknowledged yet"
             )
         await self._readers.advance(partition.tp, request.reader, request.seq)
         return replies.OK
 
-    async def _register(self, request: c.Register, _: Framing) -> bytes:
+    async def _register(self, request: c.Register, _: CommandContext) -> bytes:
         await self._topics.ensure(request.topic, explicit=True)
         if request.reader is not None:
             await self._readers.register(request.topic, request.reader)
         return replies.OK
 
-    async def _put(self, request: c.Put, _: Framing) -> bytes:
+    async def _put(self, request: c.Put, _: CommandContext) -> bytes:
         topic = await self._topics.ensure(request.topic)
         await self._produce.append_record(topic.partition(0), None, request.payload)
         return replies.OK
 
-    async def _get(self, request: c.Get, framing: Framing) -> bytes:
+    async def _get(self, request: c.Get, context: CommandContext) -> bytes:
         """Return the reader's next record; the lock keeps two GETs from taking the same one."""
         partition = await self._partition(request.topic)
         reader = request.reader or DEFAULT_READER
@@ -132,7 +144,7 @@ class CommandService:
             if record is None:
                 return replies.EMPTY
             await self._readers.advance(partition.tp, reader, record.offset + 1)
-            return replies.encode_got(record.value, framing)
+            return replies.encode_got(record.value, context.framing)
 
     async def _next_record(self, partition: Partition, reader: str) -> Record | None:
         loop = asyncio.get_running_loop()
@@ -143,19 +155,20 @@ class CommandService:
                 return records[0]
         return None
 
-    async def _state(self, request: c.State, _: Framing) -> bytes:
+    async def _state(self, request: c.State, _: CommandContext) -> bytes:
         await self._partition(request.topic)
         return replies.encode_json(self._topics.state(request.topic))
 
-    async def _metrics(self, _request: c.Metrics, _: Framing) -> bytes:
+    async def _metrics(self, _request: c.Metrics, _: CommandContext) -> bytes:
         return await self._status()
 
-    async def _list_readers(self, request: c.Readers, _: Framing) -> bytes:
+    async def _list_readers(self, request: c.Readers, _: CommandContext) -> bytes:
         for name in [request.topic] if request.topic else self._readers.topics():
             await self._topics.open_topic(name)
-        return replies.encode_json({"readers": self._readers.describe(request.topic)})
+        rows = [msgspec.structs.asdict(row) for row in self._readers.rows(request.topic)]
+        return replies.encode_json({"readers": rows})
 
-    async def _reset(self, request: c.Reset, _: Framing) -> bytes:
+    async def _reset(self, request: c.Reset, _: CommandContext) -> bytes:
         partition = await self._partition(request.topic)
         places = {
             c.StartPosition.START: partition.log_start_offset,
@@ -166,22 +179,22 @@ class CommandService:
         await self._readers.reset(partition.tp, request.reader, offset)
         return replies.OK
 
-    async def _remove(self, request: c.Remove, _: Framing) -> bytes:
+    async def _remove(self, request: c.Remove, _: CommandContext) -> bytes:
         await self._readers.remove(request.topic, request.reader)
         return replies.OK
 
-    async def _configure(self, request: c.Configure, _: Framing) -> bytes:
+    async def _configure(self, request: c.Configure, _: CommandContext) -> bytes:
         await self._topics.alter(request.topic, dict(request.settings))
         return replies.OK
 
-    async def _cut(self, request: c.Cut, _: Framing) -> bytes:
+    async def _cut(self, request: c.Cut, _: CommandContext) -> bytes:
         return replies.encode_count(await self._monitor.cut(request.topic))
 
-    async def _reclaim(self, request: c.Reclaim, _: Framing) -> bytes:
+    async def _reclaim(self, request: c.Reclaim, _: CommandContext) -> bytes:
         return replies.encode_count(await self._monitor.reclaim(request.topic))
 
-    async def _help(self, _request: c.Help, _: Framing) -> bytes:
+    async def _help(self, _request: c.Help, _: CommandContext) -> bytes:
         return c.encode_help()
 
-    async def _quit(self, _request: c.Quit, _: Framing) -> bytes:
+    async def _quit(self, _request: c.Quit, _: CommandContext) -> bytes:
         return replies.OK

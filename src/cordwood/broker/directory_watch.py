@@ -33,12 +33,12 @@ class DirectoryWatch:
         """Check every ``INTERVAL_S`` until cancelled, or until the directory is lost."""
         while not self.problem:
             await asyncio.sleep(INTERVAL_S)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once, on a thread: a network file system may be slow."""
         loop = asyncio.get_running_loop()
-        problem = await loop.run_in_executor(None, self._store.lock.problem)
+        problem = await loop.run_in_executor(None, self._store.directory.lock.problem)
         if problem and not self.problem:
             self.problem = f"{problem}; stop the broker, put the directory back and start again"
             logger.critical("directory.lost %s", self.problem)

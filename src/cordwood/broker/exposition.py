@@ -32,7 +32,7 @@ async def exposition(broker: Broker) -> bytes:
 
 
 async def render(
-    found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
+    samples: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
     """Render these samples and the fsync histogram, family by family."""
     # Import on a thread: on the event loop the first scrape would block every connection.
@@ -40,7 +40,7 @@ async def render(
     from prometheus_client.utils import floatToGoString
 
     turn = turn or TimeSlice()
-    families = await _gathered(found, _with_labels(floatToGoString), turn)
+    families = await _gathered(samples, _with_labels(floatToGoString), turn)
     parts = []
     for name, lines in families.items():
         parts.append("\n".join([_head(name), *lines, ""]).encode())
@@ -67,10 +67,10 @@ def _with_labels(number: Callable[[float], str]) -> Callable[[Sample], str]:
 
 
 async def _gathered(
-    found: Iterable[Sample | None], line: Callable[[Sample], str], turn: TimeSlice
+    samples: Iterable[Sample | None], line: Callable[[Sample], str], turn: TimeSlice
 ) -> Lines:
     families: Lines = {}
-    async for sample in in_slices(found, turn):
+    async for sample in in_slices(samples, turn):
         if sample is not None:
             families.setdefault(sample.name, []).append(line(sample))
     return families
@@ -114,14 +114,14 @@ async def snapshot(broker: Broker) -> bytes:
 
 
 async def render_json(
-    found: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
+    samples: Iterable[Sample | None], stats: CommitStats, turn: TimeSlice | None = None
 ) -> bytes:
     """Render a number per metric, or a list of objects with labels for a labelled one."""
     turn = turn or TimeSlice()
     encode = json.JSONEncoder(separators=(",", ":")).encode
     plain: dict[str, str] = {}
     labelled: Lines = {}
-    async for sample in in_slices(found, turn):
+    async for sample in in_slices(samples, turn):
         if sample is None:
             continue
         if sample.labels:

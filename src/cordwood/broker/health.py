@@ -7,15 +7,20 @@ own. A fact is empty or False when all is well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from cordwood.log.health.registry import Condition, DamagedRange, HealthRegistry
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.status import Health
+from cordwood.protocol.api.topics import DamageDetail, PartitionProblem
 
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
 
-# If one of these is set, the broker is not ready; the other facts are only reported.
+OK: Final = "ok"
+# If one of these is set, the broker is not ready; the other values are only reported.
 UNREADY: Final = ("disk_full", "offline_partitions", "damaged_partitions", "background_tasks_died")
 UPKEEP: Final = (
     Condition.RETENTION_FAILED,
@@ -26,28 +31,29 @@ UPKEEP: Final = (
 )
 
 
-def readiness(broker: Broker) -> dict[str, Any]:
-    """Return every health fact by its JSON name."""
+def health_of(broker: Broker) -> Health:
+    """Return what works, what does not and why."""
     registry = broker.store.health
-    quarantined = _named(broker.compaction.quarantined())
-    return {
-        "disk_full": broker.writer.stats.disk_full,
-        "data_directory": broker.directory.problem or "ok",
-        "offline_partitions": _named(registry.reasons(Condition.OFFLINE, Condition.READ_ONLY)),
-        "damaged_partitions": damaged(registry),
-        "damage_accepted": _named(_joined(registry.accepted())),  # reported, not a problem any more
-        "maintenance_failed": _named(registry.reasons(*UPKEEP)),
-        "compaction_quarantined": quarantined,
-        "deliveries_quarantined": dict(broker.deliveries.quarantined),  # block only their own query
-        "background_tasks_died": dict(broker.background.died),
-        "pipeline_jobs_failed": broker.pipeline.failed_jobs(),
-        "pipeline": broker.pipeline.state.value,
-    }
+    health = Health(
+        ready=True,
+        disk_full=broker.writer.stats.disk_full,
+        data_directory=broker.directory.problem or OK,
+        offline_partitions=_named(registry.reasons(Condition.OFFLINE, Condition.READ_ONLY)),
+        damaged_partitions=damaged(registry),
+        damage_accepted=_named(_joined(registry.accepted())),  # reported, not a problem any more
+        maintenance_failed=_named(registry.reasons(*UPKEEP)),
+        compaction_quarantined=_named(broker.compaction.quarantined()),
+        deliveries_quarantined=dict(broker.deliveries.quarantined),  # block only their own query
+        background_tasks_died=dict(broker.background.died),
+        pipeline_jobs_failed=broker.pipeline.failed_jobs(),
+        pipeline=broker.pipeline.state.value,
+    )
+    return msgspec.structs.replace(health, ready=is_served(health))
 
 
-def is_served(facts: Mapping[str, Any]) -> bool:
+def is_served(health: Health) -> bool:
     """Return whether every request for existing data can be answered."""
-    return facts["data_directory"] == "ok" and not any(facts[name] for name in UNREADY)
+    return health.data_directory == OK and not any(getattr(health, name) for name in UNREADY)
 
 
 def damaged(registry: HealthRegistry) -> dict[str, str]:
@@ -55,16 +61,12 @@ def damaged(registry: HealthRegistry) -> dict[str, str]:
     return _named(registry.reasons(Condition.READ_FAILED) | _joined(registry.damaged()))
 
 
-def topic_problems(registry: HealthRegistry, topic: str) -> list[dict[str, Any]]:
+def topic_problems(registry: HealthRegistry, topic: str) -> tuple[PartitionProblem, ...]:
     """Return the partitions of a topic that have a problem, offline ones included."""
-    return [
-        {"partition": tp.partition, **partition_state(registry, tp)}
-        for tp in registry.troubled()
-        if tp.topic == topic
-    ]
+    return tuple(partition_state(registry, tp) for tp in registry.troubled() if tp.topic == topic)
 
 
-def partition_state(registry: HealthRegistry, tp: TopicPartition) -> dict[str, Any]:
+def partition_state(registry: HealthRegistry, tp: TopicPartition) -> PartitionProblem:
     """Return one partition's health as the HTTP API shows it."""
     conditions = registry.conditions(tp)
     ranges = registry.damage(tp)
@@ -73,13 +75,14 @@ def partition_state(registry: HealthRegistry, tp: TopicPartition) -> dict[str, A
     elif Condition.READ_ONLY in conditions:
         state = "read-only"
     else:
-        is_damaged = any(not found.accepted for found in ranges)
+        is_damaged = any(not each.accepted for each in ranges)
         state = "damaged" if is_damaged or Condition.READ_FAILED in conditions else "online"
-    return {
-        "state": state,
-        "problems": {condition.value: reason for condition, reason in conditions.items()},
-        "damage": [found._asdict() for found in ranges],
-    }
+    return PartitionProblem(
+        partition=tp.partition,
+        state=state,
+        problems={condition.value: reason for condition, reason in conditions.items()},
+        damage=tuple(DamageDetail(*each) for each in ranges),
+    )
 
 
 def _joined(damage: Mapping[TopicPartition, Sequence[DamagedRange]]) -> dict[TopicPartition, str]:

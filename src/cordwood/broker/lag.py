@@ -36,7 +36,7 @@ class TopicLag(NamedTuple):
 
 def group_lags(store: Store, group: str | None = None) -> Iterator[PartitionLag]:
     """Yield the lag of every cursor, or of one group's, without those of deleted topics."""
-    for where, cursor in list(store.catalog.cursors().items()):
+    for where, cursor in list(store.metadata.readers.cursors().items()):
         if (group is None or where.reader == group) and where.topic in store.topics:
             yield _lag(store, where, cursor.offset)
 
@@ -54,11 +54,11 @@ def _lag(store: Store, where: ReaderPartition, offset: int) -> PartitionLag:
 
 def by_topic(lags: Iterable[PartitionLag]) -> list[TopicLag]:
     """Return one row per group and topic, over the partitions that are open."""
-    found: dict[tuple[str, str], list[int]] = {}
+    lags_by_topic: dict[tuple[str, str], list[int]] = {}
     for lag in lags:
         if lag.lag is not None:
-            found.setdefault((lag.group, lag.topic), []).append(lag.lag)
-    return [TopicLag(*where, sum(each), max(each)) for where, each in sorted(found.items())]
+            lags_by_topic.setdefault((lag.group, lag.topic), []).append(lag.lag)
+    return [TopicLag(*where, sum(each), max(each)) for where, each in sorted(lags_by_topic.items())]
 
 
 def furthest_behind(lags: Sequence[TopicLag], most: int) -> tuple[Sequence[TopicLag], int]:

@@ -45,59 +45,68 @@ GROUP_LAGS_MAX: Final = 1000  # pairs of group and topic in one scrape
 
 METRICS: Final[dict[str, Metric]] = {
     "cordwood_info": Metric("gauge", "1, with the version as a label.", ("version",)),
-    "cordwood_kernels_loaded": Metric(
-        "gauge", "1 once lines and records go through compiled code; 0 before the first."
-    ),
+    "cordwood_kernels_loaded": Metric("gauge", "1 once the compiled kernels are in use."),
     "cordwood_appended_records_total": Metric("counter", "Records made durable by the writer."),
     "cordwood_appended_bytes_total": Metric("counter", "Batch bytes made durable by the writer."),
     "cordwood_commits_total": Metric("counter", "Group commits."),
-    "cordwood_fsync_seconds": Metric("histogram", "Time a file's sync took."),
+    "cordwood_fsync_seconds": Metric("histogram", "Duration of a file sync."),
     "cordwood_writer_waiting_records": Metric("gauge", "Records waiting for the writer."),
     "cordwood_writer_waiting_bytes": Metric("gauge", "Batch bytes waiting for the writer."),
     "cordwood_disk_full": Metric("gauge", "1 while appends wait for disk space."),
     "cordwood_data_directory_lost": Metric(
         "gauge", "1 when the data directory was moved, replaced or removed under the broker."
     ),
-    "cordwood_ingress_records_total": Metric("counter", "Lines taken as records."),
+    "cordwood_ingress_records_total": Metric("counter", "Lines accepted as records."),
     "cordwood_ingress_duplicates_total": Metric("counter", "Resent lines that were not stored."),
     "cordwood_ingress_rejected_total": Metric("counter", "Lines sent to the dead letters."),
     "cordwood_ingress_dropped_total": Metric("counter", "Lines dropped by drop_oldest."),
-    "cordwood_ingress_blocked_total": Metric("counter", "Times a socket was left unread for room."),
+    "cordwood_ingress_blocked_total": Metric(
+        "counter", "Times a socket was left unread because buffers were full."
+    ),
     "cordwood_connections": Metric("gauge", "Open connections.", ("listener",)),
     "cordwood_connections_accepted_total": Metric(
         "counter", "Connections accepted.", ("listener",)
     ),
     "cordwood_connections_refused_total": Metric(
-        "counter", "Refused: listener full.", ("listener",)
+        "counter", "Connections refused because the listener was full.", ("listener",)
     ),
-    "cordwood_connections_idle_closed_total": Metric("counter", "Closed as idle.", ("listener",)),
+    "cordwood_connections_idle_closed_total": Metric(
+        "counter", "Connections closed because they were idle.", ("listener",)
+    ),
     "cordwood_connections_foreign_total": Metric(
         "counter",
         "Peers that spoke another protocol (HTTP or TLS to a line listener), and HTTP requests for "
         "a foreign host or of a foreign page.",
         ("listener", "error"),
     ),
-    "cordwood_log_start_offset": Metric("gauge", "First offset still here.", TOPIC),
-    "cordwood_high_watermark": Metric("gauge", "Records below it are durable.", TOPIC),
+    "cordwood_log_start_offset": Metric("gauge", "First offset in the log.", TOPIC),
+    "cordwood_high_watermark": Metric("gauge", "Records below this offset are durable.", TOPIC),
     "cordwood_log_bytes": Metric("gauge", "Bytes of the partition's segments.", TOPIC),
     "cordwood_segments": Metric("gauge", "Segments by state.", (*TOPIC, "state")),
-    "cordwood_segments_held": Metric("gauge", "Segments due but held back now.", TOPIC),
-    "cordwood_archived_end_offset": Metric("gauge", "Records below it are in bundles.", TOPIC),
-    "cordwood_archive_bundles": Metric("gauge", "Archive bundles that jobs have read back.", TOPIC),
+    "cordwood_segments_held": Metric(
+        "gauge", "Segments that are due for removal but held by a reader or the archive.", TOPIC
+    ),
+    "cordwood_archived_end_offset": Metric(
+        "gauge", "Records below this offset are in archive bundles.", TOPIC
+    ),
+    "cordwood_archive_bundles": Metric("gauge", "Archive bundles that jobs have verified.", TOPIC),
     "cordwood_archive_verified_end_offset": Metric(
-        "gauge", "Records below it are in bundles that the broker has compared with its log.", TOPIC
+        "gauge",
+        "Records below this offset are in bundles that the broker has compared with its log.",
+        TOPIC,
     ),
     "cordwood_partitions_unopened": Metric(
-        "gauge", "Partitions not opened since the start: no metrics yet, no part in sums."
+        "gauge",
+        "Partitions not opened since the start; they have no metrics and are not part of totals.",
     ),
     "cordwood_partition_offline": Metric(
-        "gauge", "1 when the partition takes no writes, or cannot be served at all.", TOPIC
+        "gauge", "1 when the partition accepts no writes or cannot be served.", TOPIC
     ),
     "cordwood_partition_problem": Metric(
         "gauge", "1 while something is wrong with the partition.", (*TOPIC, "condition")
     ),
     "cordwood_damaged_ranges": Metric(
-        "gauge", "Ranges of offsets that cannot be read, without accepted ones.", TOPIC
+        "gauge", "Ranges of offsets that cannot be read and that no operator has accepted.", TOPIC
     ),
     "cordwood_accepted_damaged_ranges": Metric(
         "gauge", "Ranges of offsets that cannot be read, which an operator accepted.", TOPIC
@@ -108,50 +117,66 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_scrubbed_segments_total": Metric("counter", "Sealed segments the scrub read."),
     "cordwood_scrubbed_bytes_total": Metric("counter", "Bytes the scrub read."),
     "cordwood_background_tasks_died": Metric(
-        "gauge", "Tasks of the broker that ended by a mistake; restart it.", ("task",)
+        "gauge", "Background tasks that failed; restart the broker.", ("task",)
     ),
     "cordwood_cuts_total": Metric("counter", "Segments sealed.", (*TOPIC, "reason")),
     "cordwood_reclaims_total": Metric("counter", "Segments reclaimed.", ("reason",)),
     "cordwood_reclaimed_bytes_total": Metric("counter", "Bytes reclaimed."),
     "cordwood_lost_records_total": Metric(
-        "counter", "Records the hard cap took before the reader had them.", ("reader",)
+        "counter",
+        "Records dropped by retention.hard.bytes before the reader had read them.",
+        ("reader",),
     ),
     "cordwood_reader_position": Metric(
         "gauge", "Next offset of a registered reader.", ("reader", *TOPIC)
     ),
     "cordwood_reader_lag_records": Metric(
-        "gauge", "Records a registered reader has not passed.", ("reader", *TOPIC)
+        "gauge", "Records that a registered reader has not passed.", ("reader", *TOPIC)
     ),
     "cordwood_reader_held_bytes": Metric(
-        "gauge", "Bytes of segments a registered reader has not passed.", ("reader", *TOPIC)
+        "gauge", "Bytes of segments that a registered reader has not passed.", ("reader", *TOPIC)
     ),
     "cordwood_group_lag_records": Metric(
-        "gauge", "Records a consumer group has not committed, all partitions.", ("group", "topic")
+        "gauge",
+        "Records that a consumer group has not committed, summed over partitions.",
+        ("group", "topic"),
     ),
     "cordwood_group_lag_records_max": Metric(
-        "gauge", "The same of the partition furthest behind.", ("group", "topic")
+        "gauge",
+        "Records that a consumer group has not committed in its furthest behind partition.",
+        ("group", "topic"),
     ),
     "cordwood_group_lags_left_out": Metric(
-        "gauge", "Pairs of group and topic not shown: only the 1,000 furthest behind are."
+        "gauge", "Pairs of group and topic that are not shown; only the 1,000 furthest behind are."
     ),
     "cordwood_topic_bytes": Metric(
-        "gauge", "Bytes of a topic's segments, once all of it is open.", ("topic", "cleanup")
+        "gauge",
+        "Bytes of a topic's segments, once all its partitions are open.",
+        ("topic", "cleanup"),
     ),
     "cordwood_log_cleaner_compactions_total": Metric("counter", "Compaction passes.", TOPIC),
     "cordwood_log_cleaner_cleaned_bytes_total": Metric("counter", "Bytes compaction freed.", TOPIC),
     "cordwood_log_cleaner_dirty_ratio": Metric(
-        "gauge", "Dirty share of what may be cleaned.", TOPIC
+        "gauge", "Dirty share of the bytes that compaction may clean.", TOPIC
     ),
-    "cordwood_log_cleaner_duration_seconds": Metric("gauge", "What the last pass took.", TOPIC),
-    "cordwood_log_cleaner_live_records": Metric("gauge", "Records the last pass left.", TOPIC),
+    "cordwood_log_cleaner_duration_seconds": Metric(
+        "gauge", "Duration of the last compaction pass.", TOPIC
+    ),
+    "cordwood_log_cleaner_live_records": Metric(
+        "gauge", "Records left by the last compaction pass.", TOPIC
+    ),
     "cordwood_log_cleaner_keyless_records": Metric(
-        "gauge", "Records without a key in the compacted part; compaction keeps them.", TOPIC
+        "gauge",
+        "Records without a key in the compacted part of the log; compaction keeps them.",
+        TOPIC,
     ),
-    "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while passes fail.", TOPIC),
-    "cordwood_deliveries_total": Metric("counter", "Batches of Spark queries appended whole."),
-    "cordwood_deliveries_known": Metric("gauge", "Queries whose last delivery is in memory."),
+    "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while compaction passes fail.", TOPIC),
+    "cordwood_deliveries_total": Metric(
+        "counter", "Batches of Spark queries that were appended completely."
+    ),
+    "cordwood_deliveries_known": Metric("gauge", "Spark queries whose last delivery is in memory."),
     "cordwood_deliveries_quarantined": Metric(
-        "gauge", "Accepted deliveries that cannot be finished; each blocks its own query."
+        "gauge", "Accepted deliveries that cannot be completed; each blocks its own query."
     ),
     "cordwood_delivery_cancelled_records_total": Metric(
         "counter", "Records of accepted deliveries whose topic was deleted before they were stored."
@@ -163,7 +188,7 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_pipeline_wanted": Metric("gauge", "1 when the embedded pipeline should be up."),
     "cordwood_pipeline_restarts_total": Metric("counter", "Times the pipeline was restarted."),
     "cordwood_pipeline_job_up": Metric(
-        "gauge", "1 while the job runs, or its last round went well.", ("name",)
+        "gauge", "1 while the job runs or if its last round succeeded.", ("name",)
     ),
     "cordwood_pipeline_job_failures_total": Metric("counter", "Times a job failed.", ("name",)),
     "cordwood_resident_memory_bytes": Metric("gauge", "Resident memory of the broker."),
@@ -187,7 +212,7 @@ def samples(broker: Broker) -> Iterator[Sample | None]:
 
 
 def _process() -> Iterator[Sample]:
-    from cordwood import __version__
+    from cordwood.version import __version__
 
     yield Sample("cordwood_info", 1, {"version": __version__})
     yield Sample("cordwood_kernels_loaded", int(kernels_ready()))
@@ -243,7 +268,7 @@ def _partitions(broker: Broker) -> Iterator[Sample | None]:
                 yield Sample("cordwood_cuts_total", count, {**labels, "reason": reason.value})
             held = broker.monitor.stats.held.get(partition.tp, 0)
             yield Sample("cordwood_segments_held", held, labels)
-            bundles = broker.store.catalog.bundles(partition.tp)
+            bundles = broker.store.metadata.cluster.bundles(partition.tp)
             yield Sample("cordwood_archived_end_offset", bundles.end, labels)
             yield Sample("cordwood_archive_bundles", len(bundles.entries()), labels)
             yield Sample("cordwood_archive_verified_end_offset", bundles.verified_end, labels)
@@ -274,21 +299,21 @@ def _labels(tp: TopicPartition) -> dict[str, str]:
 
 
 def _pipeline(broker: Broker) -> Iterator[Sample]:
-    facts = broker.pipeline
-    yield Sample("cordwood_pipeline_up", int(facts.state is PipelineState.UP))
-    yield Sample("cordwood_pipeline_wanted", int(facts.is_wanted))
-    yield Sample("cordwood_pipeline_restarts_total", facts.restarts)
-    for job, count in list(facts.job_failures.items()):
+    pipeline = broker.pipeline
+    yield Sample("cordwood_pipeline_up", int(pipeline.state is PipelineState.UP))
+    yield Sample("cordwood_pipeline_wanted", int(pipeline.is_wanted))
+    yield Sample("cordwood_pipeline_restarts_total", pipeline.restarts)
+    for job, count in list(pipeline.job_failures.items()):
         yield Sample("cordwood_pipeline_job_failures_total", count, {"name": job})
-        yield Sample("cordwood_pipeline_job_up", int(facts.is_job_up(job)), {"name": job})
+        yield Sample("cordwood_pipeline_job_up", int(pipeline.is_job_up(job)), {"name": job})
 
 
 def _groups(broker: Broker) -> Iterator[Sample | None]:
-    found: list[PartitionLag] = []
+    lags_of_cursors: list[PartitionLag] = []
     for cursor in group_lags(broker.store):
-        found.append(cursor)
+        lags_of_cursors.append(cursor)
         yield None
-    lags, left_out = furthest_behind(by_topic(found), GROUP_LAGS_MAX)
+    lags, left_out = furthest_behind(by_topic(lags_of_cursors), GROUP_LAGS_MAX)
     for lag in lags:
         labels = {"group": lag.group, "topic": lag.topic}
         yield Sample("cordwood_group_lag_records", lag.records, labels)
@@ -308,13 +333,13 @@ def _monitor(broker: Broker) -> Iterator[Sample]:
 def _readers(broker: Broker) -> Iterator[Sample]:
     for row in broker.readers.rows(None):
         labels = {
-            "reader": row["reader"],
-            "topic": row["topic"],
-            "partition": str(row["partition"]),
+            "reader": row.reader,
+            "topic": row.topic,
+            "partition": str(row.partition),
         }
-        yield Sample("cordwood_reader_position", row["seq"], labels)
-        yield Sample("cordwood_reader_lag_records", row["lag"], labels)
-        yield Sample("cordwood_reader_held_bytes", row["held_bytes"], labels)
+        yield Sample("cordwood_reader_position", row.seq, labels)
+        yield Sample("cordwood_reader_lag_records", row.lag, labels)
+        yield Sample("cordwood_reader_held_bytes", row.held_bytes, labels)
 
 
 def _deliveries(broker: Broker) -> Iterator[Sample]:
@@ -334,8 +359,8 @@ def _compaction(broker: Broker) -> Iterator[Sample | None]:
         size_bytes = sum(partition.size_bytes for partition in topic.online())
         cleanup = ",".join(sorted(topic.config.cleanup_policy))
         yield Sample("cordwood_topic_bytes", size_bytes, {"topic": name, "cleanup": cleanup})
-    for partition, facts, plan in broker.compaction.looks():
-        state = facts.state
+    for partition, inputs, plan in broker.compaction.looks():
+        state = inputs.state
         labels = {"topic": partition.tp.topic, "partition": str(partition.tp.partition)}
         values = {
             "compactions_total": state.passes,

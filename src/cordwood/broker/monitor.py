@@ -75,7 +75,7 @@ class Monitor:
         """Run a round every ``monitor.interval.ms`` until cancelled."""
         while True:
             await asyncio.sleep(self._config.monitor_interval_ms / 1000)
-            await self.look()
+            await self.run_round()
 
     async def run_archived(self) -> None:
         """Reclaim partitions whose bundles must be read again first, until cancelled."""
@@ -89,7 +89,7 @@ class Monitor:
                     await self._confirm_and_reclaim(partition)
                 self._archived.pop(tp, None)
 
-    async def look(self) -> None:
+    async def run_round(self) -> None:
         """Run one round: cut old segments, reclaim, purge deleted files, hash sealed segments.
 
         A failure is reported for its own partition and delays no other.
@@ -97,11 +97,11 @@ class Monitor:
         topics = list(self._store.topics)
         partitions = (each for name in topics for each in self._store.partitions(name))
         async for partition in in_slices(partitions):
-            await self._look_at(partition)
+            await self._maintain(partition)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._background, self._store.hash_sealed)
+        await loop.run_in_executor(self._background, self._store.segments.hash_sealed)
 
-    async def _look_at(self, partition: Partition) -> None:
+    async def _maintain(self, partition: Partition) -> None:
         """Do what is due on the writer thread; most partitions are idle and skip it."""
         with self._store.guard(partition, Condition.RETENTION_FAILED):
             self._archive.note_health(partition)
@@ -179,7 +179,7 @@ class Monitor:
         self._reclaim(partition)
 
     def _cut(self, partition: Partition, reason: RollReason) -> bool:
-        return self._store.roll(partition, reason) is not None
+        return self._store.segments.roll(partition, reason) is not None
 
     def _reclaim(self, partition: Partition, confirmed_end: int = 0) -> int:
         """Drop what may go; segments that depend on the archive only below ``confirmed_end``."""
@@ -187,7 +187,7 @@ class Monitor:
         if plan.roll_active and self._cut(partition, RollReason.AGE):
             plan = self._plan_confirmed(partition, confirmed_end)
         if plan.drops:
-            self._store.reclaim(partition, plan)
+            self._store.segments.reclaim(partition, plan)
         self._report(partition, plan)
         return len(plan.drops)
 
@@ -214,7 +214,7 @@ class Monitor:
         return plan_retention(
             sealed,
             active,
-            self._store.catalog.registered_positions(partition.tp),
+            self._store.metadata.readers.registered_positions(partition.tp),
             log_start=partition.log_start_offset,
             config=partition.config,
             now_ms=self._clock.now_ms(),
@@ -225,7 +225,7 @@ class Monitor:
         """Return the offset up to which the archive allows RECLAIM."""
         if not partition.config.archive_required:
             return KEEP_ALL
-        bundles = self._store.catalog.bundles(partition.tp)
+        bundles = self._store.metadata.cluster.bundles(partition.tp)
         is_trusted = partition.config.archive_verified_by == "job"
         return bundles.end if is_trusted else bundles.verified_end
 

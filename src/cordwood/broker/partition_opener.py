@@ -82,4 +82,4 @@ def _load_all(partitions: Sequence[Partition]) -> None:
         try:
             load_all([partition])
         except Exception:  # a bug met in one partition must not stop the others
-            logger.exception("partition.unopened partition=%s", partition.tp)
+            logger.exception("partition.open_failed partition=%s", partition.tp)

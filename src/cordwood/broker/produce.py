@@ -51,14 +51,6 @@ class ProduceService:
         """Finish the running checks, so that their batches reach the writer before it closes."""
         await self._checking.stop()
 
-    def append(
-        self, partition: Partition, data: bytes | bytearray | memoryview
-    ) -> asyncio.Future[Appended]:
-        """As ``append_then``; the future completes when the batch is durable."""
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.append_then(partition, bytearray(data), partial(_settle, future))
-        return future
-
     def append_then(
         self,
         partition: Partition,
@@ -91,7 +83,7 @@ class ProduceService:
                 header = batch_checks.check_records(mine, header, rules, bytes_max)
                 if header is not None:
                     admit(header)
-                    self._submit(partition, mine, [header], done, is_key_checked=rules.needs_keys)
+                    self._submit(partition, mine, header, done, rules)
                     return
         self._append_checked(partition, mine, rules, done, admit)
 
@@ -105,18 +97,22 @@ class ProduceService:
     ) -> None:
         """Check on the other thread, which keeps the order, then append."""
 
-        def checked(found: asyncio.Future[BatchHeader]) -> None:
+        def checked(result: asyncio.Future[BatchHeader]) -> None:
             self._behind[partition] -= 1
             if not self._behind[partition]:
                 del self._behind[partition]
             try:
-                header = found.result()
+                header = result.result()
                 admit(header)
-                self._submit(partition, data, [header], done, is_key_checked=rules.needs_keys)
+                self._submit(partition, data, header, done, rules)
             except CordwoodError as error:
                 done(error)
             except Exception:  # a bug: the client gets an answer, and the loop logs it
-                done(CordwoodError("the broker failed to check this batch; its log says why"))
+                done(
+                    CordwoodError(
+                        "the broker failed while it checked this batch; see the broker's log"
+                    )
+                )
                 raise
             finally:
                 self.on_checked()
@@ -173,29 +169,22 @@ class ProduceService:
     ) -> asyncio.Future[Appended]:
         """Queue checked batches; ``is_key_checked`` skips the writer's check for keys."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        done = partial(_settle, future)
-        self._submit(
-            partition, data, headers, done,
-            hold=hold, strict=strict, is_key_checked=is_key_checked,
-        )  # fmt: skip
+        records = sum(header.count for header in headers)
+        append = Append(partition, data, headers, records, partial(_settle, future), hold=hold)
+        append.strict, append.is_key_checked = strict, is_key_checked
+        self._writer.submit(append)
         return future
 
     def _submit(
         self,
         partition: Partition,
-        data: bytearray | memoryview,
-        headers: list[BatchHeader],
+        data: memoryview,
+        header: BatchHeader,
         done: Callable[[Outcome], None],
-        *,
-        hold: bool = False,
-        strict: bool = True,
-        is_key_checked: bool = False,
+        rules: BatchRules,
     ) -> None:
-        records = 0
-        for header in headers:
-            records += header.count
-        append = Append(partition, data, headers, records, done, hold=hold, strict=strict)
-        append.is_key_checked = is_key_checked
+        append = Append(partition, data, [header], header.count, done)
+        append.is_key_checked = rules.needs_keys
         self._writer.submit(append)
 
 

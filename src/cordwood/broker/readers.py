@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
-from typing import Any
 
 from cordwood.clock import Clock
 from cordwood.decide.retention import watermark
 from cordwood.errors import OffsetOutOfRange, UnknownReader
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.readers import ReaderRow
 
 Commits = Mapping[ReaderPartition, Cursor]
 
@@ -25,11 +25,12 @@ Commits = Mapping[ReaderPartition, Cursor]
 class ReaderService:
     """Registered readers and every cursor, whichever protocol moves it."""
 
-    def __init__(self, store: Store, clock: Clock, meta_thread: Executor) -> None:
+    def __init__(self, store: Store, clock: Clock, metadata: AsyncMetadata) -> None:
         self._store = store
-        self._catalog = store.catalog
+        self._metadata = metadata
+        self._cluster = metadata.cluster
+        self._state = metadata.readers
         self._clock = clock
-        self._meta_thread = meta_thread
         self._pending: list[tuple[Commits, asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -37,7 +38,7 @@ class ReaderService:
 
     def position(self, tp: TopicPartition, reader: str) -> int:
         """Return the next offset the reader will read; 0 if it has not moved yet."""
-        cursor = self._catalog.cursor(ReaderPartition(reader, *tp))
+        cursor = self._state.cursor(ReaderPartition(reader, *tp))
         return cursor.offset if cursor else 0
 
     def check_present(self, partition: Partition, offset: int) -> None:
@@ -45,7 +46,7 @@ class ReaderService:
         start, end = partition.log_start_offset, partition.high_watermark
         if start <= offset <= end:
             return
-        bundle = self._catalog.bundles(partition.tp).find(offset) if offset < start else None
+        bundle = self._cluster.bundles(partition.tp).find(offset) if offset < start else None
         where = (
             f"; {offset + 1} is in archive bundle {bundle.name} under {bundle.place}: "
             f"`cordwood archive restore {partition.tp.topic}` brings it back"
@@ -53,62 +54,46 @@ class ReaderService:
             else ""
         )
         raise OffsetOutOfRange(
-            f"{partition.tp.topic} holds seq {start + 1} to {end} and {offset + 1} is not among "
-            f"them{where}"
+            f"{partition.tp.topic} has seq {start + 1} to {end}; {offset + 1} is outside of that "
+            f"range{where}"
         )
 
     def status(self, partition: Partition, offset: int) -> str:
         """Return ``PENDING``, ``PROCESSED``, ``ARCHIVED <bundle>`` or ``UNKNOWN``."""
         if offset >= partition.high_watermark:
             return "UNKNOWN"
-        positions = self._catalog.registered_positions(partition.tp)
+        positions = self._state.registered_positions(partition.tp)
         if offset >= partition.log_start_offset:
             passed = offset < watermark(positions, partition.log_start_offset)
             return "PROCESSED" if passed else "PENDING"
-        bundle = self._catalog.bundles(partition.tp).find(offset)
+        bundle = self._cluster.bundles(partition.tp).find(offset)
         if bundle:
             return f"ARCHIVED {bundle.name}"
         return "PROCESSED" if positions and offset < min(positions.values()) else "UNKNOWN"
 
     def topics(self) -> list[str]:
         """Return the topics that have registered readers, sorted."""
-        return sorted(name for name in list(self._catalog.topics) if self._catalog.registered(name))
+        return sorted(name for name in list(self._cluster.topics) if self._state.registered(name))
 
-    def describe(self, topic: str | None) -> list[dict[str, Any]]:
-        """List each registered reader by partition: its cursor, lag and the bytes it holds back."""
-        return list(self.rows(topic))
-
-    def rows(self, topic: str | None) -> Iterator[dict[str, Any]]:
-        """Yield the rows of ``describe`` one at a time."""
+    def rows(self, topic: str | None) -> Iterator[ReaderRow]:
+        """Yield each registered reader by partition: its cursor, lag and the bytes it holds."""
         for name in [topic] if topic else self.topics():
             for partition in self._store.partitions(name):
-                for reader, at in self._catalog.registered_positions(partition.tp).items():
-                    yield self._describe(partition, reader, at)
-
-    def _describe(self, partition: Partition, reader: str, position: int) -> dict[str, Any]:
-        return {
-            "reader": reader,
-            "topic": partition.tp.topic,
-            "partition": partition.tp.partition,
-            "seq": position,
-            "lag": max(0, partition.high_watermark - max(position, partition.log_start_offset)),
-            "held_bytes": sum(
-                segment.size_bytes
-                for segment in partition.segments()
-                if segment.end_offset > position
-            ),
-        }
+                for reader, at in self._state.registered_positions(partition.tp).items():
+                    yield _row(partition, reader, at)
 
     # --- moving readers -------------------------------------------------------------------
 
     async def register(self, topic: str, reader: str) -> None:
         """Register a reader, so that its cursor counts in the topic's watermark."""
-        if reader not in self._catalog.registered(topic):
-            await self._in_meta(self._catalog.register_reader, topic, reader, self._clock.now_ms())
+        if reader not in self._state.registered(topic):
+            await self._metadata.run(
+                self._state.register_reader, topic, reader, self._clock.now_ms()
+            )
 
     async def advance(self, tp: TopicPartition, reader: str, offset: int) -> None:
         """Move the cursor forward to ``offset``; never moves it back."""
-        if reader not in self._catalog.registered(tp.topic):
+        if reader not in self._state.registered(tp.topic):
             raise UnknownReader(
                 f"no reader {reader} is registered on {tp.topic}; "
                 f"send REGISTER {tp.topic} AS {reader}"
@@ -124,10 +109,10 @@ class ReaderService:
 
     async def remove(self, topic: str, reader: str) -> None:
         """Delete the reader's registration and cursors on this topic."""
-        await self._in_meta(self._catalog.unregister_reader, topic, reader)
-        cursors = list(self._catalog.cursors())
+        await self._metadata.run(self._state.unregister_reader, topic, reader)
+        cursors = list(self._state.cursors())
         gone = [where for where in cursors if (where.reader, where.topic) == (reader, topic)]
-        await self._in_meta(self._catalog.delete_cursors, gone)
+        await self._metadata.run(self._state.delete_cursors, gone)
 
     async def commit(self, commits: Commits) -> None:
         """Make cursors durable, together with other pending commits."""
@@ -142,7 +127,7 @@ class ReaderService:
             waiting, self._pending = self._pending, []
             merged = {where: at for commits, _ in waiting for where, at in commits.items()}
             try:
-                await self._in_meta(self._catalog.commit_cursors, merged)
+                await self._metadata.run(self._state.commit_cursors, merged)
             except Exception:  # noqa: BLE001 - bugs too, so that nobody waits for ever
                 await self._flush_singly(waiting)
             else:
@@ -153,15 +138,11 @@ class ReaderService:
         """Commit one by one after a failed group, so that only the bad commit is refused."""
         for commits, done in waiting:
             try:
-                await self._in_meta(self._catalog.commit_cursors, commits)
+                await self._metadata.run(self._state.commit_cursors, commits)
             except Exception as error:  # noqa: BLE001
                 _end(done, error)
             else:
                 _end(done, None)
-
-    async def _in_meta(self, change: Any, *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._meta_thread, change, *arguments)
 
 
 def check_cursor(partition: Partition, offset: int) -> None:
@@ -172,9 +153,22 @@ def check_cursor(partition: Partition, offset: int) -> None:
     end = partition.high_watermark
     if not 0 <= offset <= end:
         raise OffsetOutOfRange(
-            f"{partition.tp} ends at offset {end}, so no cursor can stand at {offset}; "
-            f"give an offset from 0 to {end}"
+            f"{partition.tp} ends at offset {end}, so a cursor cannot be at {offset}; give an "
+            f"offset from 0 to {end}"
         )
+
+
+def _row(partition: Partition, reader: str, position: int) -> ReaderRow:
+    return ReaderRow(
+        reader=reader,
+        topic=partition.tp.topic,
+        partition=partition.tp.partition,
+        seq=position,
+        lag=max(0, partition.high_watermark - max(position, partition.log_start_offset)),
+        held_bytes=sum(
+            segment.size_bytes for segment in partition.segments() if segment.end_offset > position
+        ),
+    )
 
 
 def _end(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -31,6 +31,7 @@ from cordwood.log.read.scrub import Pace, Verdict, scrub_segment, yield_device
 from cordwood.log.read.segment import Segment
 from cordwood.metadata.keys import ScrubResult, SegmentEntry
 from cordwood.model import SegmentState, TopicPartition
+from cordwood.protocol.api.topics import ScrubDamage, ScrubStatus
 
 LOOK_S: Final = 60.0  # pause between two searches for due segments
 ROUND_SEGMENTS: Final = 1000  # segments per round, before the due ones are looked up again
@@ -64,21 +65,21 @@ class ScrubRun:
     is_running: bool = True
     segments: int = 0
     size_bytes: int = 0
-    damaged: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[ScrubDamage] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def described(self) -> dict[str, Any]:
-        """Return the progress as the JSON API shows it."""
-        return {
-            "topic": self.topic,
-            "running": self.is_running,
-            "segments": self.segments,
-            "total_segments": self.total_segments,
-            "bytes": self.size_bytes,
-            "total_bytes": self.total_bytes,
-            "damaged": self.damaged,
-            "failed": self.failed,
-        }
+    def status(self) -> ScrubStatus:
+        """Return the progress as the HTTP API shows it."""
+        return ScrubStatus(
+            topic=self.topic,
+            running=self.is_running,
+            segments=self.segments,
+            total_segments=self.total_segments,
+            bytes=self.size_bytes,
+            total_bytes=self.total_bytes,
+            damaged=tuple(self.damaged),
+            failed=dict(self.failed),
+        )
 
 
 class Scrubber:
@@ -102,7 +103,7 @@ class Scrubber:
             1, thread_name_prefix="cordwood-scrub-now", initializer=yield_device
         )
         self._demanded: asyncio.Future[None] | None = None
-        store.health.on_damage(self._hear)
+        store.health.on_damage(self._on_damage)
 
     async def run(self) -> None:
         """Scrub due segments until cancelled."""
@@ -110,7 +111,7 @@ class Scrubber:
         self._remember_damage()
         while not self._stopping.is_set():
             targets = await self._on_thread(self._due)
-            pace = self._paced()
+            pace = self._pace(self._rate)
             for target in targets:
                 await self._on_thread(self._scrub, target, pace)
                 if self._urgent:
@@ -137,10 +138,10 @@ class Scrubber:
     async def scrub_now(self, topic: str | None) -> ScrubRun:
         """Start to scrub everything, or one topic; ``last_run`` shows the progress."""
         if self.last_run is not None and self.last_run.is_running:
-            raise RequestError("a scrub is running already; wait for it, or ask how far it is")
+            raise RequestError("a scrub is already running; wait until it ends")
         if topic is not None:
             self._store.topic(topic)
-        await asyncio.get_running_loop().run_in_executor(None, self._store.hash_sealed)
+        await asyncio.get_running_loop().run_in_executor(None, self._store.segments.hash_sealed)
         targets = [t for t in self._targets() if topic in {None, t.tp.topic}]
         total_bytes = sum(target.entry.size_bytes for target in targets)
         run = self.last_run = ScrubRun(topic, len(targets), total_bytes)
@@ -151,7 +152,7 @@ class Scrubber:
     def _scrub_all(self, run: ScrubRun, targets: list[ScrubTarget]) -> None:
         try:
             for target in targets:
-                self._scrub(target, self._unpaced(run), run)
+                self._scrub(target, self._pace(0, run), run)
                 run.segments += 1
         except ShuttingDown:
             return
@@ -161,20 +162,20 @@ class Scrubber:
     # --- what is due ------------------------------------------------------------------------
 
     def _targets(self) -> Iterator[ScrubTarget]:
-        for topic in list(self._store.catalog.topics.values()):
+        for topic in list(self._store.metadata.cluster.topics.values()):
             for tp in topic.partition_list():
-                for entry in self._store.catalog.segments(tp).entries():
+                for entry in self._store.metadata.cluster.segments(tp).entries():
                     if entry.state is SegmentState.SEALED:
                         yield ScrubTarget(tp, entry)
 
     def _due(self) -> list[ScrubTarget]:
         """Return urgent segments if any, else due ones, the least recently read first."""
-        found: dict[tuple[TopicPartition, int], None] = {}
+        reported: dict[tuple[TopicPartition, int], None] = {}
         while self._urgent:
-            found[self._urgent.popleft()] = None
+            reported[self._urgent.popleft()] = None
         urgent = []
-        for tp, base_offset in found:
-            entry = self._store.catalog.segments(tp).get(base_offset)
+        for tp, base_offset in reported:
+            entry = self._store.metadata.cluster.segments(tp).get(base_offset)
             if entry is not None and entry.state is SegmentState.SEALED:
                 urgent.append(ScrubTarget(tp, entry))
         if urgent or not self._rate:
@@ -193,7 +194,7 @@ class Scrubber:
                 self._store.health.set_damage(tp, entry.base_offset, ranges)
                 self._urgent.append((tp, entry.base_offset))
 
-    def _hear(self, tp: TopicPartition, base_offset: int) -> None:
+    def _on_damage(self, tp: TopicPartition, base_offset: int) -> None:
         """Queue a segment in which a reader met damage; called from any thread."""
         self._urgent.append((tp, base_offset))
         if self._loop is not None:
@@ -214,7 +215,7 @@ class Scrubber:
                     run.failed[f"{tp} segment {entry.base_offset}"] = str(error)
                 if isinstance(error, ShuttingDown):
                     raise
-                self._note(target, (), "")  # count it as read, so that the others come first
+                self._record(target, (), "")  # count it as read, so that the others come first
                 raise
             self._judge(target, segment, verdict, run)
 
@@ -227,46 +228,39 @@ class Scrubber:
             segment.forget()  # the open file may not be the one on disk any more
             segment.damage = verdict.damage
         self._store.health.set_damage(tp, entry.base_offset, ranges)
-        self._note(target, ranges, verdict.sha256)
+        self._record(target, ranges, verdict.sha256)
         self.stats.segments += 1
         if run is not None and ranges and len(run.damaged) < ROWS_MAX:
             run.damaged += [
-                {"partition": str(tp), **found._asdict()}
-                for found in self._store.health.damage(tp)
-                if found.segment == entry.base_offset
+                ScrubDamage(*damaged, partition=str(tp))
+                for damaged in self._store.health.damage(tp)
+                if damaged.segment == entry.base_offset
             ]
 
-    def _note(
+    def _record(
         self, target: ScrubTarget, ranges: tuple[DamagedRange, ...], file_sha256: str
     ) -> None:
         damage = tuple((r.start_offset, r.end_offset, r.problem) for r in ranges)
         scrub = ScrubResult(self._clock.now_ms(), damage)
-        self._store.note_scrub(target.tp, target.entry, scrub, file_sha256)
+        self._store.segments.index.record_scrub(target.tp, target.entry, scrub, file_sha256)
 
     def _is_there(self, tp: TopicPartition) -> bool:
         return tp.topic in self._store.topics and tp not in self._store.offline
 
     # --- pace -------------------------------------------------------------------------------
 
-    def _paced(self) -> Pace:
-        """Return a pace that limits the rate to ``scrub.bytes.per.second``; 0 means no limit."""
+    def _pace(self, rate: int, run: ScrubRun | None = None) -> Pace:
+        """Return a pace that counts what is read and limits it to ``rate`` a second, unless 0."""
         began_s, total = time.monotonic(), 0
 
         def pace(size_bytes: int) -> None:
             nonlocal total
             total += size_bytes
             self.stats.size_bytes += size_bytes
-            ahead_s = began_s + total / self._rate - time.monotonic() if self._rate else 0.0
+            if run is not None:
+                run.size_bytes += size_bytes
+            ahead_s = began_s + total / rate - time.monotonic() if rate else 0.0
             if self._stopping.wait(max(0.0, ahead_s)):
-                raise ShuttingDown("the broker is stopping")
-
-        return pace
-
-    def _unpaced(self, run: ScrubRun) -> Pace:
-        def pace(size_bytes: int) -> None:
-            run.size_bytes += size_bytes
-            self.stats.size_bytes += size_bytes
-            if self._stopping.is_set():
                 raise ShuttingDown("the broker is stopping")
 
         return pace
@@ -289,9 +283,11 @@ def _ranges(segment: Segment, verdict: Verdict, entry: SegmentEntry) -> tuple[Da
             for d in verdict.damage
         )
     if entry.sha256 not in {None, verdict.sha256}:
-        problem = "its sha256 is not the one it had when it was sealed, though every checksum holds"
+        problem = (
+            "its sha256 is different from when it was sealed, although every batch checksum matches"
+        )
     elif verdict.records != entry.records:
-        problem = f"it holds {verdict.records} records and had {entry.records} when it was sealed"
+        problem = f"it has {verdict.records} records; it had {entry.records} when it was sealed"
     else:
         return ()
     return (DamagedRange(base, base, entry.end_offset, f"{path}: {problem}"),)

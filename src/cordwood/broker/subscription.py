@@ -93,7 +93,6 @@ def _read_lines(partition: Partition, offset: int, framing: Framing) -> tuple[by
     from cordwood.batch.subscriber_lines import format_batches
 
     read = partition.read(offset, SLICE_BYTES, end_offset=partition.last_stable_offset)
-    void = partition.aborted(offset, read.next_offset)
-    aborted = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in void]
+    aborted = partition.aborted(offset, read.next_offset)
     is_framed = framing is Framing.FRAMES
     return format_batches(read.data, offset, aborted, is_framed=is_framed), read.next_offset

@@ -1,30 +1,30 @@
 """Topic service: find, auto-create, change and delete topics.
 
-Changes to partition directories run on the writer thread, changes to metadata alone on the metadata
-thread.
+Changes to partition directories run on the writer thread, changes to metadata alone through its
+async front.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
+from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.partition_opener import PartitionOpener
 from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
+from cordwood.log.lifecycle.live_topics import LiveTopic, NewTopic
 from cordwood.log.lifecycle.store import Store
-from cordwood.log.lifecycle.topics import LiveTopic, NewTopic
 from cordwood.log.write.partition import Partition
 from cordwood.log.write.writer import Writer
-from cordwood.metadata.keys import LineProducer
+from cordwood.metadata.front import AsyncMetadata
+from cordwood.metadata.keys import ProducerIdentity
 from cordwood.model import SegmentState, is_topic_name
 
 T = TypeVar("T")
 
-NODE_ID = 1  # the only broker there is
 CREATED_AT_ONCE = 64  # topics created in one step of the writer thread
 
 
@@ -32,12 +32,18 @@ class TopicService:
     """Topics as requests see them."""
 
     def __init__(
-        self, config: BrokerConfig, store: Store, writer: Writer, meta_thread: Executor
+        self,
+        config: BrokerConfig,
+        store: Store,
+        cluster: ClusterView,
+        writer: Writer,
+        metadata: AsyncMetadata,
     ) -> None:
+        self._cluster = cluster
         self._config = config
         self._store = store
         self._writer = writer
-        self._meta_thread = meta_thread
+        self._metadata = metadata
         self.opener = PartitionOpener(store)
         self._creating: dict[str, asyncio.Future[LiveTopic]] = {}
         self._wanted: list[tuple[NewTopic, asyncio.Future[LiveTopic]]] = []
@@ -71,12 +77,13 @@ class TopicService:
             return topic
         if not is_topic_name(name):
             raise InvalidTopic(
-                f"{name!r} cannot name a topic; use 1 to 249 of A-Z a-z 0-9 . _ - (not . or ..)"
+                f"{name!r} is not a valid topic name; use 1 to 249 characters of A-Z a-z 0-9 . _ "
+                "- (not . or ..)"
             )
         if not (explicit or self._config.auto_create_topics):
             raise UnknownTopic(
-                f"there is no topic {name} and auto.create.topics is off; "
-                f"REGISTER {name} creates it"
+                f"topic {name} does not exist and auto.create.topics is off; create it with "
+                f"REGISTER {name}"
             )
         return await self._create_once(name)
 
@@ -136,19 +143,17 @@ class TopicService:
         policy = _policy_words(changes.get("cleanup.policy"))
         if name == self._config.dead_letter_topic and "compact" in policy:
             raise InvalidConfig(
-                f"{name} is the dead-letter topic and cannot be compacted: dead letters of one key "
-                "are not versions of each other; use delete or consume"
+                f"{name} is the dead-letter topic and cannot be compacted: dead letters with the "
+                "same key do not replace each other; use delete or consume"
             )
 
     async def add_partitions(self, name: str, count: int) -> None:
         """Raise the partition count to ``count``."""
         await self.on_writer(lambda: self._store.add_partitions(name, count))
 
-    async def line_producer(self, name: str, epoch: int | None) -> LineProducer:
+    async def line_producer(self, name: str, epoch: int | None) -> ProducerIdentity:
         """Return the line producer that a HELLO name stands for."""
-        loop = asyncio.get_running_loop()
-        catalog = self._store.catalog
-        return await loop.run_in_executor(self._meta_thread, catalog.line_producer, name, epoch)
+        return await self._metadata.run(self._metadata.readers.line_producer, name, epoch)
 
     async def on_writer(self, change: Callable[[], T]) -> T:
         """Run a change on the writer thread, the only thread that may change partitions."""
@@ -156,21 +161,23 @@ class TopicService:
 
     def state(self, name: str) -> dict[str, Any]:
         """Return a topic's state in the format of Walrus's ``STATE``, counting segments from 1."""
-        partition = self.get(name).partition(0)
+        topic = self.get(name)
+        partition = topic.partition(0)
+        leader_id = self._cluster.placement(topic, 0).leader_id
         *sealed, active = partition.segments()
         oldest = (*sealed, active)[0].base_offset
         # The segment index lags behind cuts: count live segments here and dropped ones there.
-        gone = self._store.catalog.segments(partition.tp).entries()
+        gone = self._metadata.cluster.segments(partition.tp).entries()
         first = sum(entry.base_offset < oldest for entry in gone) + 1
         current = first + len(sealed)
         counts = {str(first + i): segment.records for i, segment in enumerate(sealed)}
         return {
             "topic": name,
             "current_segment": current,
-            "leader_node": NODE_ID,
+            "leader_node": leader_id,
             "last_sealed_entry_offset": active.base_offset,
             "sealed_segments": counts,
-            "segment_leaders": {str(number): NODE_ID for number in range(first, current + 1)},
+            "segment_leaders": {str(number): leader_id for number in range(first, current + 1)},
             "next_seq": partition.high_watermark + 1,
             "log_start_seq": partition.log_start_offset + 1,
             "segments": [

@@ -29,7 +29,7 @@ def write_lab_certificates(
     paths = [directory / name for name in FILES]
     there = [path for path in paths if path.exists()]
     if there and not replace:
-        raise ConfigError(f"{there[0]} is there already; use --force to replace all six files")
+        raise ConfigError(f"{there[0]} already exists; use --force to replace all six files")
     directory.mkdir(parents=True, exist_ok=True)
     until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
     ca_key, ca = _issue("cordwood lab CA", until, None, (), is_ca=True)

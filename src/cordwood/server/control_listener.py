@@ -12,7 +12,8 @@ import asyncio
 import logging
 
 from cordwood.broker.broker import Broker
-from cordwood.broker.commands import CommandService
+from cordwood.broker.commands import CommandContext, CommandService
+from cordwood.broker.session import Session
 from cordwood.broker.subscription import PartitionSubscription
 from cordwood.config import MIB
 from cordwood.errors import (
@@ -57,6 +58,7 @@ class ControlProtocol(asyncio.Protocol):
         self._commands = ControlConnection(shared.line_bytes_max)
         self._requests: asyncio.Queue[Request | Refused | None] = asyncio.Queue()
         self._connection: Connection | None = None
+        self._session: Session | None = None
         self._server: asyncio.Task[None] | None = None
         self._subscription: asyncio.Task[None] | None = None
         self._answering = False
@@ -73,6 +75,7 @@ class ControlProtocol(asyncio.Protocol):
         """Register the connection and start answering."""
         self._connection = self._shared.listener.admit(transport)
         if self._connection:
+            self._session = self._shared.listener.session(self._connection)
             self._connection.is_busy = self._has_work
             self._connection.quiesce = self._quiesce
             self._server = asyncio.ensure_future(self._serve(self._connection))
@@ -125,7 +128,7 @@ class ControlProtocol(asyncio.Protocol):
         assert self._connection
         self._is_refused = True
         if isinstance(error, UnexpectedHttp | UnexpectedTls):
-            self._shared.listener.note_foreign(self._connection, error)
+            self._shared.listener.count_foreign(self._connection, error)
         self._requests.put_nowait(Refused(error))
         self._requests.put_nowait(None)
 
@@ -197,17 +200,24 @@ class ControlProtocol(asyncio.Protocol):
         try:
             if isinstance(request, Subscribe):
                 return await self._subscribe(request)
-            return await self._service.answer(request, self._commands.framing or Framing.TEXT)
+            return await self._service.answer(request, self._context())
         except CordwoodError as error:
             return encode_error(error)
         except Exception as error:
             logger.exception("control.failed request=%r", request)
             return b"ERR INTERNAL %s; see the broker's log" % type(error).__name__.encode()
 
+    def _context(self) -> CommandContext:
+        assert self._session
+        return CommandContext(self._session, self._commands.framing or Framing.TEXT)
+
     async def _subscribe(self, request: Subscribe) -> bytes | None:
         if self._subscription and not self._subscription.done():
-            raise RequestError("this connection has a subscription; open another for a second one")
-        stream = await self._service.subscribe(request, self._commands.framing or Framing.TEXT)
+            raise RequestError(
+                "this connection already has a subscription; open another connection for a "
+                "second one"
+            )
+        stream = await self._service.subscribe(request, self._context())
         if self._is_ended:
             stream.end()
         self._stream = stream
@@ -217,7 +227,7 @@ class ControlProtocol(asyncio.Protocol):
     async def _send_all(self, stream: PartitionSubscription) -> None:
         assert self._connection
         connection = self._connection
-        connection.is_listener = True
+        connection.is_subscriber = True
         try:
             async for lines in stream:
                 connection.transport.write(lines)
@@ -228,7 +238,7 @@ class ControlProtocol(asyncio.Protocol):
             connection.transport.write(self._commands.encode(encode_error(error)))
         except Exception as error:  # noqa: BLE001 - a bug; it is logged
             self._fail(connection, error)
-        connection.is_listener = False
+        connection.is_subscriber = False
 
 
 def _payload_bytes(request: Request | Refused) -> int:

@@ -8,129 +8,89 @@ decoded before a handler runs; their fields are listed in ``docs/http.md``.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Final
 
-from cordwood import __version__
+import msgspec
+
 from cordwood.broker.broker import Broker
 from cordwood.broker.exposition import exposition
 from cordwood.broker.health import topic_problems
 from cordwood.broker.jobs.compaction import describe
-from cordwood.broker.jobs.delivery import Delivery
+from cordwood.broker.jobs.delivery_request import Delivery
 from cordwood.broker.lag import group_lags
+from cordwood.broker.session import Session
 from cordwood.broker.time_slices import in_slices
 from cordwood.config import overrides
-from cordwood.decide.delivery import Part
 from cordwood.errors import RequestError
 from cordwood.log.write.partition import Partition
-from cordwood.metadata.bundle_index import BundleEntry
-from cordwood.metadata.keys import ReaderPartition, ScrubResult
-from cordwood.model import TopicPartition
-from cordwood.protocol.api import messages as m
-from cordwood.server.http_routes import (
-    HttpResponse,
-    Routes,
-    by_bytes,
-    by_json,
-    by_long_json,
-    by_params,
-)
+from cordwood.metadata.keys import ScrubResult
+from cordwood.model import SegmentInfo, TopicPartition
+from cordwood.protocol.api import archive, compaction, deliveries, readers, status, topics
+from cordwood.protocol.api.call import Done
+from cordwood.server.http_openapi import openapi
+from cordwood.server.http_routes import HttpResponse, HttpRoute, api_route
+from cordwood.version import __version__
 
-T = TypeVar("T")
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OK = {"ok": True}
+PART_BYTES: Final = 65_536  # of a listing that is sent as it is produced
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def http_routes(broker: Broker) -> Routes:
-    """Return the routing table: (method, path) → the handler and the message it takes."""
-    api, turn = HttpApi(broker), asyncio.Semaphore(1)
-    return {
-        ("GET", "/healthz"): by_params(m.Nothing, api.healthz),
-        ("GET", "/livez"): by_params(m.Nothing, api.healthz),
-        ("GET", "/readyz"): by_params(m.Nothing, api.readyz),
-        ("GET", "/metrics"): by_params(m.Nothing, api.metrics),
-        ("GET", "/api/health"): by_params(m.Nothing, api.health),
-        ("GET", "/api/status"): by_params(m.Nothing, api.status),
-        ("GET", "/api/topics"): by_params(m.ListTopics, api.topics),
-        ("POST", "/api/cut"): by_json(m.Cut, api.cut),
-        ("POST", "/api/reclaim"): by_json(m.Reclaim, api.reclaim),
-        ("POST", "/api/accept-loss"): by_json(m.AcceptLoss, api.accept_loss),
-        ("POST", "/api/accept-damage"): by_json(m.AcceptDamage, api.accept_damage),
-        ("GET", "/api/scrub"): by_params(m.Nothing, api.scrub_state),
-        ("POST", "/api/scrub"): by_json(m.Scrub, api.scrub),
-        ("GET", "/api/pipeline"): by_params(m.Nothing, api.pipeline),
-        ("GET", "/api/groups"): by_params(m.ListGroups, api.groups),
-        ("GET", "/api/readers"): by_params(m.ListReaders, api.readers),
-        ("POST", "/api/readers"): by_json(m.ChangeReader, api.change_reader),
-        ("GET", "/api/routes"): by_params(m.Nothing, api.routes),
-        ("POST", "/api/routes"): by_json(m.SetRoute, api.set_route),
-        ("DELETE", "/api/routes"): by_params(m.RemoveRoute, api.remove_route),
-        ("PUT", "/api/staging"): by_bytes(m.Upload, api.upload),
-        ("DELETE", "/api/staging"): by_params(m.Discard, api.discard),
-        ("GET", "/api/deliveries"): by_params(m.ListDeliveries, api.deliveries),
-        ("POST", "/api/deliveries"): by_long_json(m.Deliver, api.deliver, turn),
-        ("DELETE", "/api/deliveries"): by_params(m.GiveUpDelivery, api.give_up),
-        ("GET", "/api/compaction"): by_params(m.ListCompaction, api.compaction),
-        ("POST", "/api/compaction"): by_long_json(m.Compact, api.compact, turn),
-        ("GET", "/api/archive"): by_params(m.ListBundles, api.archive),
-        ("POST", "/api/archive"): by_long_json(m.RecordBundles, api.record_bundles, turn),
-        ("GET", "/api/replays"): by_params(m.Nothing, api.replays),
-        ("POST", "/api/replays"): by_long_json(m.RecordReplay, api.record_replay, turn),
-    }
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request that takes no parameters."""
 
 
 class HttpApi:
-    """The handlers, one method per route."""
+    """The handlers, one method per route, of the requests of one session."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, session: Session) -> None:
         self._broker = broker
+        self.session = session
 
-    async def healthz(self, _: m.Nothing) -> HttpResponse:
+    async def healthz(self, _: NoFields) -> dict[str, str]:
         """The process is alive."""
-        return HttpResponse.of({"status": "alive"})
+        return {"status": "alive"}
 
-    async def readyz(self, _: m.Nothing) -> HttpResponse:
+    async def readyz(self, _: NoFields) -> HttpResponse:
         """Status 200 if everything can be served; otherwise 503 and what cannot."""
-        ready, facts = self._broker.is_ready()
-        return HttpResponse.of({"ready": ready, **facts}, 200 if ready else 503)
+        health = self._broker.health()
+        return HttpResponse.of(health, 200 if health.ready else 503)
 
-    async def health(self, _: m.Nothing) -> HttpResponse:
+    async def get_health(self, _: status.GetHealth) -> status.Health:
         """The body of ``/readyz``, always with status 200."""
-        ready, facts = self._broker.is_ready()
-        return HttpResponse.of({"ready": ready, **facts})
+        return self._broker.health()
 
-    async def metrics(self, _: m.Nothing) -> HttpResponse:
+    async def metrics(self, _: NoFields) -> HttpResponse:
         """Metrics in the Prometheus text format."""
         return HttpResponse(await exposition(self._broker), content_type=METRICS_TYPE)
 
-    async def status(self, _: m.Nothing) -> HttpResponse:
+    async def get_status(self, _: status.GetBrokerStatus) -> status.BrokerStatus:
         """Version, cluster id, data directory, addresses and settings of this broker."""
         broker = self._broker
-        return HttpResponse.of(
-            {
-                "version": __version__,
-                "cluster_id": broker.store.catalog.cluster_id(),
-                "data": str(broker.store.data.absolute()),
-                "identity": broker.store.identity._asdict(),
-                "addresses": broker.addresses,
-                "topics": len(broker.store.topics),
-                "config": overrides(broker.config),
-                "ingress_topic": broker.config.ingress_topic,
-                "dead_letter_topic": broker.config.dead_letter_topic,
-            }
+        return status.BrokerStatus(
+            version=__version__,
+            cluster_id=broker.store.metadata.cluster.cluster_id(),
+            data=str(broker.store.data.absolute()),
+            identity=status.DirectoryIdentity(*broker.store.directory.identity),
+            addresses=dict(broker.addresses),
+            topics=len(broker.store.topics),
+            config=overrides(broker.config),
+            ingress_topic=broker.config.ingress_topic,
+            dead_letter_topic=broker.config.dead_letter_topic,
         )
 
-    async def topics(self, query: m.ListTopics) -> HttpResponse:
+    async def openapi(self, _: NoFields) -> HttpResponse:
+        """This API as an OpenAPI document."""
+        return HttpResponse.of(openapi(ROUTES))
+
+    async def list_topics(self, query: topics.ListTopics) -> HttpResponse:
         """Every topic, or that of ``?name=``; with partitions and segments unless ``?brief=1``."""
         names = [query.name] if query.name else sorted(self._broker.topics.all())
-        brief = query.brief == "1"
-        if not brief:
-            await self._open(names)
-        return await _written("topics", self._topics(names, brief=brief))
+        if query.brief == "1":
+            return await _listing("topics", map(self._summary, self._known(names)))
+        await self._open(names)
+        return await _streamed("topics", self._topics(names))
 
     async def _open(self, names: Iterable[str]) -> None:
         """Open those of the topics that exist, so that their partitions can be described."""
@@ -138,268 +98,279 @@ class HttpApi:
             if name in self._broker.topics.all():
                 await self._broker.topics.open_topic(name)
 
-    def _topics(self, names: Sequence[str], *, brief: bool) -> Iterator[str]:
-        """Yield the JSON in pieces; in a list of several, skip topics deleted in the meantime."""
-        known, separator = self._broker.topics.all(), ""
-        for name in names:
-            if name in known or len(names) == 1:
-                yield separator
-                yield from self._topic(name, brief=brief)
-                separator = ",\n  "
+    def _known(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield the names; of several, skip topics that were deleted in the meantime."""
+        known = self._broker.topics.all()
+        return (name for name in names if name in known or len(names) == 1)
 
-    def _topic(self, name: str, *, brief: bool) -> Iterator[str]:
+    def _topics(self, names: Sequence[str]) -> Iterator[bytes]:
+        """Yield the JSON in pieces: a topic may have ten thousand partitions."""
+        separator = b""
+        for name in self._known(names):
+            topic, summary = self._broker.topics.get(name), self._summary(name)
+            head = topics.TopicDetail(
+                **msgspec.structs.asdict(summary),
+                config=overrides(topic.config),
+                problems=topic_problems(self._broker.store.health, name),
+            )
+            before, _, after = msgspec.json.encode(head).rpartition(b'"partitions":[]')
+            yield separator + before + b'"partitions":['
+            for number, partition in enumerate(topic.online()):
+                yield (b"," if number else b"") + msgspec.json.encode(self._partition(partition))
+            yield b"]" + after
+            separator = b",\n  "
+
+    def _summary(self, name: str) -> topics.TopicSummary:
         topic = self._broker.topics.get(name)
-        described = {
-            "name": name,
-            "id": topic.id,
-            "partition_count": topic.partition_count,
-            "max_message_bytes": topic.config.max_message_bytes,
-        }
-        if brief:
-            yield json.dumps(described)
-            return
-        head = json.dumps({**described, "config": overrides(topic.config)})
-        yield f'{head[:-1]}, "partitions": ['
-        for number, partition in enumerate(topic.online()):
-            yield f"{', ' if number else ''}{json.dumps(self._partition(partition))}"
-        problems = topic_problems(self._broker.store.health, name)
-        yield f'], "problems": {json.dumps(problems)}}}'
+        bytes_max = topic.config.max_message_bytes
+        return topics.TopicSummary(name, topic.id, topic.partition_count, bytes_max)
 
-    def _partition(self, partition: Partition) -> dict[str, Any]:
-        entries = self._broker.store.catalog.segments(partition.tp).entries()
+    def _partition(self, partition: Partition) -> topics.PartitionDetail:
+        entries = self._broker.store.metadata.cluster.segments(partition.tp).entries()
         return _partition(partition, {e.base_offset: e.scrub for e in entries if e.scrub})
 
-    async def cut(self, request: m.Cut) -> HttpResponse:
+    async def cut(self, request: topics.CutTopic) -> topics.SegmentsSealed:
         """Seal active segments now."""
-        return HttpResponse.of({"sealed": await self._broker.monitor.cut(request.topic)})
+        return topics.SegmentsSealed(await self._broker.monitor.cut(request.topic))
 
-    async def reclaim(self, request: m.Reclaim) -> HttpResponse:
+    async def reclaim(self, request: topics.ReclaimTopics) -> topics.SegmentsReclaimed:
         """Delete the segments that RECLAIM allows now, in one topic or in all."""
-        return HttpResponse.of({"dropped": await self._broker.monitor.reclaim(request.topic)})
+        return topics.SegmentsReclaimed(await self._broker.monitor.reclaim(request.topic))
 
-    async def accept_loss(self, request: m.AcceptLoss) -> HttpResponse:
+    async def accept_loss(self, request: topics.AcceptLoss) -> topics.LossAccepted:
         """Serve an offline partition without its lost records."""
         broker, tp = self._broker, TopicPartition(request.topic, request.partition)
         accepted = await broker.topics.on_writer(lambda: broker.store.accept_loss(tp))
-        return HttpResponse.of(accepted._asdict())
+        return topics.LossAccepted(*accepted)
 
-    async def accept_damage(self, request: m.AcceptDamage) -> HttpResponse:
+    async def accept_damage(self, request: topics.AcceptDamage) -> topics.DamageAccepted:
         """Accept the damaged records of a segment as lost; readers still cannot read them."""
         broker, tp = self._broker, TopicPartition(request.topic, request.partition)
         await broker.topics.open_partition(*tp)
-        accept = broker.store.accept_damage
+        accept = broker.store.segments.accept_damage
         ranges = await broker.topics.on_writer(lambda: accept(tp, request.segment))
-        return HttpResponse.of(
-            {"accepted": [each._replace(accepted=True)._asdict() for each in ranges]}
+        return topics.DamageAccepted(
+            tuple(topics.DamageDetail(*each._replace(accepted=True)) for each in ranges)
         )
 
-    async def scrub(self, request: m.Scrub) -> HttpResponse:
+    async def start_scrub(self, request: topics.StartScrub) -> topics.ScrubStatus:
         """Start a scrub of every sealed segment, or those of ``topic``; returns immediately."""
-        run = await self._broker.scrub.scrub_now(request.topic)
-        return HttpResponse.of(run.described())
+        return (await self._broker.scrub.scrub_now(request.topic)).status()
 
-    async def scrub_state(self, _: m.Nothing) -> HttpResponse:
+    async def get_scrub(self, _: topics.GetScrub) -> topics.ScrubStatus:
         """Progress of the last scrub on demand, and the damage it found."""
         run = self._broker.scrub.last_run
-        return HttpResponse.of({"running": False} if run is None else run.described())
+        return topics.ScrubStatus() if run is None else run.status()
 
-    async def pipeline(self, _: m.Nothing) -> HttpResponse:
+    async def get_pipeline(self, _: status.GetPipeline) -> status.PipelineReport:
         """State of the embedded pipeline and its jobs."""
-        return HttpResponse.of(self._broker.pipeline.described())
+        return self._broker.pipeline.report()
 
-    async def groups(self, query: m.ListGroups) -> HttpResponse:
+    async def list_groups(self, query: readers.ListGroups) -> HttpResponse:
         """Consumer groups and every other cursor: offset, end and lag per partition."""
         store = self._broker.store
-        cursors = list(store.catalog.cursors())
+        cursors = list(store.metadata.readers.cursors())
         await self._open({at.topic for at in cursors if query.group in {None, at.reader}})
         lags = group_lags(store, query.group)
-        return await _listing("groups", (lag._asdict() for lag in lags))
+        return await _listing("groups", (readers.GroupRow(*lag) for lag in lags))
 
-    async def readers(self, query: m.ListReaders) -> HttpResponse:
+    async def list_readers(self, query: readers.ListReaders) -> HttpResponse:
         """Registered readers with their cursors, lag and retained bytes."""
-        topic, readers = query.topic, self._broker.readers
-        await self._open([topic] if topic else readers.topics())
-        return await _listing("readers", readers.rows(topic))
+        topic, service = query.topic, self._broker.readers
+        await self._open([topic] if topic else service.topics())
+        return await _listing("readers", service.rows(topic))
 
-    async def change_reader(self, request: m.ChangeReader) -> HttpResponse:
+    async def change_reader(self, request: readers.ChangeReader) -> Done:
         """``action``: register (``create`` also creates the topic), remove, advance or reset."""
-        readers, topic, reader = self._broker.readers, request.topic, request.reader
+        service, topic, reader = self._broker.readers, request.topic, request.reader
         if request.create:
             await self._broker.topics.ensure(topic, explicit=True)
         self._broker.topics.get(topic)
         if request.action == "register":
-            await readers.register(topic, reader)
+            await service.register(topic, reader)
         elif request.action == "remove":
-            await readers.remove(topic, reader)
+            await service.remove(topic, reader)
         else:
-            offset = _given("offset", request.offset)
+            if request.offset is None:
+                raise RequestError(f"$.offset: missing; {request.action} needs it")
             await self._broker.topics.open_partition(topic, request.partition)
-            move = readers.advance if request.action == "advance" else readers.reset
-            await move(TopicPartition(topic, request.partition), reader, offset)
-        return HttpResponse.of(OK)
+            move = service.advance if request.action == "advance" else service.reset
+            await move(TopicPartition(topic, request.partition), reader, request.offset)
+        return Done()
 
-    async def routes(self, _: m.Nothing) -> HttpResponse:
+    async def list_routes(self, _: readers.ListRoutes) -> readers.RouteList:
         """Every binding."""
-        return HttpResponse.of({"routes": self._broker.routes.list()})
+        return readers.RouteList(tuple(self._broker.routes.list()))
 
-    async def set_route(self, request: m.SetRoute) -> HttpResponse:
+    async def set_route(self, request: readers.SetRoute) -> Done:
         """Bind ``key`` (``kind`` exact or prefix) to ``topic``."""
         await self._broker.routes.set(request.kind, request.key, request.topic)
-        return HttpResponse.of(OK)
+        return Done()
 
-    async def remove_route(self, request: m.RemoveRoute) -> HttpResponse:
+    async def remove_route(self, request: readers.RemoveRoute) -> Done:
         """Remove the binding of ``?kind=&key=``."""
         await self._broker.routes.remove(request.kind, request.key)
-        return HttpResponse.of(OK)
+        return Done()
 
-    async def upload(self, request: m.Upload, data: bytes) -> HttpResponse:
+    async def upload(self, request: deliveries.UploadFile, data: bytes) -> Done:
         """Upload one staged file of a job without access to the data directory: ``?job=&name=``."""
-        await self._broker.deliveries.upload(request.job, request.name, data)
-        return HttpResponse.of(OK)
+        await self._broker.deliveries.staged.upload(request.job, request.name, data)
+        return Done()
 
-    async def discard(self, request: m.Discard) -> HttpResponse:
+    async def discard(self, request: deliveries.DiscardJob) -> Done:
         """Delete what ``?job=`` staged, unless a delivery of it is in progress."""
-        await self._broker.deliveries.discard(request.job)
-        return HttpResponse.of(OK)
+        await self._broker.deliveries.staged.discard(request.job)
+        return Done()
 
-    async def deliveries(self, query: m.ListDeliveries) -> HttpResponse:
+    async def list_deliveries(self, query: deliveries.ListDeliveries) -> deliveries.DeliveryList:
         """The last batch of every query, or of ``?query=``: whether it is done, and if not, why."""
-        deliveries, name = self._broker.deliveries, query.query
-        rows = deliveries.describe(name)
-        if name is not None and not rows:
-            batch = await deliveries.last_batch(name)
-            rows = {} if batch is None else {name: {"batch": batch, "done": True}}
-        return HttpResponse.of({"deliveries": rows})
+        return deliveries.DeliveryList(await self._broker.deliveries.describe(query.query))
 
-    async def deliver(self, request: m.Deliver) -> HttpResponse:
+    async def deliver(self, request: deliveries.Deliver) -> deliveries.Delivered:
         """Append the staged batch of a query, exactly once."""
-        delivery = await asyncio.to_thread(_delivery, request)  # there may be 100,000 parts
-        return HttpResponse.of({"delivered": await self._broker.deliveries.deliver(delivery)})
+        delivery = await asyncio.to_thread(Delivery.of, request)  # there may be 100,000 parts
+        return deliveries.Delivered(await self._broker.deliveries.deliver(delivery))
 
-    async def give_up(self, query: m.GiveUpDelivery) -> HttpResponse:
+    async def give_up(self, query: deliveries.GiveUpDelivery) -> deliveries.Discarded:
         """Discard the missing parts of the delivery of ``?query=`` so that the query continues."""
-        return HttpResponse.of({"discarded": await self._broker.deliveries.give_up(query.query)})
+        return deliveries.Discarded(await self._broker.deliveries.give_up(query.query))
 
-    async def archive(self, query: m.ListBundles) -> HttpResponse:
+    async def list_bundles(self, query: archive.ListBundles) -> HttpResponse:
         """The bundles of ``?topic=``, and the reader cursors that an archive stores with them."""
         describe = self._broker.archive.describe  # may be years of bundles: not on the loop
         return await asyncio.to_thread(lambda: HttpResponse.of(describe(query.topic)))
 
-    async def record_bundles(self, request: m.RecordBundles) -> HttpResponse:
+    async def record_bundles(self, request: archive.RecordBundles) -> archive.BundlesRecorded:
         """Record a job's bundles of ``topic`` and ``partition``; the broker verifies them."""
         tp = TopicPartition(request.topic, request.partition)
-        bundles = [BundleEntry(**asdict(bundle)) for bundle in request.bundles]
-        return HttpResponse.of((await self._broker.archive.record(tp, bundles))._asdict())
+        return await self._broker.archive.record(tp, request.bundles)
 
-    async def replays(self, _: m.Nothing) -> HttpResponse:
+    async def list_replays(self, _: deliveries.ListReplays) -> deliveries.ReplayList:
         """Every replay of dead letters."""
-        return HttpResponse.of({"replays": self._broker.replays.list()})
+        return deliveries.ReplayList(tuple(self._broker.replays.list()))
 
-    async def record_replay(self, request: m.RecordReplay) -> HttpResponse:
+    async def record_replay(self, request: deliveries.RecordReplay) -> Done:
         """Store the progress of replay ``id``, as ``record``."""
         await self._broker.replays.put(request.id, request.record)
-        return HttpResponse.of(OK)
+        return Done()
 
-    async def compaction(self, query: m.ListCompaction) -> HttpResponse:
+    async def list_compaction(self, query: compaction.ListCompaction) -> HttpResponse:
         """Every compacted partition, or those of ``?topic=``: state, plan and reason."""
         config = self._broker.config
-        schedule = {
-            "interval_ms": config.compaction_interval_ms,
-            "delay_ms": config.compaction_delay_ms,
-        }
+        times = compaction.CompactionTimes(
+            config.compaction_interval_ms, config.compaction_delay_ms
+        )
         if query.brief:
-            return HttpResponse.of({"schedule": schedule})
+            return HttpResponse.of(compaction.CompactionStatus(times))
         await self._open([query.topic] if query.topic else [])
         looks = self._broker.compaction.looks(query.topic)
-        return await _listing("partitions", map(describe, looks), schedule=schedule)
+        return await _listing("partitions", map(describe, looks), schedule=times)
 
-    async def compact(self, request: m.Compact) -> HttpResponse:
+    async def compact(
+        self, request: compaction.CompactionCall
+    ) -> compaction.CompactionOrders | Done:
         """For jobs. ``action``: begin (returns orders), renew, finish, fail or release."""
-        service, lease = self._broker.compaction, request.lease
-        if request.action == "begin":
-            orders = await service.begin(request.topic, demand=request.demand, dry=request.dry)
-            return HttpResponse.of({"orders": orders})
-        topic = _given("topic", request.topic)
-        tp = TopicPartition(topic, _given("partition", request.partition))
-        if request.action == "renew":
-            service.renew(tp, lease)
-        elif request.action == "finish":
-            topic_id, jobs = _given("topic_id", request.topic_id), _given("jobs", request.jobs)
-            await service.finish(tp, topic_id, jobs, _given("state", request.state), lease)
-        elif request.action == "fail":
-            await service.fail(tp, _given("error", request.error), lease)
-        else:
-            service.release(tp, lease)
-        return HttpResponse.of(OK)
+        return await self._broker.compaction.handle(request)
 
 
-async def _listing(name: str, items: Iterable[dict[str, Any]], **others: object) -> HttpResponse:
+async def _listing(name: str, items: Iterable[object], **others: object) -> HttpResponse:
     """Return a JSON object with a long list, one item per line; does not block the event loop."""
-    separators = chain([""], repeat(",\n  "))
-    texts = (f"{next(separators)}{json.dumps(item)}" for item in items)
-    return await _written(name, texts, **others)
+    separators = chain([b""], repeat(b",\n  "))
+    texts = (next(separators) + msgspec.json.encode(item) for item in items)
+    return await _streamed(name, texts, **others)
 
 
-async def _written(name: str, texts: Iterable[str], **others: object) -> HttpResponse:
-    """Like ``_listing``, for items that are already encoded as JSON."""
-    head = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in others.items())
-    body = "".join([text async for text in in_slices(texts)])
-    return HttpResponse(f'{{{head}"{name}": [\n  {body}\n]}}\n'.encode())
+async def _streamed(name: str, texts: Iterable[bytes], **others: object) -> HttpResponse:
+    """Like ``_listing``, for items that are already encoded as JSON.
 
-
-def _given(name: str, value: T | None) -> T:
-    """Return a field that only some actions need; raise ``RequestError`` if it is missing."""
-    if value is None:
-        raise RequestError(f"{name} is missing; this action needs it")
-    return value
-
-
-def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> dict[str, Any]:
-    return {
-        "partition": partition.tp.partition,
-        "log_start_offset": partition.log_start_offset,
-        "high_watermark": partition.high_watermark,
-        "last_stable_offset": partition.last_stable_offset,
-        "size_bytes": partition.size_bytes,
-        "segments": [
-            {
-                "base_offset": segment.base_offset,
-                "end_offset": segment.end_offset,
-                "size_bytes": segment.size_bytes,
-                "records": segment.records,
-                "first_ms": segment.first_ms,
-                "newest_ms": segment.newest_ms,
-                "state": segment.state.value,
-                **_scrubbed(scrubs.get(segment.base_offset)),
-            }
-            for segment in partition.segments()
-        ],
-    }
-
-
-def _scrubbed(scrub: ScrubResult | None) -> dict[str, Any]:
-    """The time of the last scrub of a segment (null if never) and its counts of damaged ranges."""
-    if scrub is None:
-        return {"scrubbed_ms": None, "damaged_ranges": 0, "accepted_ranges": 0}
-    return {
-        "scrubbed_ms": scrub.at_ms,
-        "damaged_ranges": len(scrub.damage),
-        "accepted_ranges": len(scrub.accepted),
-    }
-
-
-def _delivery(request: m.Deliver) -> Delivery:
-    cursors = {ReaderPartition(at.reader, at.topic, at.partition): at for at in request.cursors}
-    return Delivery(
-        query=request.query,
-        batch=request.batch,
-        job=request.job,
-        parts=[
-            Part(part.topic, part.partition, part.file, topic_id=part.topic_id, sha256=part.sha256)
-            for part in request.parts
-        ],
-        cursors={where: at.offset for where, at in cursors.items()},
-        starts={where: at.start for where, at in cursors.items() if at.start is not None},
-        sources={where.topic: at.topic_id for where, at in cursors.items() if at.topic_id},
-        is_once=request.once,
+    An error in the first part is raised here, before the head of the answer is sent.
+    """
+    head = b"".join(
+        b'"%b": %b, ' % (key.encode(), msgspec.json.encode(value)) for key, value in others.items()
     )
+    parts = _parts(b'{%b"%b": [\n  ' % (head, name.encode()), in_slices(texts))
+    first = await anext(parts)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return HttpResponse(body())
+
+
+async def _parts(head: bytes, texts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the JSON in parts of about ``PART_BYTES``."""
+    part = [head]
+    size_bytes = len(head)
+    async for text in texts:
+        part.append(text)
+        size_bytes += len(text)
+        if size_bytes >= PART_BYTES:
+            yield b"".join(part)
+            part, size_bytes = [], 0
+    yield b"".join([*part, b"\n]}\n"])
+
+
+def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> topics.PartitionDetail:
+    return topics.PartitionDetail(
+        partition=partition.tp.partition,
+        log_start_offset=partition.log_start_offset,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        size_bytes=partition.size_bytes,
+        segments=tuple(
+            _segment(segment, scrubs.get(segment.base_offset)) for segment in partition.segments()
+        ),
+    )
+
+
+def _segment(segment: SegmentInfo, scrub: ScrubResult | None) -> topics.SegmentDetail:
+    return topics.SegmentDetail(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        records=segment.records,
+        first_ms=segment.first_ms,
+        newest_ms=segment.newest_ms,
+        state=segment.state.value,
+        scrubbed_ms=scrub.at_ms if scrub else None,
+        damaged_ranges=len(scrub.damage) if scrub else 0,
+        accepted_ranges=len(scrub.accepted) if scrub else 0,
+    )
+
+
+ROUTES: Final = (
+    HttpRoute(NoFields, HttpApi.healthz, "/healthz"),
+    HttpRoute(NoFields, HttpApi.healthz, "/livez"),
+    HttpRoute(NoFields, HttpApi.readyz, "/readyz"),
+    HttpRoute(NoFields, HttpApi.metrics, "/metrics"),
+    HttpRoute(NoFields, HttpApi.openapi, "/openapi.json"),
+    api_route(status.GetHealth, HttpApi.get_health),
+    api_route(status.GetBrokerStatus, HttpApi.get_status),
+    api_route(topics.ListTopics, HttpApi.list_topics),
+    api_route(topics.CutTopic, HttpApi.cut),
+    api_route(topics.ReclaimTopics, HttpApi.reclaim),
+    api_route(topics.AcceptLoss, HttpApi.accept_loss),
+    api_route(topics.AcceptDamage, HttpApi.accept_damage),
+    api_route(topics.GetScrub, HttpApi.get_scrub),
+    api_route(topics.StartScrub, HttpApi.start_scrub),
+    api_route(status.GetPipeline, HttpApi.get_pipeline),
+    api_route(readers.ListGroups, HttpApi.list_groups),
+    api_route(readers.ListReaders, HttpApi.list_readers),
+    api_route(readers.ChangeReader, HttpApi.change_reader),
+    api_route(readers.ListRoutes, HttpApi.list_routes),
+    api_route(readers.SetRoute, HttpApi.set_route),
+    api_route(readers.RemoveRoute, HttpApi.remove_route),
+    api_route(deliveries.UploadFile, HttpApi.upload),
+    api_route(deliveries.DiscardJob, HttpApi.discard),
+    api_route(deliveries.ListDeliveries, HttpApi.list_deliveries),
+    api_route(deliveries.Deliver, HttpApi.deliver, is_long=True),
+    api_route(deliveries.GiveUpDelivery, HttpApi.give_up),
+    api_route(compaction.ListCompaction, HttpApi.list_compaction),
+    api_route(compaction.CompactionCall, HttpApi.compact, is_long=True),
+    api_route(archive.ListBundles, HttpApi.list_bundles),
+    api_route(archive.RecordBundles, HttpApi.record_bundles, is_long=True),
+    api_route(deliveries.ListReplays, HttpApi.list_replays),
+    api_route(deliveries.RecordReplay, HttpApi.record_replay, is_long=True),
+)

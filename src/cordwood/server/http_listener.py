@@ -1,4 +1,4 @@
-"""The HTTP listener: h11 parses and writes HTTP/1.1, a routing table answers.
+"""The HTTP listener: h11 parses and writes HTTP/1.1, a router answers.
 
 A request is checked twice. The request head decides whether it is accepted at all: the host and
 origin (``decide.web``), the route, the content type, the size. Only then is the body read, decoded
@@ -16,6 +16,7 @@ from typing import Final
 
 import h11
 
+from cordwood.broker.session import Session
 from cordwood.config import KIB, MIB
 from cordwood.decide.web import AllowedHosts, check_access
 from cordwood.errors import (
@@ -26,7 +27,8 @@ from cordwood.errors import (
     RequestError,
     UnexpectedTls,
 )
-from cordwood.server.http_routes import HttpRequest, HttpResponse, Routes, find_route
+from cordwood.protocol.api.call import Failure
+from cordwood.server.http_routes import HttpRequest, HttpResponse, Router
 from cordwood.server.listeners import Connection, Listener
 
 logger = logging.getLogger("cordwood.server")
@@ -36,16 +38,25 @@ HEADERS_BYTES_MAX: Final = 16 * KIB
 BODIES_BYTES_MAX: Final = 128 * MIB  # over all connections; beyond it uploads are refused
 AHEAD_BYTES_MAX: Final = 64 * KIB  # read beyond a request that is still being answered
 TLS_HANDSHAKE: Final = b"\x16\x03"
-LINGER_S: Final = 2.0  # how long a refused peer may keep sending before the connection is aborted
+LINGER_S: Final = 2.0
 
 
 class HttpListener:
     """State shared by all connections of the listener."""
 
-    def __init__(self, listener: Listener, routes: Routes, hosts: AllowedHosts) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        router: Router,
+        hosts: AllowedHosts,
+        *,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        """``linger_s`` limits how long a refused peer may keep sending before it is cut off."""
         self.listener = listener
-        self.routes = routes
+        self.router = router
         self.hosts = hosts
+        self.linger_s = linger_s
         self.body_bytes = 0  # of requests that are still being read
 
     def __call__(self) -> HttpProtocol:
@@ -140,11 +151,12 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _serve_requests(self, connection: Connection) -> None:
         """Answer one request after the other; refuse those that cannot be answered."""
+        session = self._shared.listener.session(connection)
         try:
             while (query := await self._next_query(connection)) is not None:
                 self._answering = True
                 self._shared.listener.touch(connection)
-                self._send(connection, await self._answer(query))
+                await self._send(connection, await self._answer(query, session))
                 await connection.writable.wait()
                 self._answering = False
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -192,7 +204,8 @@ class HttpProtocol(asyncio.Protocol):
                 self._check_access(connection, query, {**headers, "host": host})
             if "host" not in headers:
                 self._check_access(connection, query, headers)
-            find_route(self._shared.routes, query).check_content_type(headers)
+            route, _ = self._shared.router.find(query)
+            route.check_content_type(headers)
         except CordwoodError as error:
             raise _Refused(HttpResponse.error(error)) from None
         if int(headers.get("content-length", "0")) > BODY_BYTES_MAX:
@@ -206,7 +219,7 @@ class HttpProtocol(asyncio.Protocol):
     ) -> None:
         refusal = check_access(query.method, query.path, headers, self._shared.hosts)
         if isinstance(refusal, ForeignHost | ForeignOrigin):
-            self._shared.listener.note_foreign(connection, refusal)
+            self._shared.listener.count_foreign(connection, refusal)
             raise refusal
 
     def _add_body(self, data: bytes | bytearray) -> None:
@@ -215,45 +228,64 @@ class HttpProtocol(asyncio.Protocol):
         if len(self._body) > BODY_BYTES_MAX:
             raise _too_large()
         if self._shared.body_bytes > BODIES_BYTES_MAX:
-            busy = Overloaded("too much is being uploaded at once; send this again in a moment")
+            busy = Overloaded("too many uploads at once; try again in a moment")
             raise _Refused(HttpResponse.error(busy))
 
     def _forget_body(self) -> None:
         self._shared.body_bytes -= len(self._body)
         self._body = bytearray()
 
-    async def _answer(self, query: HttpRequest) -> HttpResponse:
+    async def _answer(self, query: HttpRequest, session: Session) -> HttpResponse:
         try:
-            return await find_route(self._shared.routes, query).answer(query)
+            return await self._shared.router.answer(query, session)
         except CordwoodError as error:
             return HttpResponse.error(error)
         except Exception:
-            logger.exception("http.failed path=%s", query.path)
-            return HttpResponse.of({"error": "INTERNAL", "message": "see the broker's log"}, 500)
+            logger.exception("http.failed peer=%s path=%s", session.peer, query.path)
+            return HttpResponse.of(Failure("INTERNAL", "see the broker's log"), 500)
 
     # --- answers --------------------------------------------------------------------------
 
-    def _send(self, connection: Connection, answer: HttpResponse, *extra: tuple[str, str]) -> None:
+    async def _send(self, connection: Connection, answer: HttpResponse) -> None:
+        """Send an answer; a stream waits whenever the peer reads slowly."""
+        if isinstance(answer.body, bytes):
+            self._send_whole(connection, answer, answer.body)
+            return
+        connection.transport.write(self._head(answer))
+        if not self._is_head:
+            async for part in answer.body:
+                connection.transport.write(self._http.send(h11.Data(data=part)) or b"")
+                await connection.writable.wait()
+        connection.transport.write(self._http.send(h11.EndOfMessage()) or b"")
+
+    def _send_whole(
+        self, connection: Connection, answer: HttpResponse, body: bytes, *extra: tuple[str, str]
+    ) -> None:
+        parts = [self._head(answer, ("content-length", str(len(body))), *extra)]
+        if not self._is_head:
+            parts.append(self._http.send(h11.Data(data=body)) or b"")
+        parts.append(self._http.send(h11.EndOfMessage()) or b"")
+        connection.transport.write(b"".join(parts))
+
+    def _head(self, answer: HttpResponse, *extra: tuple[str, str]) -> bytes:
         headers = [
             ("content-type", answer.content_type),
-            ("content-length", str(len(answer.body))),
             ("x-content-type-options", "nosniff"),
             *answer.headers,
             *extra,
         ]
         reason = HTTPStatus(answer.status).phrase
-        response = h11.Response(status_code=answer.status, headers=headers, reason=reason)
-        parts = [self._http.send(response)]
-        if not self._is_head:
-            parts.append(self._http.send(h11.Data(data=answer.body)))
-        parts.append(self._http.send(h11.EndOfMessage()))
-        connection.transport.write(b"".join(part or b"" for part in parts))
+        head = h11.Response(status_code=answer.status, headers=headers, reason=reason)
+        return self._http.send(head) or b""
 
     def _refuse_tls(self) -> None:
         """Close immediately: a TLS client cannot read a plain answer and would wait for its own."""
         if self._connection:
-            error = UnexpectedTls("a TLS handshake came to plain HTTP; use http.tls, or http://")
-            self._shared.listener.note_foreign(self._connection, error)
+            error = UnexpectedTls(
+                "a TLS handshake arrived at a plain HTTP listener; connect to http.tls, or use "
+                "http://"
+            )
+            self._shared.listener.count_foreign(self._connection, error)
             self._connection.transport.close()
 
     def _refuse(self, connection: Connection, answer: HttpResponse) -> None:
@@ -262,9 +294,10 @@ class HttpProtocol(asyncio.Protocol):
         Closing a socket with unread bytes resets the connection, and the answer would be lost.
         """
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            self._send(connection, answer, ("connection", "close"))
+            assert isinstance(answer.body, bytes), "a refusal is short"
+            self._send_whole(connection, answer, answer.body, ("connection", "close"))
         loop = asyncio.get_running_loop()
-        self._lingering = loop.call_later(LINGER_S, connection.transport.abort)
+        self._lingering = loop.call_later(self._shared.linger_s, connection.transport.abort)
         if self._has_ended or self._http.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
             connection.transport.close()
         elif connection.transport.can_write_eof():
@@ -281,12 +314,12 @@ class _Refused(Exception):
 
 def _too_large() -> _Refused:
     text = f"a body has at most {BODY_BYTES_MAX} bytes; send less, or in parts"
-    return _Refused(HttpResponse.of({"error": "BODY_TOO_LARGE", "message": text}, 413))
+    return _Refused(HttpResponse.of(Failure("BODY_TOO_LARGE", text), 413))
 
 
 def _headers_too_large() -> HttpResponse:
     text = f"a request line and its headers have at most {HEADERS_BYTES_MAX} bytes; send fewer"
-    return HttpResponse.of({"error": "HEADERS_TOO_LARGE", "message": text}, 431)
+    return HttpResponse.of(Failure("HEADERS_TOO_LARGE", text), 431)
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpResponse:
@@ -294,10 +327,8 @@ def _malformed(error: h11.RemoteProtocolError) -> HttpResponse:
     if error.error_status_hint == 431:
         return _headers_too_large()
     what = str(error).partition(": bytearray")[0]
-    refusal = RequestError(f"this is no HTTP/1.1 request: {what}")
-    return HttpResponse.of(
-        {"error": refusal.name, "message": str(refusal)}, error.error_status_hint
-    )
+    refusal = RequestError(f"this is not an HTTP/1.1 request: {what}")
+    return HttpResponse.of(Failure(refusal.name, str(refusal)), error.error_status_hint)
 
 
 def _headers(request: h11.Request) -> dict[str, str]:

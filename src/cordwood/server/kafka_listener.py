@@ -19,13 +19,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from cordwood.address import parse_address
 from cordwood.broker.broker import Broker
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import is_large
-from cordwood.broker.time_slices import TimeSlice
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import TimeSlice, is_large
 from cordwood.config import KIB
 from cordwood.decide.request_memory import RequestMemory
 from cordwood.errors import CordwoodError, ProtocolError
@@ -38,7 +39,7 @@ from cordwood.protocol.kafka.frames import (
 )
 from cordwood.protocol.kafka.primitives import Buffer
 from cordwood.protocol.kafka.schema import PRODUCE
-from cordwood.server.listeners import Connection, Listener, parse_address
+from cordwood.server.listeners import Connection, Listener
 
 logger = logging.getLogger("cordwood.server")
 
@@ -59,13 +60,25 @@ class KafkaListener:
         self.service = broker.kafka
         self.outgoing = broker.outgoing
         self.frame_bytes_max = config.socket_request_max_bytes
-        self.advertised = config.advertised_kafka
+        self.advertised = (
+            parse_address(config.advertised_kafka, setting="advertised.kafka")
+            if config.advertised_kafka
+            else None
+        )
         self.memory = RequestMemory(max(config.queued_max_request_bytes, self.frame_bytes_max))
         self._watch: asyncio.TimerHandle | None = None
 
     def __call__(self) -> KafkaProtocol:
         """Create the protocol object of a new connection."""
         return KafkaProtocol(self)
+
+    def session(self, connection: Connection) -> Session:
+        """Return the session of a new connection; replies name the advertised address, if set."""
+        session = self.listener.session(connection)
+        if self.advertised is None:
+            return session
+        host, port = self.advertised
+        return replace(session, host=host, port=port)
 
     def reserve(self, connection: KafkaProtocol, size_bytes: int) -> bool:
         """Reserve memory for a frame; on False, ``KafkaProtocol.go_on`` follows when it is free."""
@@ -106,6 +119,8 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         self._held_bytes = 0  # of both queues
         self._unsent_bytes = 0  # in the write buffer when the peer stopped reading replies
         self._holding: asyncio.Future[Any] | None = None  # must end before the next request starts
+        self._is_held_briefly = False  # for a turn of the loop or for capacity, not for an answer
+        self._is_ended = False  # the peer sends no more
         self._session: Session | None = None
         self._connection: Connection | None = None
         self._reading = True
@@ -148,7 +163,8 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._begin(connection)  # the requests before the broken frame are valid
             self._close(connection, error)
-        if self._reading and not self._may_read(IN_FLIGHT_MAX):
+        is_held = self._held_bytes or self._frames.is_waiting
+        if is_held and self._reading and not self._may_read(IN_FLIGHT_MAX):
             self._reading = False
             connection.pause()
 
@@ -177,6 +193,25 @@ class KafkaProtocol(asyncio.BufferedProtocol):
             self._connection.peer,
         )
         self._connection.abort()
+
+    def eof_received(self) -> bool:
+        """Start the requests that arrived before the end; a peer with acks=0 closes right away.
+
+        Return whether the connection stays open for that. A TLS connection cannot stay half open,
+        so its requests start at once.
+        """
+        connection = self._connection
+        if connection is None:
+            return False
+        self._is_ended = True
+        if connection.transport.get_extra_info("ssl_object") is None:
+            return bool(self._requests) and (self._holding is None or self._is_held_briefly)
+        while self._requests and (self._holding is None or self._is_held_briefly):
+            if self._holding is not None:
+                self._holding.cancel()
+                self._holding = None
+            self._begin(connection)
+        return False
 
     def connection_lost(self, _: Exception | None) -> None:
         """Unregister the connection and release its memory; nobody waits for its answers."""
@@ -213,47 +248,56 @@ class KafkaProtocol(asyncio.BufferedProtocol):
 
     def _begin(self, connection: Connection) -> None:
         """Start requests in order, up to one that the following requests must wait for."""
+        requests = self._requests
         left = TURN_REQUESTS
-        turn = TimeSlice() if len(self._requests) > 1 else None
-        while self._requests and not self._holding and connection.writable.is_set():
+        turn = TimeSlice() if len(requests) > 1 else None
+        while requests and not self._holding and connection.writable.is_set():
             if connection.transport.is_closing():
                 break
             if not left or (turn and turn.is_over()):
-                self._hold(connection, _next_turn())
+                self._hold(connection, _next_turn(), is_brief=True)
                 break
             left -= 1
-            request, size_bytes = self._requests[0]
+            request, size_bytes = requests[0]
             is_produce = isinstance(request, Request) and request.api_key == PRODUCE
             if is_produce and not self._service.has_capacity:
-                self._hold(connection, asyncio.ensure_future(self._service.room()))
+                capacity = asyncio.ensure_future(self._service.wait_for_capacity())
+                self._hold(connection, capacity, is_brief=True)
                 break
-            self._requests.popleft()
+            requests.popleft()
             answer = self._ask(connection, request) if isinstance(request, Request) else None
             self._answers.append((request, answer, size_bytes))
             if answer is None or answer.done():
-                if self._requests:
+                if requests:
                     self._reply(connection)  # this shows whether the peer still reads
             elif is_produce and not isinstance(answer, asyncio.Task):
                 answer.add_done_callback(lambda _: self._reply(connection))
             else:
                 self._hold(connection, answer)
         self._reply(connection)
+        if self._is_ended and not (requests and self._holding and self._is_held_briefly):
+            connection.transport.close()
 
-    def _hold(self, connection: Connection, until: asyncio.Future[Any]) -> None:
+    def _hold(
+        self, connection: Connection, until: asyncio.Future[Any], *, is_brief: bool = False
+    ) -> None:
         """Start no request before ``until`` is done."""
 
         def ended(_: asyncio.Future[Any]) -> None:
-            self._holding = None
-            self._begin(connection)
+            if self._holding is until:
+                self._holding = None
+                self._begin(connection)
 
         self._holding = until
+        self._is_held_briefly = is_brief
         until.add_done_callback(ended)
 
     def _ask(self, connection: Connection, request: Request) -> Answer | None:
         """Return a future of the answer, or None if the connection is being closed."""
         session = self._session
         if session is None or session.client_id != request.client_id:
-            session = self._session = self._name_caller(connection, request.client_id)
+            session = self._shared.session(connection)
+            session = self._session = replace(session, client_id=request.client_id)
         try:
             answer = self._service.answer(request, session)
             if asyncio.isfuture(answer):
@@ -264,13 +308,6 @@ class KafkaProtocol(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - a bug must not end the event loop
             self._fail(connection, request, error)
         return None
-
-    def _name_caller(self, connection: Connection, client_id: str | None) -> Session:
-        if self._shared.advertised:
-            host, port = parse_address("advertised.kafka", self._shared.advertised)
-        else:
-            host, port = connection.transport.get_extra_info("sockname")[:2]
-        return Session(connection.peer, host, port, client_id)
 
     # --- replies --------------------------------------------------------------------------
 

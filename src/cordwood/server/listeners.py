@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from cordwood.client import effects
+from cordwood.address import Address, parse_address
+from cordwood.broker.session import Session
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
 from cordwood.decide.descriptors import RESERVED
-from cordwood.errors import ConfigError, CordwoodError, RequestError
+from cordwood.errors import ConfigError, CordwoodError
 from cordwood.log.files.file_cache import share_descriptors
 
 logger = logging.getLogger("cordwood.server")
@@ -30,7 +31,7 @@ logger = logging.getLogger("cordwood.server")
 SWEEP_S = 1.0  # how often idle connections are looked for
 CLOSE_S = 1.0  # how long a stop waits for peers to receive the last bytes
 KEEPALIVE_S = 60  # TCP keepalive probes a peer after this much silence
-REFUSALS_TOLD_S = 10.0  # log refusals at most this often, not one by one
+REFUSALS_LOGGED_S = 10.0  # refusals are logged at most this often, not one by one
 TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8  # reset by the peer; closed by the peer
 
 
@@ -43,7 +44,7 @@ class Connection:
     active_at: float
     is_busy: Callable[[], bool] = lambda: False  # in a request: not idle, drained on stop
     quiesce: Callable[[], None] = lambda: None  # read no more: the broker is stopping
-    is_listener: bool = False  # it waits for what we send, and is never idle
+    is_subscriber: bool = False  # it waits for what we send, and is never idle
     is_paused: bool = False  # its socket is not read, so a close by the peer goes unnoticed
     writable: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -88,9 +89,8 @@ class Listener:
     accepted: int = 0
     refused: int = 0
     timed_out: int = 0
-    refusals_told_at: float = float("-inf")
     foreign: Counter[str] = field(default_factory=Counter)  # wrong protocol or origin, by error
-    foreign_told_at: float = float("-inf")
+    logged_at: dict[str, float] = field(default_factory=dict)  # the last refusal, by event
 
     def admit(self, transport: asyncio.BaseTransport) -> Connection | None:
         """Register a new connection; at a limit, close it and return None."""
@@ -106,35 +106,39 @@ class Listener:
         self.total.count += 1
         return connection
 
+    def session(self, connection: Connection) -> Session:
+        """Return the session of a connection, made once and handed on with every request."""
+        host, port = connection.transport.get_extra_info("sockname")[:2]
+        return Session(listener=self.name, peer=connection.peer, host=host, port=port)
+
     def _obstacle(self, stream: asyncio.Transport) -> str | None:
         """Return which limit forbids one more connection, if any."""
         if len(self.connections) >= self.connections_max:
             return f"connections.max={self.connections_max}"
         is_out = _descriptor(stream) >= descriptors_for_connections()
         if is_out or self.total.count >= self.total.limit:
-            return "open files of this process run out; raise `ulimit -n` or LimitNOFILE"
+            return (
+                "this process has reached its open file limit; raise `ulimit -n` or systemd's "
+                "LimitNOFILE"
+            )
         return None
 
     def _refuse(self, stream: asyncio.Transport, why: str) -> None:
         self.refused += 1
         stream.abort()
-        now = self.clock.monotonic()
-        if now - self.refusals_told_at >= REFUSALS_TOLD_S:
-            self.refusals_told_at = now
-            logger.warning(
-                "connection.refused listener=%s total=%d %s", self.name, self.refused, why
-            )
+        self._warn("connection.refused", f"total={self.refused} {why}")
 
-    def note_foreign(self, connection: Connection, error: CordwoodError) -> None:
-        """Count a peer of a wrong protocol or origin; log at most one per ``REFUSALS_TOLD_S``."""
+    def count_foreign(self, connection: Connection, error: CordwoodError) -> None:
+        """Count a peer of a wrong protocol or origin; log at most one per ``REFUSALS_LOGGED_S``."""
         self.foreign[error.name] += 1
+        total = self.foreign.total()
+        self._warn("connection.foreign", f"peer={connection.peer} total={total} error={error}")
+
+    def _warn(self, event: str, details: str) -> None:
         now = self.clock.monotonic()
-        if now - self.foreign_told_at >= REFUSALS_TOLD_S:
-            self.foreign_told_at = now
-            logger.warning(
-                "connection.foreign listener=%s peer=%s total=%d error=%s",
-                self.name, connection.peer, self.foreign.total(), error,
-            )  # fmt: skip
+        if now - self.logged_at.get(event, float("-inf")) >= REFUSALS_LOGGED_S:
+            self.logged_at[event] = now
+            logger.warning("%s listener=%s %s", event, self.name, details)
 
     def release(self, connection: Connection) -> None:
         """Unregister a closed connection and wake up whoever waits to write to it."""
@@ -159,7 +163,7 @@ class Listener:
         silent = [
             connection
             for connection in self.connections
-            if connection.active_at < oldest and not connection.is_listener
+            if connection.active_at < oldest and not connection.is_subscriber
         ]
         for connection in silent:
             if connection.is_busy():
@@ -181,7 +185,7 @@ class Server:
         self._config = config
         self._clock = clock
         self._total = OpenConnections(share_descriptors(config).connections)
-        self._listeners: list[asyncio.Server] = []
+        self._sockets: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.listeners: dict[str, Listener] = {}
         self.addresses: dict[str, list[str]] = {}
@@ -204,7 +208,7 @@ class Server:
             return
         context = server_context(self._config) if tls else None
         for address in addresses.split(","):
-            bound = await self._listen_one(name, address.strip(), factory, context)
+            bound = await self._listen_one(name, address, factory, context)
             self.addresses.setdefault(f"{name}_tls" if tls else name, []).append(bound)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
@@ -216,11 +220,11 @@ class Server:
         factory: Callable[[], asyncio.BaseProtocol],
         context: ssl.SSLContext | None,
     ) -> str:
-        host, port = parse_address(name, address)
+        host, port = parse_address(address, setting=name)
         handshake_s = self._config.handshake_timeout_ms / 1000 if context else None
         loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(
+            opened = await loop.create_server(
                 factory,
                 host,
                 port,
@@ -233,8 +237,8 @@ class Server:
                 f"cannot listen on {address} for {name}: {error.strerror or error}; "
                 f"choose another with --{name} HOST:PORT (port 0 takes any free one)"
             ) from None
-        self._listeners.append(listener)
-        return format_address(listener.sockets[0].getsockname())
+        self._sockets.append(opened)
+        return str(Address(*opened.sockets[0].getsockname()[:2]))
 
     async def _sweep(self) -> None:
         while True:
@@ -246,8 +250,8 @@ class Server:
         """Accept no new connections, let running requests finish, then close the rest."""
         if self._sweeper:
             self._sweeper.cancel()
-        for listener in self._listeners:
-            listener.close()
+        for opened in self._sockets:
+            opened.close()
         connections = [
             connection
             for listener in self.listeners.values()
@@ -318,22 +322,6 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
     return context
 
 
-def parse_address(name: str, text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT`` (``[::1]:PORT`` for IPv6); raise ``ConfigError`` if it is malformed."""
-    try:
-        return effects.parse_address(text)
-    except RequestError:
-        raise ConfigError(
-            f"{name} is {text!r}; it takes HOST:PORT, such as 127.0.0.1:0, or off"
-        ) from None
-
-
-def format_address(address: tuple[object, ...]) -> str:
-    """Format a socket address so that ``parse_address`` can read it."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-
-
 def _descriptor(transport: asyncio.Transport) -> int:
     raw = transport.get_extra_info("socket")
     return -1 if raw is None else cast("int", raw.fileno())
@@ -368,5 +356,5 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
     with contextlib.suppress(OSError):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in {socket.AF_INET, socket.AF_INET6} and address:
-            return format_address(address)
+            return str(Address(*address[:2]))
     return str(address or "unknown")

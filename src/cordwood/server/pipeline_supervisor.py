@@ -32,12 +32,14 @@ from cordwood.server.rotating_file import RotatingFile
 logger = logging.getLogger("cordwood.server")
 
 READY: Final = b"READY"
-PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+RESTART_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 STEADY_S: Final = 300.0  # a child that ran this long resets the restart delay
 STOP_S: Final = 5.0  # then the child is killed
 LINE_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 64 << 10
-MISSING: Final = 'the pipeline needs Spark: pip install "cordwood[spark]"; --no-pipeline is quiet'
+MISSING: Final = (
+    'the pipeline needs Spark: pip install "cordwood[spark]", or start with --no-pipeline'
+)
 # The log format of `cordwood pipeline run`: date, time, level, logger, message.
 _OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
 
@@ -45,28 +47,41 @@ _OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordw
 class Supervisor:
     """Keeps one child process running."""
 
-    def __init__(self, facts: PipelineStatus, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        status: PipelineStatus,
+        command: Sequence[str],
+        log: Path,
+        *,
+        restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
+        stop_s: float = STOP_S,
+    ) -> None:
         """Does not start the child yet."""
-        self._facts = facts
+        self._status = status
         self._command = command
-        self._journal = RotatingFile(log)
-        self._last_words = b""
+        self._restart_delays_s = restart_delays_s
+        self._stop_s = stop_s
+        self._log_file = RotatingFile(log)
+        self._last_line = b""
         self._task: asyncio.Task[None] | None = None
         self._child: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
 
     @classmethod
-    def embedded(cls, facts: PipelineStatus, kafka: str | None, data: Path) -> Supervisor | None:
+    def embedded(cls, status: PipelineStatus, kafka: str | None, data: Path) -> Supervisor | None:
         """Create it for the broker's Kafka listener; if impossible, log why and return None."""
         if kafka is None or importlib.util.find_spec("pyspark") is None:
             detail = (
-                MISSING if kafka else "the pipeline needs the Kafka listener; serve with --kafka"
+                MISSING
+                if kafka
+                else "the pipeline needs the Kafka listener; start the broker with --kafka "
+                "HOST:PORT"
             )
-            facts.state, facts.detail = PipelineState.MISSING, detail
+            status.state, status.detail = PipelineState.MISSING, detail
             logger.warning("pipeline.missing %s", detail)
             return None
-        facts.is_wanted = True
-        return cls(facts, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
+        status.is_wanted = True
+        return cls(status, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
 
     def start(self) -> None:
         """Start supervising; returns immediately."""
@@ -79,8 +94,8 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._end()
-        self._journal.close()
-        self._facts.state, self._facts.is_wanted = PipelineState.OFF, False
+        self._log_file.close()
+        self._status.state, self._status.is_wanted = PipelineState.OFF, False
 
     async def _keep(self) -> None:
         failures = 0
@@ -93,24 +108,24 @@ class Supervisor:
             except OSError as error:  # no processes, files or memory: temporary
                 code, ended = -1, f"could not be started: {error.strerror}"
             if code == ConfigError.exit_code:
-                why = self._last_words.decode(errors="replace").removeprefix("cordwood: ")
-                self._facts.state = PipelineState.MISSING
-                self._facts.detail = why or f"it cannot run here; see {self._journal.path}"
-                logger.warning("pipeline.missing %s", self._facts.detail)
+                why = self._last_line.decode(errors="replace").removeprefix("cordwood: ")
+                self._status.state = PipelineState.MISSING
+                self._status.detail = why or f"it cannot run here; see {self._log_file.path}"
+                logger.warning("pipeline.missing %s", self._status.detail)
                 return
             failures = 0 if loop.time() - began > STEADY_S else failures
-            pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+            delay_s = self._restart_delays_s[min(failures, len(self._restart_delays_s) - 1)]
             failures += 1
-            self._facts.state = PipelineState.WAITING
-            self._facts.detail = f"{ended}; starts again in {pause_s:.0f} s"
-            self._facts.restarts += 1
-            log = self._journal.path
-            logger.warning("pipeline.ended %s retry_s=%.0f log=%s", ended, pause_s, log)
-            await asyncio.sleep(pause_s)
+            self._status.state = PipelineState.WAITING
+            self._status.detail = f"{ended}; restarts in {delay_s:.0f} s"
+            self._status.restarts += 1
+            log = self._log_file.path
+            logger.warning("pipeline.ended %s retry_s=%.0f log=%s", ended, delay_s, log)
+            await asyncio.sleep(delay_s)
 
     async def _run(self) -> int:
         """Run the child once, from start to exit."""
-        self._facts.state, self._facts.detail = PipelineState.STARTING, ""
+        self._status.state, self._status.detail = PipelineState.STARTING, ""
         child = self._child = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -123,18 +138,18 @@ class Supervisor:
         )
         assert child.stdout is not None
         assert child.stderr is not None
-        self._facts.pid = child.pid
-        logger.info("pipeline.started pid=%d log=%s", child.pid, self._journal.path)
+        self._status.pid = child.pid
+        logger.info("pipeline.started pid=%d log=%s", child.pid, self._log_file.path)
         self._readers = [
-            asyncio.create_task(self._hear(child.stdout)),
-            asyncio.create_task(self._note(child.stderr)),
+            asyncio.create_task(self._read_reports(child.stdout)),
+            asyncio.create_task(self._copy_log(child.stderr)),
         ]
         code = await child.wait()
-        await self._see_off(child)
-        self._facts.pid, self._facts.jobs = None, {}
+        await self._await_pipes(child)
+        self._status.pid, self._status.jobs = None, {}
         return code
 
-    async def _hear(self, stdout: asyncio.StreamReader) -> None:
+    async def _read_reports(self, stdout: asyncio.StreamReader) -> None:
         """Read READY and the job reports from stdout."""
         while True:
             try:
@@ -144,21 +159,21 @@ class Supervisor:
             if not line:
                 return
             if line.strip() == READY:
-                self._facts.state = PipelineState.UP
-                logger.info("pipeline.up pid=%s", self._facts.pid)
+                self._status.state = PipelineState.UP
+                logger.info("pipeline.up pid=%s", self._status.pid)
             elif line.startswith(b"{"):
                 with contextlib.suppress(ValueError, RecursionError):
-                    self._facts.take_report(json.loads(line))
+                    self._status.take_report(json.loads(line))
 
-    async def _note(self, stderr: asyncio.StreamReader) -> None:
+    async def _copy_log(self, stderr: asyncio.StreamReader) -> None:
         """Write stderr to the log file, and pass lines of our own loggers to our log."""
         rest = b""
         while chunk := await stderr.read(CHUNK_BYTES):
-            self._journal.write(chunk)
+            self._log_file.write(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[-LINE_BYTES_MAX:]
             for line in filter(None, map(bytes.rstrip, lines)):
-                self._last_words = line
+                self._last_line = line
                 _pass_on(line)
 
     async def _end(self) -> None:
@@ -168,15 +183,15 @@ class Supervisor:
         assert child.stdin is not None
         child.stdin.close()
         try:
-            await asyncio.wait_for(child.wait(), STOP_S)
+            await asyncio.wait_for(child.wait(), self._stop_s)
         except TimeoutError:
             _kill(child.pid)
             await child.wait()
-        await self._see_off(child)
+        await self._await_pipes(child)
 
-    async def _see_off(self, child: asyncio.subprocess.Process) -> None:
+    async def _await_pipes(self, child: asyncio.subprocess.Process) -> None:
         """Wait until its subprocesses have closed the pipes; kill the group if they do not."""
-        _, lingering = await asyncio.wait(self._readers, timeout=STOP_S)
+        _, lingering = await asyncio.wait(self._readers, timeout=self._stop_s)
         if lingering:
             _kill(child.pid)
             await asyncio.wait(self._readers)

@@ -27,16 +27,16 @@ class RotatingFile:
         self._file: IO[bytes] | None = None
         self._is_refused = False
 
-    def write(self, said: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Append; start a new file if the current one is full."""
         try:
-            self._room_for(len(said)).write(said)
+            self._file_for(len(data)).write(data)
         except OSError as error:
             if not self._is_refused:
-                logger.warning("journal.refused path=%s error=%s", self.path, error)
+                logger.warning("log_file.refused path=%s error=%s", self.path, error)
             self._is_refused = True
 
-    def _room_for(self, size: int) -> IO[bytes]:
+    def _file_for(self, size: int) -> IO[bytes]:
         file = self._file or self._open()
         if file.tell() and file.tell() + size > self._bytes_max:
             file.close()

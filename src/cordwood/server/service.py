@@ -11,20 +11,24 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from cordwood.address import parse_address
 from cordwood.broker.broker import Broker
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.web import AllowedHosts
 from cordwood.log.files.disk import Files
 from cordwood.server.control_listener import ControlListener
+from cordwood.server.embedded import open_embedded_store
 from cordwood.server.garbage_collection import FullCollections
-from cordwood.server.http_api import http_routes
+from cordwood.server.http_api import ROUTES, HttpApi
 from cordwood.server.http_listener import HttpListener
+from cordwood.server.http_routes import Router
 from cordwood.server.ingress_listener import IngressListener
 from cordwood.server.kafka_listener import KafkaListener
-from cordwood.server.listeners import Server, parse_address
+from cordwood.server.listeners import Server
 from cordwood.server.pipeline_supervisor import Supervisor
 from cordwood.server.process_memory import keep_freed_memory
 
@@ -42,6 +46,7 @@ class Service:
         self._files = files or Files()
         self.server = Server(config, self._clock)
         self.broker: Broker | None = None
+        self.http: HttpListener | None = None
 
     @property
     def addresses(self) -> dict[str, list[str]]:
@@ -50,7 +55,9 @@ class Service:
 
     async def start(self) -> None:
         """Open the data directory, then the listeners; on failure nothing is left open."""
-        self.broker = Broker.open(self._config, self._clock, self._files)
+        data = Path(self._config.data)
+        store = open_embedded_store(data, self._config, self._clock, self._files)
+        self.broker = Broker(self._config, self._clock, store)
         try:
             await self.broker.start()
             await self._open_listeners(self.broker)
@@ -66,15 +73,13 @@ class Service:
         control = ControlListener(server.listener("control"), broker, config.line_bytes_max)
         kafka = KafkaListener(server.listener("kafka", serves_half_closed=False), broker)
         hosts = AllowedHosts(broker_names(config))
-        http = HttpListener(server.listener("http"), http_routes(broker), hosts)
-        await server.listen("kafka", config.kafka, kafka, tls=False)
-        await server.listen("kafka", config.kafka_tls, kafka, tls=True)
-        await server.listen("ingress", config.ingress, ingress, tls=False)
-        await server.listen("ingress", config.ingress_tls, ingress, tls=True)
-        await server.listen("control", config.control, control, tls=False)
-        await server.listen("control", config.control_tls, control, tls=True)
-        await server.listen("http", config.http, http, tls=False)
-        await server.listen("http", config.http_tls, http, tls=True)
+        self.http = HttpListener(
+            server.listener("http"), Router(ROUTES, partial(HttpApi, broker)), hosts
+        )
+        for factory in (kafka, ingress, control, self.http):
+            name = factory.listener.name
+            await server.listen(name, getattr(config, name), factory, tls=False)
+            await server.listen(name, getattr(config, f"{name}_tls"), factory, tls=True)
 
     async def stop(self) -> None:
         """Close the listeners, write what is queued, close the log."""
@@ -90,7 +95,7 @@ def broker_names(config: BrokerConfig) -> Iterator[str]:
     yield from config.http_allowed_hosts.split(",")
     for address in f"{config.http},{config.http_tls},{config.advertised_kafka}".split(","):
         if address.strip() not in {"", "off"}:
-            yield parse_address("http", address.strip())[0]
+            yield parse_address(address, setting="http").host
 
 
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:

@@ -19,11 +19,13 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from cordwood.broker.jobs.bundle_verification import (
     Lost,
@@ -39,60 +41,59 @@ from cordwood.log.lifecycle.directory import ARCHIVE
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.bundle_index import BundleEntry
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.archive import (
+    ArchivedPartition,
+    ArchivedTopic,
+    Bundle,
+    BundlesRecorded,
+    KnownBundle,
+)
 
 logger = logging.getLogger("cordwood.broker")
 
 NICE: Final = 10
 
 
-class Recorded(NamedTuple):
-    """How far a partition is archived and verified, and why verification failed, if it did."""
-
-    archived_end: int
-    verified_end: int
-    unverified: str | None = None
-
-
 class ArchiveService:
     """Verifies, records and lists bundles."""
 
-    def __init__(self, store: Store, meta_thread: Executor) -> None:
+    def __init__(self, store: Store, metadata: AsyncMetadata) -> None:
         self._store = store
-        self._catalog = store.catalog
-        self._meta_thread = meta_thread
+        self._metadata = metadata
+        self._cluster = metadata.cluster
         self._unverified: dict[TopicPartition, str] = {}  # the reason, where it is known
         self._unreachable: dict[TopicPartition, str] = {}  # verified, but unreadable at the moment
         self._reading = ThreadPoolExecutor(
             1, thread_name_prefix="cordwood-archive", initializer=_yield_processor
         )
 
-    def describe(self, topic: str) -> dict[str, Any]:
+    def describe(self, topic: str) -> ArchivedTopic:
         """Describe a topic's bundles, and the cursors to store with its archive."""
-        record = self._catalog.topic(topic)
+        record = self._cluster.topic(topic)
         cursors: dict[TopicPartition, dict[str, int]] = {}
-        for where, at in list(self._catalog.cursors().items()):
+        for where, at in list(self._metadata.readers.cursors().items()):
             if where.topic == topic:
                 cursors.setdefault(TopicPartition(*where[1:]), {})[where.reader] = at.offset
-        return {
-            "topic": topic,
-            "id": record.id,
-            "partitions": [
-                {
-                    "partition": tp.partition,
-                    "archived_end": self._catalog.bundles(tp).end,
-                    "verified_end": self._catalog.bundles(tp).verified_end,
-                    "bundles": [asdict(entry) for entry in self._catalog.bundles(tp).entries()],
-                    "cursors": cursors.get(tp, {}),
-                }
-                for tp in record.partition_list()
-            ],
-        }
+        partitions = (self._described(tp, cursors.get(tp, {})) for tp in record.partition_list())
+        return ArchivedTopic(topic, record.id, tuple(partitions))
 
-    async def record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> Recorded:
+    def _described(self, tp: TopicPartition, cursors: dict[str, int]) -> ArchivedPartition:
+        index = self._cluster.bundles(tp)
+        return ArchivedPartition(
+            partition=tp.partition,
+            archived_end=index.end,
+            verified_end=index.verified_end,
+            bundles=tuple(KnownBundle(**asdict(entry)) for entry in index.entries()),
+            cursors=cursors,
+        )
+
+    async def record(self, tp: TopicPartition, bundles: Sequence[Bundle]) -> BundlesRecorded:
         """Verify and record bundles that a job entered in its manifest, in order; all or none."""
         loop = asyncio.get_running_loop()
-        asked = await loop.run_in_executor(self._meta_thread, self._plan, tp, bundles)
+        entries = [BundleEntry(**msgspec.structs.asdict(bundle)) for bundle in bundles]
+        asked = await self._metadata.run(self._plan, tp, entries)
         partition = self._store.topic(tp.topic).partition(tp.partition)
         reason = None
         try:
@@ -101,9 +102,9 @@ class ArchiveService:
             reason = str(error)
             self._unverified[tp] = reason
             logger.warning("archive.unverified partition=%s reason=%s", tp, reason)
-        ends = await loop.run_in_executor(self._meta_thread, self._record, tp, asked)
+        ends = await self._metadata.run(self._record, tp, asked)
         self.note_health(partition)
-        return Recorded(*ends, reason)
+        return BundlesRecorded(*ends, reason)
 
     # --- what RECLAIM relies on -------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class ArchiveService:
         tp, loop = partition.tp, asyncio.get_running_loop()
         bundles = [
             entry
-            for entry in self._catalog.bundles(tp).entries()
+            for entry in self._cluster.bundles(tp).entries()
             if entry.start_offset < span.end and span.start < entry.end_offset
         ]
         try:
@@ -122,7 +123,7 @@ class ArchiveService:
             logger.warning(
                 "archive.lost partition=%s bundle=%s reason=%s", tp, error.bundle.name, error
             )
-            await loop.run_in_executor(self._meta_thread, self._forget_proof, tp, error.bundle)
+            await self._metadata.run(self._forget_proof, tp, error.bundle)
             self.note_health(partition)
             return error.bundle.start_offset
         except Unreachable as error:
@@ -149,7 +150,7 @@ class ArchiveService:
         return config.archive_required and config.archive_verified_by != "job"
 
     def _waits_for(self, partition: Partition) -> str | None:
-        index = self._catalog.bundles(partition.tp)
+        index = self._cluster.bundles(partition.tp)
         if index.verified_end >= index.end:
             return self._unreachable.get(partition.tp) if index.end else None
         why = self._unverified.get(partition.tp, "run `cordwood archive create` again")
@@ -159,14 +160,14 @@ class ArchiveService:
         """Stop the reading thread after the bundle it is reading."""
         self._reading.shutdown(cancel_futures=True)
 
-    # --- on the metadata thread -------------------------------------------------------------
+    # --- run by the metadata front ----------------------------------------------------------
 
     def _plan(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> list[BundleEntry]:
         """Return the bundles to verify: new or not yet verified; raises for invalid ones."""
-        topic = self._catalog.topic(tp.topic)
+        topic = self._cluster.topic(tp.topic)
         if tp not in topic.partition_list():
             raise RequestError(f"topic {tp.topic} has no partition {tp.partition}")
-        index = self._catalog.bundles(tp)
+        index = self._cluster.bundles(tp)
         partition = self._store.topic(tp.topic).partition(tp.partition)
         end, asked = index.end, []
         for bundle in bundles:
@@ -175,8 +176,8 @@ class ArchiveService:
             wanted = f"{topic_archive_name(tp.topic, topic.id)}/{bundle_name(tp.partition, span)}"
             if bundle.name != wanted:
                 raise StaleManifest(
-                    f"{bundle.name} is no bundle of {tp}, whose name would be {wanted}; was the "
-                    "topic deleted and created again? Run `cordwood archive create` again"
+                    f"{bundle.name} is not a bundle of {tp} (expected {wanted}); if the topic was "
+                    "deleted and created again, run `cordwood archive create` again"
                 )
             known = index.find(bundle.start_offset)
             if known is not None and _as_told(known) == bundle:
@@ -185,7 +186,8 @@ class ArchiveService:
             if not max(end, partition.log_start_offset) >= bundle.start_offset >= end:
                 raise StaleManifest(
                     f"{tp} is archived up to {end}, and bundle {bundle.name} begins at "
-                    f"{bundle.start_offset}: another run was quicker; run `cordwood archive` again"
+                    f"{bundle.start_offset}: another archive job has finished first; run "
+                    "`cordwood archive create` again"
                 )
             if not bundle.start_offset < bundle.end_offset <= partition.high_watermark:
                 raise RequestError(f"bundle {bundle.name} does not fit {tp}")
@@ -199,15 +201,16 @@ class ArchiveService:
         path = Path(name).resolve() if name.startswith("/") else None
         if path and path.is_relative_to(data) and not path.is_relative_to(data / ARCHIVE):
             raise RequestError(
-                f"{place} is the broker's own directory; archive to {data / ARCHIVE} or elsewhere"
+                f"{place} is inside the broker's data directory; archive to {data / ARCHIVE} or "
+                "to a place outside of it"
             )
 
     def _record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> tuple[int, int]:
         """Plan again, as the state may have changed during the reading, and record the bundles."""
         left = set(self._plan(tp, [_as_told(bundle) for bundle in bundles]))
         new = [bundle for bundle in bundles if _as_told(bundle) in left]
-        self._catalog.put_bundles(tp, new)
-        index = self._catalog.bundles(tp)
+        self._cluster.put_bundles(tp, new)
+        index = self._cluster.bundles(tp)
         logger.info(
             "archive.recorded partition=%s bundles=%d end=%d verified_end=%d",
             tp, len(new), index.end, index.verified_end,
@@ -216,8 +219,8 @@ class ArchiveService:
 
     def _forget_proof(self, tp: TopicPartition, bundle: BundleEntry) -> None:
         """Mark the bundle as not verified, if it is still the recorded one."""
-        if tp.topic in self._store.topics and bundle in self._catalog.bundles(tp).entries():
-            self._catalog.put_bundles(tp, [_as_told(bundle)])
+        if tp.topic in self._store.topics and bundle in self._cluster.bundles(tp).entries():
+            self._cluster.put_bundles(tp, [_as_told(bundle)])
 
 
 def _as_told(bundle: BundleEntry) -> BundleEntry:

@@ -24,7 +24,7 @@ from cordwood.client.storage import Storage, open_storage
 from cordwood.decide.archive import MANIFEST, Entry, Span, check_manifest
 from cordwood.errors import ConfigError, CorruptionError, UnavailableError
 from cordwood.log.format.bundle import proving
-from cordwood.log.lifecycle.archive_proof import BundleProof, Log, Unproven, prove_bundle
+from cordwood.log.lifecycle.archive_proof import BundleProof, ReadableLog, Unproven, prove_bundle
 from cordwood.metadata.bundle_index import BundleEntry
 from cordwood.model import TopicPartition
 
@@ -44,7 +44,7 @@ class Lost(Exception):
 
 
 def verify_bundles(
-    tp: TopicPartition, bundles: Sequence[BundleEntry], log: Log
+    tp: TopicPartition, bundles: Sequence[BundleEntry], log: ReadableLog
 ) -> list[BundleEntry]:
     """Read all bundles and compare them with the log; returns them marked as verified.
 
@@ -89,9 +89,14 @@ def _entered(
 
 def _open(place: str) -> Storage:
     if "://" not in place and not place.startswith("/"):
-        raise Unreachable(f"{place} is no absolute path, so it is another place in every process")
+        raise Unreachable(
+            f"{place} is a relative path, which means a different directory in every process; "
+            "give an absolute path"
+        )
     if place.startswith(FILE) and not Path(place.removeprefix(FILE)).is_dir():
-        raise Unreachable(f"there is no directory {place}")  # opening the storage would create it
+        raise Unreachable(
+            f"the directory {place} does not exist"
+        )  # opening the storage would create it
     try:
         return open_storage(place)
     except ConfigError as error:
@@ -121,7 +126,7 @@ def _entry(entries: Mapping[str, Entry], tp: TopicPartition, bundle: BundleEntry
         bundle.link, bundle.sha256, span, tp.partition,
     ):  # fmt: skip
         raise CorruptionError(
-            f"the manifest in {bundle.place} has no such entry for {bundle.name}; run "
+            f"the manifest in {bundle.place} has no matching entry for {bundle.name}; run "
             "`cordwood archive verify`"
         )
     return entry
@@ -138,8 +143,8 @@ def _reading(storage: Storage, bundle: BundleEntry, entry: Entry) -> Iterator[IO
             yield source
     except FileNotFoundError:
         raise CorruptionError(
-            f"{bundle.name} is in the manifest and not in {storage.place}, as the broker sees it; "
-            "do the Spark executors, the job and the broker share that place?"
+            f"{bundle.name} is in the manifest, but the broker does not find it in "
+            f"{storage.place}; the Spark executors, the job and the broker must share that place"
         ) from None
     except (OSError, UnavailableError) as error:
         raise Unreachable(f"{bundle.name} in {storage.place} cannot be read: {error}") from None

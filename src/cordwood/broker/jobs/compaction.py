@@ -19,24 +19,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from cordwood.broker.jobs.delivery import DeliveryService
+import msgspec
+
 from cordwood.broker.jobs.swap_orders import SwapOrder, check_policy, verify_pass
+from cordwood.broker.jobs.swaps import SwapService
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import MINUTE_MS, overrides
 from cordwood.decide.compaction import (
     CleanerState,
-    CompactionFacts,
+    CompactionInputs,
     CompactionPlan,
     due_first,
-    encode_state,
     explain,
     parse_state,
     plan_compaction,
@@ -45,11 +45,25 @@ from cordwood.decide.compaction import (
 )
 from cordwood.decide.roll import RollReason
 from cordwood.errors import CordwoodError, InvalidManifest, PolicyViolation, StaleManifest
-from cordwood.log.format.producers import Aborted
 from cordwood.log.health.registry import Condition
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.call import Done
+from cordwood.protocol.api.compaction import (
+    BeginCompaction,
+    CompactionCall,
+    CompactionOrder,
+    CompactionOrders,
+    FailCompaction,
+    FinishCompaction,
+    OrderedSegment,
+    PartitionCompaction,
+    ReleaseLease,
+    RenewLease,
+)
+from cordwood.protocol.api.status import DirectoryIdentity
 
 LEASE_MS: Final = 5 * MINUTE_MS  # the job renews it; a dead job blocks its partition this long
 ERROR_CHARS_MAX: Final = 500
@@ -58,10 +72,10 @@ logger = logging.getLogger("cordwood.broker")
 
 
 class CompactionCheck(NamedTuple):
-    """The facts and the compaction plan of one partition, as of now."""
+    """The inputs and the compaction plan of one partition, as of now."""
 
     partition: Partition
-    facts: CompactionFacts
+    inputs: CompactionInputs
     plan: CompactionPlan
 
 
@@ -72,21 +86,21 @@ class CompactionService:
         self,
         store: Store,
         topics: TopicService,
-        deliveries: DeliveryService,
+        swaps: SwapService,
         clock: Clock,
-        meta_thread: Executor,
+        metadata: AsyncMetadata,
     ) -> None:
         self._store = store
-        self._catalog = store.catalog
+        self._metadata = metadata
+        self._cluster = metadata.cluster
         self._topics = topics
-        self._deliveries = deliveries
+        self._swaps = swaps
         self._clock = clock
-        self._meta_thread = meta_thread
         self._leases: dict[TopicPartition, SwapOrder] = {}
         self._finishing: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
-        for topic in self._catalog.topics.values():
+        for topic in self._cluster.topics.values():
             for tp in topic.partition_list():
-                self._report_state(tp, self._catalog.cleaner(tp))
+                self._report_state(tp, self._cluster.cleaner(tp))
 
     # --- state and plans ----------------------------------------------------------------------
 
@@ -108,20 +122,20 @@ class CompactionService:
                 yield from live.online()
 
     def _look(self, partition: Partition, demand: bool) -> CompactionCheck:
-        facts = self._facts(partition)
-        return CompactionCheck(partition, facts, plan_compaction(facts, demand=demand))
+        inputs = self._inputs(partition)
+        return CompactionCheck(partition, inputs, plan_compaction(inputs, demand=demand))
 
-    def _facts(self, partition: Partition) -> CompactionFacts:
+    def _inputs(self, partition: Partition) -> CompactionInputs:
         *sealed, active = partition.segments()
         log_start = partition.log_start_offset
         now_ms = self._clock.now_ms()
-        return CompactionFacts(
+        return CompactionInputs(
             sealed=tuple(segment for segment in sealed if segment.end_offset > log_start),
             active=active,
             log_start=log_start,
             last_stable=partition.last_stable_offset,
-            state=self._catalog.cleaner(partition.tp),
-            readers=self._catalog.registered_positions(partition.tp),
+            state=self._cluster.cleaner(partition.tp),
+            readers=self._metadata.readers.registered_positions(partition.tp),
             config=partition.config,
             now_ms=now_ms,
             is_running=self._holder(partition.tp) is not None,
@@ -145,9 +159,26 @@ class CompactionService:
 
     # --- orders -------------------------------------------------------------------------------
 
+    async def handle(self, request: CompactionCall) -> CompactionOrders | Done:
+        """Carry out a request of a compaction job."""
+        if isinstance(request, BeginCompaction):
+            orders = await self.begin(request.topic, demand=request.demand, dry=request.dry)
+            return CompactionOrders(tuple(orders))
+        tp, lease = TopicPartition(request.topic, request.partition), request.lease
+        match request:
+            case RenewLease():
+                self._renewed(tp, lease)
+            case FinishCompaction():
+                await self.finish(tp, request.topic_id, request.jobs, request.state, lease)
+            case FailCompaction():
+                await self.fail(tp, request.error, lease)
+            case ReleaseLease():
+                self._end_lease(tp, lease)
+        return Done()
+
     async def begin(
         self, topic: str | None = None, *, demand: bool = False, dry: bool = False
-    ) -> list[dict[str, Any]]:
+    ) -> list[CompactionOrder]:
         """Return orders for the partitions that are due, the dirtiest first.
 
         ``demand`` seals the active segments of ``topic`` first and compacts everything. ``dry``
@@ -166,14 +197,14 @@ class CompactionService:
         looks = {look.partition.tp: look for look in self.look(topic, demand=demand)}
         for tp, look in looks.items():
             if look.plan.is_reset:
-                state = replace(look.facts.state, clean_end=look.plan.clean_end, horizons=())
+                state = replace(look.inputs.state, clean_end=look.plan.clean_end, horizons=())
                 await self._remember(tp, state)
         orders = []
         for tp in due_first({tp: look.plan for tp, look in looks.items()}):
             try:
                 order = await self._topics.on_writer(partial(self._order, looks[tp]))
                 if not dry:
-                    await self._grant(looks[tp], order)
+                    order = await self._grant(looks[tp], order)
             except CordwoodError as error:  # the other orders are still given out
                 await self._cannot_order(looks[tp], error)
                 continue
@@ -185,33 +216,33 @@ class CompactionService:
         if self._store.is_live(look.partition):
             await self._note_failure(look.partition.tp, str(error))
 
-    async def _grant(self, look: CompactionCheck, order: dict[str, Any]) -> None:
+    async def _grant(self, look: CompactionCheck, order: CompactionOrder) -> CompactionOrder:
         """Add each segment's sha256 and a lease token to the order, and store the lease."""
-        partition, facts, plan = look
-        tp = partition.tp
-        hashes = await self._deliveries.in_verifying(partial(self._store.hash_partition, partition))
-        for segment in order["segments"]:
-            segment["sha256"] = hashes.get(segment["base_offset"])
-        order["lease"] = secrets.token_hex(16)
-        self._leases[tp] = SwapOrder(
-            token=order["lease"],
+        partition, inputs, plan = look
+        hashes = await self._swaps.in_verifying(
+            partial(self._store.segments.hash_partition, partition)
+        )
+        token = secrets.token_hex(16)
+        self._leases[partition.tp] = SwapOrder(
+            token=token,
             until_ms=self._clock.now_ms() + LEASE_MS,
-            tp=tp,
-            topic_id=order["topic_id"],
+            tp=partition.tp,
+            topic_id=order.topic_id,
             segments=plan.clean + plan.dirty,
             hashes=hashes,
             bound=plan.bound,
-            now_ms=facts.now_ms,
-            delete_retention_ms=facts.config.delete_retention_ms,
-            passed_end=watermark(facts.readers),
-            compression_type=facts.config.compression_type,
-            aborted=tuple(Aborted(*entry) for entry in order["aborted"]),
-            producers=tuple((each[0], each[1], each[2]) for each in order["producers"]),
+            now_ms=inputs.now_ms,
+            delete_retention_ms=inputs.config.delete_retention_ms,
+            passed_end=watermark(inputs.readers),
+            compression_type=inputs.config.compression_type,
+            aborted=order.aborted,
+            producers=order.producers,
         )
-
-    def renew(self, tp: TopicPartition, token: str) -> None:
-        """Extend a job's lease; raises ``StaleManifest`` if its order has ended."""
-        self._renewed(tp, token)
+        segments = tuple(
+            msgspec.structs.replace(segment, sha256=hashes.get(segment.base_offset))
+            for segment in order.segments
+        )
+        return msgspec.structs.replace(order, segments=segments, lease=token)
 
     def _renewed(self, tp: TopicPartition, token: str) -> SwapOrder:
         """Return the order with this token, after extending its lease by the full ``LEASE_MS``."""
@@ -219,10 +250,13 @@ class CompactionService:
         now_ms = self._clock.now_ms()
         if order is None or order.until_ms <= now_ms:
             raise StaleManifest(
-                f"the order for {tp} has ended, by its time or by a restart; run the job again"
+                f"the compaction order for {tp} has expired or was lost in a restart; run the job "
+                "again"
             )
         if not secrets.compare_digest(order.token.encode(), token.encode()):
-            raise StaleManifest(f"{tp} was given to another job meanwhile; this one must stop")
+            raise StaleManifest(
+                f"another job has taken over the compaction of {tp}; this one must stop"
+            )
         self._leases[tp] = replace(order, until_ms=now_ms + LEASE_MS)
         return order
 
@@ -240,34 +274,30 @@ class CompactionService:
         return True
 
     def _cut(self, partition: Partition) -> None:
-        self._store.roll(partition, RollReason.DEMAND)
+        self._store.segments.roll(partition, RollReason.DEMAND)
 
-    def _order(self, look: CompactionCheck) -> dict[str, Any]:
+    def _order(self, look: CompactionCheck) -> CompactionOrder:
         """Build the order; runs on the writer thread, which owns the producer state."""
-        partition, facts, plan = look
-        taken = plan.clean + plan.dirty
-        tp = partition.tp
-        start = taken[0].base_offset
-        return {
-            **describe(look),
-            "topic_id": self._store.topic(tp.topic).id,
-            "data": str(self._store.data.absolute()),
-            "identity": self._store.identity._asdict(),
-            "config": overrides(partition.config),
-            "now_ms": facts.now_ms,
-            "bound": plan.bound,
-            "segments": [_segment(segment) for segment in taken],
-            "readers": dict(facts.readers),
-            "aborted": [list(entry) for entry in partition.aborted(start, plan.bound)],
-            "producers": [
-                [
-                    producer_id,
-                    producer.epoch,
-                    producer.sent[-1].last_offset if producer.sent else -1,
-                ]
-                for producer_id, producer, _ in partition.producers.active()
-            ],
-        }
+        partition, inputs, plan = look
+        segments = plan.clean + plan.dirty
+        return CompactionOrder(
+            *msgspec.structs.astuple(describe(look)),
+            topic_id=self._store.topic(partition.tp.topic).id,
+            data=str(self._store.data.absolute()),
+            identity=DirectoryIdentity(*self._store.directory.identity),
+            config=overrides(partition.config),
+            now_ms=inputs.now_ms,
+            bound=plan.bound,
+            segments=tuple(
+                OrderedSegment(**{**asdict(each), "state": each.state.value}) for each in segments
+            ),
+            readers=dict(inputs.readers),
+            aborted=tuple(partition.aborted(segments[0].base_offset, plan.bound)),
+            producers=tuple(
+                (producer_id, each.epoch, each.sent[-1].last_offset if each.sent else -1)
+                for producer_id, each, _ in partition.producers.active()
+            ),
+        )
 
     # --- results ------------------------------------------------------------------------------
 
@@ -276,7 +306,7 @@ class CompactionService:
         tp: TopicPartition,
         topic_id: str,
         jobs: Sequence[str],
-        state: Mapping[str, Any],
+        state: CleanerState,
         lease: str = "",
     ) -> None:
         """Apply the swaps of a pass, lowest offsets first, and record how far compaction has come.
@@ -292,14 +322,10 @@ class CompactionService:
         tp: TopicPartition,
         topic_id: str,
         jobs: Sequence[str],
-        state: Mapping[str, Any],
+        new: CleanerState,
         lease: str,
     ) -> None:
-        try:
-            new = self._checked(tp, topic_id, state)
-        except InvalidManifest as error:
-            await self.fail(tp, str(error), lease)
-            raise
+        self._check_state(tp, topic_id, new)
         if self._is_done(tp, jobs, new):  # a report may arrive twice
             self._end_lease(tp, lease)
             return
@@ -322,13 +348,15 @@ class CompactionService:
     async def _apply(self, order: SwapOrder, jobs: Sequence[str], new: CleanerState) -> None:
         tp = order.tp
         if new.clean_end != order.bound:
-            raise InvalidManifest(f"{tp} was ordered up to {order.bound}, not {new.clean_end}")
+            raise InvalidManifest(
+                f"{tp} is to be compacted up to offset {order.bound}, not {new.clean_end}"
+            )
         self._check_policy(order)
         if not jobs:
             await self._remember(tp, new)
             return
         act = partial(verify_pass, self._store, order, tuple(jobs), self._passed_end(tp))
-        verified, proof = await self._deliveries.in_verifying(act)
+        verified, proof = await self._swaps.in_verifying(act)
         try:
             states = [each.manifest.verified.get("cleaner") for each in verified]
             if states[:-1] != [None] * (len(jobs) - 1) or parse_state(states[-1] or {}) != new:
@@ -336,37 +364,39 @@ class CompactionService:
             for each in verified:
                 self._check_policy(order)
                 if proof.tombstones_end > self._passed_end(tp):
-                    raise StaleManifest(f"{tp}: a reader was set back meanwhile; run the job again")
-                await self._deliveries.swap(each)
+                    raise StaleManifest(
+                        f"{tp}: a reader was reset to an earlier offset in the meantime; run the "
+                        "job again"
+                    )
+                await self._swaps.swap(each)
         finally:
-            await self._deliveries.in_verifying(partial(self._store.release_jobs, verified))
+            await self._swaps.in_verifying(partial(self._store.segments.release_jobs, verified))
 
     def _check_policy(self, order: SwapOrder) -> None:
         live = self._store.topic(order.tp.topic)
         check_policy(order, live.id, live.config, self._clock.now_ms())
 
     def _passed_end(self, tp: TopicPartition) -> int:
-        return watermark(self._catalog.registered_positions(tp))
+        return watermark(self._metadata.readers.registered_positions(tp))
 
     def _is_done(self, tp: TopicPartition, jobs: Sequence[str], new: CleanerState) -> bool:
         """Return whether this same report was applied before."""
-        if self._catalog.cleaner(tp) != new:
+        if self._cluster.cleaner(tp) != new:
             return False
-        history = self._catalog.replaced_segments(tp)
+        history = self._cluster.replaced_segments(tp)
         return set(jobs) <= {text.rsplit("/", 2)[1] for text, _ in history}
 
-    def _checked(self, tp: TopicPartition, topic_id: str, state: Mapping[str, Any]) -> CleanerState:
-        """Parse and validate the cleaner state that a job reports."""
+    def _check_state(self, tp: TopicPartition, topic_id: str, new: CleanerState) -> None:
+        """Raise ``StaleManifest`` if the log is not the one that the job compacted."""
         partition, live = self._store.partition(tp), self._store.topic(tp.topic)
         if live.id != topic_id:
-            raise StaleManifest(f"topic {tp.topic} was deleted and created again; run it again")
-        try:
-            new = parse_state(state)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidManifest(f"compaction of {tp}: {error}") from None
+            raise StaleManifest(
+                f"topic {tp.topic} was deleted and created again; run the job again"
+            )
         if not 0 <= new.clean_end <= partition.segments()[-1].base_offset:
-            raise StaleManifest(f"{tp} has no sealed offset {new.clean_end}; run it again")
-        return new
+            raise StaleManifest(
+                f"{tp} has no sealed segment that ends at offset {new.clean_end}; run the job again"
+            )
 
     async def fail(self, tp: TopicPartition, error: str, lease: str = "") -> None:
         """Record that a pass failed; ignored unless ``lease`` is the partition's latest order."""
@@ -377,43 +407,34 @@ class CompactionService:
         """Record the failure and postpone the next attempt, longer after each failure."""
         if tp.topic not in self._store.topics:
             return
-        state = self._catalog.cleaner(tp)
+        state = self._cluster.cleaner(tp)
         failures = state.failures + 1
         retry_ms = plan_retry(failures, self._clock.now_ms())
         failed = replace(state, failures=failures, retry_ms=retry_ms, error=error[:ERROR_CHARS_MAX])
         await self._remember(tp, failed)
         logger.error("compaction.failed partition=%s failures=%d error=%s", tp, failures, error)
 
-    def release(self, tp: TopicPartition, lease: str = "") -> None:
-        """End a job's lease without a result; does nothing if the lease belongs to another job."""
-        self._end_lease(tp, lease)
-
     async def _remember(self, tp: TopicPartition, state: CleanerState) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._meta_thread, self._catalog.put_cleaner, tp, state)
+        await self._metadata.run(self._cluster.put_cleaner, tp, state)
         self._report_state(tp, state)
 
 
-def describe(look: CompactionCheck) -> dict[str, Any]:
+def describe(look: CompactionCheck) -> PartitionCompaction:
     """Return a partition's compaction state and plan as the API shows them."""
-    partition, facts, plan = look
-    return {
-        "topic": partition.tp.topic,
-        "partition": partition.tp.partition,
-        "is_due": plan.rule is not None,
-        "rule": plan.rule.value if plan.rule else None,
-        "wait": plan.wait.value if plan.wait else None,
-        "explain": explain(plan, facts),
-        "next_due_ms": plan.next_due_ms,
-        "dirty_ratio": round(plan.ratio, 4),
-        "clean_bytes": plan.clean_bytes,
-        "dirty_bytes": plan.dirty_bytes,
-        "clean_end": plan.clean_end,
-        "held_by": list(plan.held_by),
-        "records": sum(segment.records for segment in partition.segments()),
-        "state": encode_state(facts.state),
-    }
-
-
-def _segment(segment: Any) -> dict[str, Any]:
-    return {**asdict(segment), "state": segment.state.value}
+    partition, inputs, plan = look
+    return PartitionCompaction(
+        topic=partition.tp.topic,
+        partition=partition.tp.partition,
+        is_due=plan.rule is not None,
+        rule=plan.rule.value if plan.rule else None,
+        wait=plan.wait.value if plan.wait else None,
+        explain=explain(plan, inputs),
+        next_due_ms=plan.next_due_ms,
+        dirty_ratio=round(plan.ratio, 4),
+        clean_bytes=plan.clean_bytes,
+        dirty_bytes=plan.dirty_bytes,
+        clean_end=plan.clean_end,
+        held_by=tuple(plan.held_by),
+        records=sum(segment.records for segment in partition.segments()),
+        state=inputs.state,
+    )

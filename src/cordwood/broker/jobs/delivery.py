@@ -1,7 +1,7 @@
 """Delivery service: apply what Spark jobs stage to the log, completely and exactly once.
 
 Jobs stage two kinds of work under ``staging/<job>/``. A *swap* replaces sealed segments by
-rewritten ones; ``log.swap.ladder`` carries it out. A *delivery* appends record batches to
+rewritten ones (``swaps``). A *delivery* appends record batches to
 partitions, for the sink and for the router, in four steps:
 
 1. The query's tasks stage files of record batches. The driver names them in a request, each with
@@ -22,7 +22,7 @@ whether the broker, the driver or an executor dies. A topic that was deleted and
 counts as another topic, so a batch is delivered to it again (``decide.delivery``).
 
 A delivery that cannot be finished (its files are gone, a partition is offline) is *quarantined*: a
-restart continues without it, and ``/readyz`` and ``GET /api/deliveries`` name it. Only its own
+restart continues without it, and ``/readyz`` and ``GET /api/v1/deliveries`` name it. Only its own
 query waits, until the delivery can be finished or an operator discards it.
 
 A request may state where its cursors must stand now. A second driver of the same job, perhaps a
@@ -35,13 +35,15 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
+from cordwood.broker.jobs.delivery_request import Delivery
+from cordwood.broker.jobs.query_locks import QueryLocks
 from cordwood.broker.jobs.staged_appends import StagedAppender
+from cordwood.broker.jobs.staged_jobs import StagedJobs
 from cordwood.broker.readers import check_cursor
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
@@ -50,11 +52,9 @@ from cordwood.decide.delivery import (
     CursorMove,
     DeliveryDue,
     DeliveryRecord,
-    Part,
     numbers_left,
     plan_delivery,
     plan_forget,
-    plan_sweep,
 )
 from cordwood.errors import (
     CordwoodError,
@@ -65,30 +65,17 @@ from cordwood.errors import (
     UnknownJob,
 )
 from cordwood.log.lifecycle.store import Store
-from cordwood.log.staging.area import StagingArea, check_name, check_sha256
-from cordwood.log.swap.ladder import Verified
+from cordwood.log.staging.area import StagingArea, check_name
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import Cursor, ReaderPartition
+from cordwood.protocol.api.deliveries import DeliveryRow
 
 T = TypeVar("T")
 
 logger = logging.getLogger("cordwood.broker")
 
 SWEEP_S: Final = 3600.0
-SWEEP_IDLE_MS: Final = 24 * HOUR_MS  # a job that left its files unchanged this long is dead
 ONCE_MS: Final = HOUR_MS  # a driver retries for a few minutes at most
-
-
-class Delivery(NamedTuple):
-    """A driver's append request; the parts of each partition are in append order."""
-
-    query: str
-    batch: int
-    job: str
-    parts: Sequence[Part]
-    cursors: Mapping[ReaderPartition, int]
-    starts: Mapping[ReaderPartition, int] = MappingProxyType({})  # where the cursors must stand now
-    sources: Mapping[str, str] = MappingProxyType({})  # ids of the topics that the cursors are on
-    is_once: bool = False  # this is the query's only batch
 
 
 @dataclass(slots=True)
@@ -100,16 +87,8 @@ class DeliveryStats:
     discarded_records: int = 0
 
 
-@dataclass(slots=True)
-class _QueryLock:
-    """The lock of one query, and how many requests hold it or wait for it."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
-
-
 class DeliveryService:
-    """Deliver staged batches, apply swaps, and manage the staging area."""
+    """Delivers staged batches, and quarantines deliveries that cannot be finished."""
 
     def __init__(
         self,
@@ -118,45 +97,28 @@ class DeliveryService:
         topics: TopicService,
         appender: StagedAppender,
         clock: Clock,
-        meta_thread: Executor,
-        verifying: Executor,
+        metadata: AsyncMetadata,
         background: Executor,
         retention_ms: int,
     ) -> None:
         self._store = store
-        self._registry = store.catalog.deliveries
+        self._metadata = metadata
+        self._registry = metadata.readers.deliveries
         self._topics = topics
         self._appender = appender
         self._clock = clock
-        self._meta_thread = meta_thread
-        self._verifying = verifying  # swaps read for minutes and must not delay a delivery
-        self._background = background
         self._retention_ms = retention_ms
-        self._staging = StagingArea(store.data)
-        self._turns: dict[str, _QueryLock] = {}
-        self._under_way: dict[asyncio.Task[bool], str] = {}  # running delivery → its job
-        self._promised: dict[str, str] = {}  # query → the job whose files were accepted
+        self._locks = QueryLocks()
+        self.staged = StagedJobs(StagingArea(store.data), clock, background)
         self.quarantined: dict[str, str] = {}  # query → why its delivery could not be finished
         self.stats = DeliveryStats()
 
     async def stop(self) -> None:
         """Cancel running deliveries; the next start finishes them."""
-        for task in list(self._under_way):
+        for task in list(self.staged.running):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-
-    # --- swaps ----------------------------------------------------------------------------
-
-    async def swap(self, verified: Verified) -> None:
-        """Apply a verified swap on the writer thread, between two commits."""
-        await self._topics.on_writer(lambda: self._store.apply_job(verified))
-        manifest = verified.manifest
-        logger.info("swap.applied job=%s partition=%s", manifest.job, manifest.topic_partition)
-
-    async def in_verifying(self, act: Callable[[], T]) -> T:
-        """Run ``act`` on the verification executor, so that its long reads delay no delivery."""
-        return await asyncio.get_running_loop().run_in_executor(self._verifying, act)
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -167,16 +129,15 @@ class DeliveryService:
         cancelled, and a repeated request must find it done, not half done.
         """
         check_name(delivery.job, "job")
-        await self._in_background(_check_files, delivery.parts)
-        targets = await self._in_background(_targets_of, delivery.parts)
+        targets = await self.staged.in_background(delivery.targets)
         task = asyncio.ensure_future(self._deliver(delivery, targets))
-        self._under_way[task] = delivery.job
-        task.add_done_callback(self._under_way.pop)
+        self.staged.running[task] = delivery.job
+        task.add_done_callback(self.staged.running.pop)
         return await asyncio.shield(task)
 
     async def _deliver(self, delivery: Delivery, targets: Mapping[str, str]) -> bool:
-        async with self._turn(delivery.query):
-            last = await self._in_meta(self._registry.get, delivery.query)
+        async with self._locks.held(delivery.query):
+            last = await self._metadata.run(self._registry.get, delivery.query)
             if last is not None and not last.is_done:
                 last = await self._finish_earlier(delivery, last)
             earlier = set() if last is None else set(last.topics)
@@ -187,15 +148,15 @@ class DeliveryService:
             if plan.due is DeliveryDue.STALE:
                 assert last is not None, "a batch is older than another"
                 raise StaleDelivery(
-                    f"query {delivery.query} delivered batch {last.batch} and now comes with "
-                    f"{delivery.batch}: its checkpoint is older than what it delivered"
+                    f"query {delivery.query} already delivered batch {last.batch} and now sends "
+                    f"batch {delivery.batch}: its checkpoint is older than its last delivery; use "
+                    "the newest checkpoint"
                 )
             if plan.due is DeliveryDue.REPEAT:
-                await self._forget(delivery.job)
+                await self.staged.remove(delivery.job)
                 return False
             if plan.topics != names:
-                wanted = await self._in_background(_parts_for, delivery.parts, plan.topics)
-                delivery = delivery._replace(parts=wanted)
+                delivery = await self.staged.in_background(delivery.limited, plan.topics)
                 targets = {name: targets[name] for name in plan.topics}
             record = await self._accept(delivery, targets, last)
             await self._finish(delivery.query, record)
@@ -230,9 +191,9 @@ class DeliveryService:
 
     def _held_up(self, query: str, record: DeliveryRecord) -> QuarantinedDelivery:
         return QuarantinedDelivery(
-            f"batch {record.batch} of query {query} was accepted and cannot be finished: "
-            f"{self.quarantined.get(query, 'unknown')}. Remove the cause and deliver again, or run "
-            f"`cordwood pipeline discard {query}` to give up the records that are missing"
+            f"batch {record.batch} of query {query} was accepted and cannot be completed: "
+            f"{self.quarantined.get(query, 'unknown')}. Fix the cause and deliver again, or run "
+            f"`cordwood pipeline discard {query}` to give up the missing records"
         )
 
     async def recover(self) -> None:
@@ -241,7 +202,7 @@ class DeliveryService:
         for query, error in broken.items():
             self._quarantine(query, error)
         pending = {query: each for query, each in records.items() if not each.is_done}
-        self._promised = {query: record.job for query, record in pending.items()}
+        self.staged.accepted = {query: record.job for query, record in pending.items()}
         for query, record in pending.items():
             try:
                 await self._finish(query, record)
@@ -263,7 +224,7 @@ class DeliveryService:
         parts = await self._appender.number(delivery.job, delivery.parts, numbers)
         producer_id = last.producer_id if last is not None else -1
         if producer_id < 0:
-            producer_id = await self._in_meta(self._store.catalog.new_producer_id)
+            producer_id = await self._metadata.run(self._metadata.readers.new_producer_id)
         record = DeliveryRecord(
             batch=delivery.batch,
             job=delivery.job,
@@ -276,8 +237,8 @@ class DeliveryService:
             accepted_ms=self._clock.now_ms(),
             is_once=delivery.is_once,
         )
-        await self._in_meta(self._write_down, delivery, record)
-        self._promised[delivery.query] = delivery.job
+        await self._metadata.run(self._record, delivery, record)
+        self.staged.accepted[delivery.query] = delivery.job
         return record
 
     async def _resolve(self, delivery: Delivery, targets: Mapping[str, str]) -> dict[str, str]:
@@ -287,7 +248,7 @@ class DeliveryService:
             if self._topic_id(name) != topic_id:
                 raise StaleDelivery(
                     f"topic {name} was deleted, or created again, since batch {delivery.batch} of "
-                    f"query {delivery.query} was planned; run it again"
+                    f"query {delivery.query} was planned; run the query again"
                 )
         topics = {}
         for name in targets:
@@ -301,18 +262,19 @@ class DeliveryService:
         for (_, topic, partition), offset in cursors.items():
             check_cursor(await self._topics.open_partition(topic, partition), offset)
 
-    def _write_down(self, delivery: Delivery, record: DeliveryRecord) -> None:
+    def _record(self, delivery: Delivery, record: DeliveryRecord) -> None:
         """Check the start positions and record the delivery.
 
-        Runs on the metadata thread, where every cursor moves, so no cursor moves in between.
+        Runs as one change of the metadata, so no cursor moves in between.
         """
         for where, start in delivery.starts.items():
-            cursor = self._store.catalog.cursor(where)
+            cursor = self._metadata.readers.cursor(where)
             stands = cursor.offset if cursor else 0
             if stands != start:
                 raise StaleDelivery(
-                    f"reader {where.reader} of {where.topic}-{where.partition} stands at {stands}, "
-                    f"and query {delivery.query} delivers from {start}: another driver is at work"
+                    f"reader {where.reader} of {where.topic}-{where.partition} is at offset "
+                    f"{stands}, but query {delivery.query} delivers from {start}: another driver "
+                    "of the query is running"
                 )
         self._registry.put(delivery.query, record)
 
@@ -320,7 +282,7 @@ class DeliveryService:
         """Append the batches that the log does not have yet, then mark the delivery as done."""
         try:
             cancelled = await self._appender.append(record)
-            done = await self._note_done(query, record)
+            done = await self._mark_done(query, record)
         except CordwoodError as error:
             self._quarantine(query, error)
             raise
@@ -329,18 +291,18 @@ class DeliveryService:
             raise UnavailableError(f"the delivery of query {query}: {error}") from error
         self.stats.delivered += 1
         self.stats.cancelled_records += cancelled.total()
-        await self._forget(record.job)
+        await self.staged.remove(record.job)
         return done
 
-    async def _note_done(self, query: str, record: DeliveryRecord) -> DeliveryRecord:
+    async def _mark_done(self, query: str, record: DeliveryRecord) -> DeliveryRecord:
         now_ms = self._clock.now_ms()
         cursors = {
             ReaderPartition(reader, topic, partition): Cursor(offset, commit_ms=now_ms)
             for reader, topic, partition, offset in record.cursors
         }
         done = replace(record, is_done=True, parts=(), cursors=())
-        await self._in_meta(self._registry.put, query, done, cursors)
-        self._promised.pop(query, None)
+        await self._metadata.run(self._registry.put, query, done, cursors)
+        self.staged.accepted.pop(query, None)
         self.quarantined.pop(query, None)
         return done
 
@@ -354,9 +316,9 @@ class DeliveryService:
     async def retry_quarantined(self) -> None:
         """Retry quarantined deliveries: a partition may be online, or disk space free, again."""
         for query in list(self.quarantined):
-            async with self._turn(query):
+            async with self._locks.held(query):
                 try:
-                    record = await self._in_meta(self._registry.get, query)
+                    record = await self._metadata.run(self._registry.get, query)
                     if record is not None and not record.is_done:
                         await self._finish(query, record)
                 except CordwoodError:
@@ -370,86 +332,61 @@ class DeliveryService:
         What is stored stays: the cursors move, and the query continues after this batch. If the
         query's last delivery is done or its record is unreadable, the query is forgotten instead.
         """
-        async with self._turn(query):
+        async with self._locks.held(query):
             records, broken = self._registry.recent()
             if query in broken or records.get(query, DeliveryRecord(batch=0)).is_done:
-                await self._in_meta(self._registry.erase, query)
-                self._promised.pop(query, None)
+                await self._metadata.run(self._registry.erase, query)
+                self.staged.accepted.pop(query, None)
                 self.quarantined.pop(query, None)
                 return {}
             record = records[query]
             lost = await self._missing(record)
-            await self._note_done(query, record)
+            await self._mark_done(query, record)
             self.stats.discarded_records += sum(lost.values())
             logger.warning("delivery.discarded query=%s records=%s", query, lost)
             with contextlib.suppress(RequestError):
-                await self._forget(record.job)
+                await self.staged.remove(record.job)
             return lost
 
     async def _missing(self, record: DeliveryRecord) -> dict[str, int]:
         try:
-            found = await self._appender.pending(record)
+            missing = await self._appender.pending(record)
         except CordwoodError:  # an offline partition does not know, so count all its records
-            found = Counter()
+            missing = Counter()
             for part in record.parts:
-                found[part[:2]] += part.records  # type: ignore[index]
-        return {f"{topic}-{number}": count for (topic, number), count in found.items() if count}
+                missing[part[:2]] += part.records  # type: ignore[index]
+        return {f"{topic}-{number}": count for (topic, number), count in missing.items() if count}
 
-    def describe(self, query: str | None = None) -> dict[str, dict[str, Any]]:
-        """Describe the queries in memory: last batch, whether it is done, and why it is not."""
+    async def describe(self, query: str | None = None) -> dict[str, DeliveryRow]:
+        """Describe the last delivery of one query, or of all queries in memory."""
         records, broken = self._registry.recent()
-        rows: dict[str, dict[str, Any]] = {
-            name: {
-                "batch": record.batch,
-                "done": record.is_done,
-                "topics": sorted(record.topics),
-                "accepted_ms": record.accepted_ms,
-                "quarantined": self.quarantined.get(name),
-            }
-            for name, record in records.items()
-        }
-        rows |= {name: {"quarantined": str(error)} for name, error in broken.items()}
-        return rows if query is None else {name: row for name, row in rows.items() if name == query}
+        rows = {name: self._row(name, record) for name, record in records.items()}
+        rows |= {name: DeliveryRow(quarantined=str(error)) for name, error in broken.items()}
+        if query is None:
+            return rows
+        if query not in rows and (record := await self._metadata.run(self._registry.get, query)):
+            rows[query] = self._row(query, record)
+        return {name: row for name, row in rows.items() if name == query}
+
+    def _row(self, query: str, record: DeliveryRecord) -> DeliveryRow:
+        return DeliveryRow(
+            batch=record.batch,
+            done=record.is_done,
+            topics=tuple(sorted(record.topics)),
+            accepted_ms=record.accepted_ms,
+            quarantined=self.quarantined.get(query),
+        )
 
     @property
     def known_count(self) -> int:
         """Number of queries in memory."""
         return len(self._registry)
 
-    async def last_batch(self, query: str) -> int | None:
-        """Return a query's last batch, even if the query is no longer in memory."""
-        found = await self._in_meta(self._registry.get, query)
-        return None if found is None else int(found.batch)
-
-    # --- the staging area -----------------------------------------------------------------
-
-    async def upload(self, job: str, name: str, data: bytes) -> None:
-        """Store one staged file from a job that cannot reach the data directory."""
-        check_name(job, "job")
-        check_name(name, "file")
-        if job in self._promised.values():
-            raise RequestError(f"job {job} was delivered already; stage under a new name")
-        await self._in_background(self._write_file, job, name, data)
-
-    def _write_file(self, job: str, name: str, data: bytes) -> None:
-        with self._staging.new_job(job) as files:
-            files.write(name, [data])
-
-    async def discard(self, job: str) -> None:
-        """Delete a job's files, unless a running or recorded delivery still needs them."""
-        check_name(job, "job")
-        if job not in self._needed():
-            await self._forget(job)
+    # --- sweeping -----------------------------------------------------------------
 
     async def sweep(self) -> list[str]:
         """Delete files of dead jobs and forget idle queries; returns the swept jobs."""
-        found = await self._in_background(self._staging.leftovers, self._clock.now_ms())
-        swept = plan_sweep(found, self._needed(), SWEEP_IDLE_MS)
-        for job in swept:
-            if job in self._needed():  # a request for it has arrived in the meantime
-                continue
-            await self._forget(job)
-            logger.info("staging.swept job=%s nobody came back for its files", job)
+        swept = await self.staged.sweep()
         await self.forget_idle()
         return swept
 
@@ -457,14 +394,14 @@ class DeliveryService:
         """Forget queries that have delivered nothing for a long time; returns their names."""
         records, _ = self._registry.recent()
         idle = plan_forget(records, self._clock.now_ms(), ONCE_MS, self._retention_ms)
-        idle = [query for query in idle if query not in self._turns]
+        idle = [query for query in idle if query not in self._locks]
         if idle:
-            await self._in_meta(self._forget_still_idle, idle)
+            await self._metadata.run(self._forget_still_idle, idle)
             logger.info("delivery.forgotten queries=%d", len(idle))
         return idle
 
     def _forget_still_idle(self, queries: Iterable[str]) -> None:
-        """Check again and forget; runs on the metadata thread, where every record is written."""
+        """Check again and forget; runs as one change, so that no record is written meanwhile."""
         records, _ = self._registry.recent()
         still = {query: records[query] for query in queries if query in records}
         self._registry.forget(plan_forget(still, self._clock.now_ms(), ONCE_MS, self._retention_ms))
@@ -479,57 +416,6 @@ class DeliveryService:
             await asyncio.sleep(SWEEP_S)
             await self.retry_quarantined()
 
-    def _needed(self) -> set[str]:
-        """Return the jobs whose files an accepted or running delivery needs."""
-        return {*self._promised.values(), *self._under_way.values()}
-
-    async def _forget(self, job: str) -> None:
-        await self._in_background(self._staging.remove, job)
-
-    # --- internals ------------------------------------------------------------------------
-
     def _topic_id(self, name: str) -> str | None:
         topic = self._topics.all().get(name)
         return None if topic is None else topic.id
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, query: str) -> AsyncIterator[None]:
-        """Run a query's requests one at a time; drops the lock after the last one."""
-        turn = self._turns.setdefault(query, _QueryLock())
-        turn.waiting += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                del self._turns[query]
-
-    async def _in_background(self, act: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._background, act, *arguments)
-
-    async def _in_meta(self, change: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._meta_thread, change, *arguments)
-
-
-def _check_files(parts: Iterable[Part]) -> None:
-    """Raise ``RequestError`` for an unsafe file name, or a file without its sha256."""
-    for part in parts:
-        check_sha256(part.sha256, check_name(part.file, "file"))
-
-
-# A delivery may have 100,000 parts: functions that walk all of them run on a background thread.
-
-
-def _targets_of(parts: Iterable[Part]) -> dict[str, str]:
-    """Return the topics of the parts with the ids the query knows, empty where it knows none."""
-    targets: dict[str, str] = {}
-    for part in parts:
-        targets[part.topic] = part.topic_id or targets.get(part.topic, "")
-    return targets
-
-
-def _parts_for(parts: Iterable[Part], topics: Container[str]) -> list[Part]:
-    return [part for part in parts if part.topic in topics]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from cordwood.protocol.api.status import PipelineReport
+
 
 class PipelineState(StrEnum):
     """Lifecycle state of the embedded pipeline."""
@@ -59,16 +61,16 @@ class PipelineStatus:
         jobs = {name: job for name, job in self.jobs.items() if isinstance(job, dict)}
         return {name: str(job["error"]) for name, job in jobs.items() if job.get("error")}
 
-    def described(self) -> dict[str, Any]:
-        """Return the status as the JSON API shows it."""
-        return {
-            "state": self.state.value,
-            "detail": self.detail,
-            "restarts": self.restarts,
-            "pid": self.pid,
-            "jobs": self.jobs,
-            "job_failures": dict(self.job_failures),
-        }
+    def report(self) -> PipelineReport:
+        """Return the status as the HTTP API shows it."""
+        return PipelineReport(
+            self.state.value,
+            self.detail,
+            self.restarts,
+            self.pid,
+            self.jobs,
+            dict(self.job_failures),
+        )
 
 
 def _failures(job: Any) -> int:

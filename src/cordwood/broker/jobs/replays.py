@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import Executor
-from typing import Any
+import msgspec
 
-from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.front import AsyncMetadata
+from cordwood.protocol.api.deliveries import ReplayRecord, ReplayRow
 
 
 class ReplayService:
     """Stores and lists replay records; the replay job alone defines their content."""
 
-    def __init__(self, catalog: Catalog, meta_thread: Executor) -> None:
-        self._catalog = catalog
-        self._meta_thread = meta_thread
+    def __init__(self, metadata: AsyncMetadata) -> None:
+        self._metadata = metadata
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[ReplayRow]:
         """Return every replay, the oldest first."""
-        rows = [{"id": name, **record} for name, record in list(self._catalog.replays.items())]
-        return sorted(rows, key=lambda row: (str(row.get("started", "")), row["id"]))
+        rows = [
+            msgspec.convert({"id": name, **record}, ReplayRow)
+            for name, record in list(self._metadata.readers.replays.items())
+        ]
+        return sorted(rows, key=lambda row: (row.started, row.id))
 
-    async def put(self, replay_id: str, record: dict[str, Any]) -> None:
+    async def put(self, replay_id: str, record: ReplayRecord) -> None:
         """Store a replay's record, replacing the earlier one."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._meta_thread, self._catalog.put_replay, replay_id, record)
+        stored = msgspec.structs.asdict(record)
+        await self._metadata.run(self._metadata.readers.put_replay, replay_id, stored)

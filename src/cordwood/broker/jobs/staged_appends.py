@@ -50,6 +50,7 @@ class StagedAppender:
         background: Executor,
         dead_letter_topic: str,
         is_synced: bool,
+        append_bytes: int = APPEND_BYTES,
     ) -> None:
         self._staging = staging
         self._topics = topics
@@ -58,6 +59,7 @@ class StagedAppender:
         self._background = background
         self._dead_letter_topic = dead_letter_topic
         self._is_synced = is_synced  # fsync staged files before a delivery relies on them
+        self.append_bytes = append_bytes
         self._append_slots = asyncio.Semaphore(APPENDS_MAX)
 
     # --- before a delivery is accepted ----------------------------------------------------------
@@ -69,9 +71,9 @@ class StagedAppender:
         return await self._in_background(self._number, job, parts, numbers) if parts else ()
 
     def _number(self, job: str, parts: Sequence[Part], numbers: dict[str, int]) -> tuple[Part, ...]:
-        room = staged_parts.ReadBuffers()
+        buffers = staged_parts.ReadBuffers()
         with self._staging.job(job) as files:
-            numbered = [self._number_part(files, part, numbers, room) for part in parts]
+            numbered = [self._number_part(files, part, numbers, buffers) for part in parts]
             if self._is_synced:
                 files.sync_names()
         if self._is_synced:
@@ -79,12 +81,16 @@ class StagedAppender:
         return tuple(numbered)
 
     def _number_part(
-        self, files: JobFiles, part: Part, numbers: dict[str, int], room: staged_parts.ReadBuffers
+        self,
+        files: JobFiles,
+        part: Part,
+        numbers: dict[str, int],
+        buffers: staged_parts.ReadBuffers,
     ) -> Part:
         partition = self._topics.get(part.topic).partition(part.partition)
         if self._is_synced:
             files.sync(part.file)
-        data = room.read(files, [part])
+        data = buffers.read(files, [part])
         try:
             headers = self._produce.check(partition, data, self._bytes_max(partition))
         except BatchTooLarge as error:
@@ -112,7 +118,9 @@ class StagedAppender:
         await _all_of(self._append_chain(record, chain, cancelled) for chain in chains.values())
         for topic, records in cancelled.items():
             logger.warning(
-                "delivery.cancelled topic=%s records=%d: it was deleted meanwhile", topic, records
+                "delivery.cancelled topic=%s records=%d: the topic was deleted in the meantime",
+                topic,
+                records,
             )
         return cancelled
 
@@ -137,13 +145,13 @@ class StagedAppender:
     ) -> None:
         """Append the parts of one partition in order; a failure stops the parts after it."""
         async with self._append_slots:
-            room = staged_parts.ReadBuffers()
-            for run in plan_appends(chain, APPEND_BYTES):
-                if not await self._append_run(record, run, room):
+            buffers = staged_parts.ReadBuffers()
+            for run in plan_appends(chain, self.append_bytes):
+                if not await self._append_run(record, run, buffers):
                     cancelled[run[0].topic] += sum(part.records for part in run)
 
     async def _append_run(
-        self, record: DeliveryRecord, run: Sequence[Part], room: staged_parts.ReadBuffers
+        self, record: DeliveryRecord, run: Sequence[Part], buffers: staged_parts.ReadBuffers
     ) -> bool:
         """Store one run of parts; False if their topic is gone."""
         partition = await self._opened(record, run[0])
@@ -155,7 +163,7 @@ class StagedAppender:
 
         def prepared() -> tuple[memoryview, list[BatchHeader]]:
             with self._staging.job(record.job) as files:
-                data = room.read(files, run)
+                data = buffers.read(files, run)
             staged_parts.stamp(data, record.producer_id, EPOCH, run[0].sequence)
             rest = staged_parts.without_stored(data, have)
             return rest, parse_headers(rest) if rest else []
@@ -193,8 +201,8 @@ class StagedAppender:
         age_ms = self._clock.now_ms() - record.accepted_ms
         if record.accepted_ms and age_ms > partition.config.producer_id_expiration_ms:
             raise QuarantinedDelivery(
-                f"{partition.tp} keeps sequence numbers for producer.id.expiration.ms only, and "
-                "this delivery is older: what of it is stored cannot be told"
+                f"{partition.tp} keeps sequence numbers only for producer.id.expiration.ms, and "
+                "this delivery is older: it is unknown which of its records are stored"
             )
 
     async def _in_background(self, act: Callable[..., T], *arguments: Any) -> T:

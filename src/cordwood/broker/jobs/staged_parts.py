@@ -23,7 +23,7 @@ class ReadBuffers:
     """A buffer reused from one read to the next, because large allocations are expensive."""
 
     def __init__(self) -> None:
-        self._room = bytearray()
+        self._buffer = bytearray()
         self._sizes: list[int] = []
 
     def read(self, files: JobFiles, parts: Sequence[Part]) -> memoryview:
@@ -48,9 +48,9 @@ class ReadBuffers:
             for name in names:
                 fds.append(files.open(name))  # noqa: PERF401 - on an error, open files are closed
             self._sizes = [os.fstat(fd).st_size for fd in fds]
-            if sum(self._sizes) > len(self._room):
-                self._room = bytearray(sum(self._sizes))
-            view = memoryview(self._room)[: sum(self._sizes)]
+            if sum(self._sizes) > len(self._buffer):
+                self._buffer = bytearray(sum(self._sizes))
+            view = memoryview(self._buffer)[: sum(self._sizes)]
             position = 0
             for name, fd, size_bytes in zip(names, fds, self._sizes, strict=True):
                 _read_into(files, name, fd, view[position : position + size_bytes])

@@ -17,11 +17,10 @@ from cordwood.config import TopicConfig
 from cordwood.errors import InvalidManifest, PolicyViolation, StaleManifest
 from cordwood.log.format.layout import FileKind
 from cordwood.log.format.manifest import Manifest, StagedSegment
-from cordwood.log.format.producers import Aborted
 from cordwood.log.lifecycle.compaction_proof import PassRules, Proof, Stretch, prove_pass
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.swap.ladder import Verified
-from cordwood.model import Codec, SegmentInfo, TopicPartition
+from cordwood.model import Aborted, Codec, SegmentInfo, TopicPartition
 
 TXNINDEX_BYTES_MAX = 1 << 30
 
@@ -66,7 +65,9 @@ def _codecs(compression_type: str) -> frozenset[int] | None:
 def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: int) -> None:
     """Raise unless the topic's id and settings still allow what was ordered."""
     if topic_id != order.topic_id:
-        raise StaleManifest(f"topic {order.tp.topic} was deleted and created again; run it again")
+        raise StaleManifest(
+            f"topic {order.tp.topic} was deleted and created again; run the job again"
+        )
     if "compact" not in config.cleanup_policy:
         raise PolicyViolation(
             f"topic {order.tp.topic} is no longer compacted; nothing was replaced"
@@ -74,8 +75,8 @@ def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: i
     lag_ms = config.min_compaction_lag_ms
     if lag_ms and any(info.newest_ms > now_ms - lag_ms for info in order.segments):
         raise StaleManifest(
-            f"{order.tp}: a record is younger than min.compaction.lag.ms, which was raised; run "
-            "the job again"
+            f"{order.tp}: a record is younger than min.compaction.lag.ms, which was raised in the "
+            "meantime; run the job again"
         )
 
 
@@ -86,10 +87,10 @@ def verify_pass(
     verified: list[Verified] = []
     try:
         for job in jobs:
-            verified.append(store.verify_job(job))  # noqa: PERF401 - those before are released
+            verified.append(store.segments.verify_job(job))  # noqa: PERF401 - those before are released
         return verified, _prove(store, order, verified, passed_end)
     except BaseException:
-        store.release_jobs(verified)
+        store.segments.release_jobs(verified)
         raise
 
 
@@ -104,24 +105,28 @@ def _prove(store: Store, order: SwapOrder, verified: Sequence[Verified], passed_
 def check_manifest(order: SwapOrder, manifest: Manifest) -> None:
     """Raise unless the manifest replaces only ordered segments, with the ordered sha256."""
     if (manifest.topic_partition, manifest.topic_id) != (order.tp, order.topic_id):
-        raise InvalidManifest(f"job {manifest.job} is not about {order.tp}, which was ordered")
+        raise InvalidManifest(
+            f"job {manifest.job} is for another partition than the ordered {order.tp}"
+        )
     ordered = {info.base_offset: info for info in order.segments}
     for replaced in manifest.replaces:
         info = ordered.get(replaced.base_offset)
         if info is None:
             raise InvalidManifest(
                 f"job {manifest.job} replaces segment {replaced.base_offset} of {order.tp}, which "
-                "was not ordered"
+                "is not in its order"
             )
         if replaced.sha256 is None or replaced.sha256 != order.hashes.get(replaced.base_offset):
             raise InvalidManifest(
-                f"job {manifest.job} names segment {replaced.base_offset} of {order.tp} by another "
-                "sha256 than its order, or by none"
+                f"job {manifest.job} states a different sha256 for segment {replaced.base_offset} "
+                f"of {order.tp} than its order, or none"
             )
     for segment in manifest.segments:
         kinds = {FileKind.LOG.value, FileKind.TXNINDEX.value}
         if any("." + file.name.partition(".")[2] not in kinds for file in segment.files):
-            raise InvalidManifest(f"job {manifest.job} stages an index; the broker makes its own")
+            raise InvalidManifest(
+                f"job {manifest.job} stages an index file; the broker builds its own"
+            )
 
 
 def plan_stretches(order: SwapOrder, verified: Sequence[Verified]) -> list[Stretch]:
@@ -139,13 +144,13 @@ def plan_stretches(order: SwapOrder, verified: Sequence[Verified]) -> list[Stret
         base = left[0].base_offset
         if base not in staged:
             if base in replaced:
-                raise InvalidManifest(f"segment {base} of {order.tp} would be replaced by nothing")
+                raise InvalidManifest(f"segment {base} of {order.tp} has no replacement")
             stretches.append(Stretch((left.pop(0),), None))
             continue
         directory, segment = staged.pop(base)
         live = tuple(info for info in left if info.base_offset < segment.end_offset)
         if live[-1].end_offset != segment.end_offset:
-            raise InvalidManifest(f"{segment.log.name} ends within a segment of {order.tp}")
+            raise InvalidManifest(f"{segment.log.name} ends inside a segment of {order.tp}")
         left = left[len(live) :]
         index = segment.file(FileKind.TXNINDEX)
         if index and index.size_bytes > TXNINDEX_BYTES_MAX:
@@ -153,5 +158,5 @@ def plan_stretches(order: SwapOrder, verified: Sequence[Verified]) -> list[Stret
         text = (directory / index.name).read_bytes() if index else b""
         stretches.append(Stretch(live, directory / segment.log.name, text))
     if staged:
-        raise InvalidManifest(f"segments {sorted(staged)} replace nothing that was ordered")
+        raise InvalidManifest(f"segments {sorted(staged)} replace no segment of the order")
     return stretches

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.kafka.configs import described_topic
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
-from cordwood.broker.topics import CREATED_AT_ONCE, NODE_ID, TopicService
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
+from cordwood.broker.topics import CREATED_AT_ONCE, TopicService
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig, TopicConfig, changed
 from cordwood.errors import (
@@ -60,14 +61,24 @@ _NO_OFFSET: Final = -1
 _DELETE_BY_ID: Final = 6  # DeleteTopics may name a topic by its id from this version on
 
 
-CREATED_MAX: Final = 10_000  # topics in one request, as in Kafka's controller
 TURN_CREATIONS: Final = 10  # each validates its settings and returns all of them
 
 
 class KafkaAdmin:
     """The handlers of five APIs."""
 
-    def __init__(self, config: BrokerConfig, store: Store, topics: TopicService) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: Store,
+        topics: TopicService,
+        cluster: ClusterView,
+        *,
+        created_max: int = 10_000,
+    ) -> None:
+        """``created_max`` limits the topics of one request, as in Kafka's controller."""
+        self._created_max = created_max
+        self._cluster = cluster
         self._config = config
         self._store = store
         self._topics = topics
@@ -79,10 +90,9 @@ class KafkaAdmin:
         self, request: CreateTopicsRequest, _version: int, _session: Session
     ) -> CreateTopicsResponse:
         """Create topics, each completely or not at all, or only validate the request."""
-        if len(request.topics) > CREATED_MAX:
-            return CreateTopicsResponse(
-                topics=[_too_many(topic.name) async for topic in RequestSlices().of(request.topics)]
-            )
+        if len(request.topics) > self._created_max:
+            refused = await RequestSlices().map(self._refuse_many, request.topics)
+            return CreateTopicsResponse(topics=refused)
         turns = RequestSlices(TURN_CREATIONS)
         counts = await _count_names(request.topics)
         created: list[CreatedTopic] = []
@@ -100,6 +110,10 @@ class KafkaAdmin:
             created += await asyncio.gather(*creations)
         return CreateTopicsResponse(topics=created)
 
+    def _refuse_many(self, topic: CreateTopic) -> CreatedTopic:
+        text = f"more than {self._created_max} topics in one request; split the request"
+        return CreatedTopic(topic.name, error_code=PolicyViolation.code, error_message=text)
+
     async def _create(
         self, wanted: CreateTopic, *, is_repeated: bool, validate_only: bool
     ) -> CreatedTopic:
@@ -112,8 +126,8 @@ class KafkaAdmin:
             if validate_only:
                 self._store.check_new_topic(wanted.name, partitions)
             else:
-                said = {each.name: each.value for each in wanted.configs}
-                created = await self._topics.create(wanted.name, partitions, said)
+                settings = {each.name: each.value for each in wanted.configs}
+                created = await self._topics.create(wanted.name, partitions, settings)
                 topic_id = UUID(created.id)
         except CordwoodError as error:
             return CreatedTopic(wanted.name, error_code=error.code, error_message=str(error))
@@ -121,7 +135,7 @@ class KafkaAdmin:
             wanted.name,
             topic_id,
             num_partitions=partitions,
-            replication_factor=1,
+            replication_factor=self._cluster.replication_factor,
             configs=self._described(config),
         )
 
@@ -139,18 +153,20 @@ class KafkaAdmin:
         if wanted.assignments:
             if (wanted.num_partitions, wanted.replication_factor) != (_DEFAULT, _DEFAULT):
                 raise RequestError(
-                    "a manual assignment says how many partitions and replicas there are; send -1 "
-                    "for both beside it"
+                    "a manual assignment already determines the partition count and the "
+                    "replication factor; send -1 for both"
                 )
             numbers = sorted(each.partition for each in wanted.assignments)
             if numbers != list(range(len(numbers))):
-                raise InvalidAssignment(f"partitions {numbers} are assigned; number them from 0 up")
-            _check_brokers([each.broker_ids for each in wanted.assignments])
+                raise InvalidAssignment(
+                    f"the assignment names partitions {numbers}; number them from 0 without gaps"
+                )
+            self._cluster.check_assigned(each.broker_ids for each in wanted.assignments)
             return len(numbers)
-        if wanted.replication_factor not in (_DEFAULT, 1):
+        if wanted.replication_factor not in (_DEFAULT, self._cluster.replication_factor):
             raise InvalidReplication(
-                f"{wanted.replication_factor} replicas are asked for and there is one broker; "
-                "ask for 1, or -1 for the default"
+                f"{wanted.replication_factor} replicas were requested, but there is only one "
+                "broker; request 1, or -1 for the default"
             )
         if wanted.num_partitions == _DEFAULT:
             return self._config.num_partitions
@@ -211,15 +227,16 @@ class KafkaAdmin:
         before = self._topics.get(wanted.name).partition_count
         if wanted.partition_count <= before:
             raise InvalidPartitions(
-                f"topic {wanted.name} has {before} partitions; {wanted.partition_count} is not more"
+                f"topic {wanted.name} has {before} partitions; request more than that, not "
+                f"{wanted.partition_count}"
             )
         if wanted.assignments is not None:
             added = wanted.partition_count - before
             if len(wanted.assignments) != added:
                 raise InvalidAssignment(
-                    f"{added} partitions are added and {len(wanted.assignments)} are assigned"
+                    f"the request adds {added} partitions but assigns {len(wanted.assignments)}"
                 )
-            _check_brokers([each.broker_ids for each in wanted.assignments])
+            self._cluster.check_assigned(each.broker_ids for each in wanted.assignments)
 
     # --- trim -------------------------------------------------------------------------------
 
@@ -227,23 +244,15 @@ class KafkaAdmin:
         self, request: DeleteRecordsRequest, _version: int, _session: Session
     ) -> DeleteRecordsResponse:
         """Move log start offsets forward; durable before the reply."""
-        turns = RequestSlices()
-        return DeleteRecordsResponse(
-            topics=[
-                DeletedRecordsTopic(
-                    topic.name,
-                    [await self._trim(topic.name, p) async for p in turns.of(topic.partitions)],
-                )
-                async for topic in turns.of(request.topics)
-            ]
-        )
+        topics = await RequestSlices().await_topics(request.topics, DeletedRecordsTopic, self._trim)
+        return DeleteRecordsResponse(topics=topics)
 
     async def _trim(self, topic: str, wanted: DeleteRecordsPartition) -> DeletedRecordsPartition:
         try:
             partition = await self._topics.open_partition(topic, wanted.partition)
             offset = _trim_offset(partition, wanted.offset)
             start = await self._topics.on_writer(
-                lambda: self._store.advance_start(partition.tp, offset)
+                lambda: self._store.segments.advance_start(partition.tp, offset)
             )
         except CordwoodError as error:
             return DeletedRecordsPartition(wanted.partition, _NO_OFFSET, error.code)
@@ -279,11 +288,6 @@ class KafkaAdmin:
         )
 
 
-def _too_many(name: str) -> CreatedTopic:
-    text = f"more than {CREATED_MAX} topics in one request; create them in several"
-    return CreatedTopic(name, error_code=PolicyViolation.code, error_message=text)
-
-
 async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str]:
     """Count how often a request names each topic."""
     counts: Counter[str] = Counter()
@@ -300,25 +304,17 @@ def _config_of(wanted: CreateTopic) -> TopicConfig:
     return changed(TopicConfig(), {each.name: each.value for each in wanted.configs})
 
 
-def _check_brokers(assigned: Sequence[Sequence[int]]) -> None:
-    for brokers in assigned:
-        if list(brokers) != [NODE_ID]:
-            raise InvalidAssignment(
-                f"a partition is assigned to brokers {list(brokers)}; the only one is {NODE_ID}"
-            )
-
-
 def _trim_offset(partition: Partition, wanted: int) -> int:
     """Return the new log start; an offset below the current start changes nothing."""
     if partition.config.cleanup_policy == {"compact"}:
         raise PolicyViolation(
-            f"topic {partition.tp.topic} is compacted only, so the newest record of a key stays; "
-            "write tombstones, or add delete to its cleanup.policy"
+            f"topic {partition.tp.topic} is only compacted, so the newest record of each key is "
+            "kept; write tombstones, or add delete to its cleanup.policy"
         )
     end = partition.high_watermark
     offset = end if wanted == _UP_TO_END else wanted
     if not 0 <= offset <= end:
         raise OffsetOutOfRange(
-            f"{partition.tp}: records before {wanted} are to go; it ends at {end}"
+            f"{partition.tp}: cannot delete records before offset {wanted}; the log ends at {end}"
         )
     return max(offset, partition.log_start_offset)

@@ -1,4 +1,4 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. They are the catalog's cursors."""
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. They are cursors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Final, TypeVar
 
-from cordwood.broker.kafka.group_coordinator import GroupCoordinator, Token
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.kafka.coordinator import Token
+from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
-from cordwood.decide.groups import CommitOffsets, CommitReply, DeleteOffsets, DeleteOffsetsReply
+from cordwood.decide.groups.messages import (
+    CommitOffsets,
+    CommitReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+)
 from cordwood.decide.offsets import NO_LEADER_EPOCH, PartitionOffset
-from cordwood.metadata.catalog import Catalog
 from cordwood.metadata.keys import ReaderPartition
+from cordwood.metadata.reader_state import ReaderState
 from cordwood.model import TopicPartition
 from cordwood.protocol.kafka.messages.commits import (
     CommittedPartition,
@@ -28,6 +34,7 @@ from cordwood.protocol.kafka.messages.commits import (
     OffsetCommitTopic,
     OffsetDeletedPartition,
     OffsetDeletedTopic,
+    OffsetDeletePartition,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
@@ -39,6 +46,7 @@ from cordwood.protocol.kafka.messages.commits import (
 
 _BATCHED_FETCH: Final = 8  # OffsetFetch takes several groups from this version on
 _NO_OFFSET: Final = -1
+_UNKNOWN: Final = Code.UNKNOWN_TOPIC_OR_PARTITION
 STEP_OFFSETS: Final = 500  # per event, because a coordinator handles an event in one go
 T = TypeVar("T")
 
@@ -51,13 +59,13 @@ class KafkaCommits:
     def __init__(
         self,
         coordinator: GroupCoordinator,
-        catalog: Catalog,
+        state: ReaderState,
         topics: TopicService,
         unstable: Unstable,
     ) -> None:
         """``unstable`` returns which of a group's offsets depend on an open transaction."""
         self._coordinator = coordinator
-        self._catalog = catalog
+        self._state = state
         self._topics = topics
         self._unstable = unstable
 
@@ -113,15 +121,15 @@ class KafkaCommits:
         *,
         stable: bool,
     ) -> list[FetchedOffsetTopic]:
-        found = []
+        replies = []
         async for topic in turns.of(topics):
             fetched: list[FetchedOffset] = []
             async for numbers in turns.steps(topic.partitions):
                 asked = [TopicPartition(topic.name, number) for number in numbers]
                 unstable = self._unstable(group_id, asked) if stable else ()
                 fetched += [self._fetch_one(group_id, unstable, each) for each in asked]
-            found.append(FetchedOffsetTopic(topic.name, fetched))
-        return found
+            replies.append(FetchedOffsetTopic(topic.name, fetched))
+        return replies
 
     async def _asked(
         self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: RequestSlices
@@ -130,7 +138,7 @@ class KafkaCommits:
         if topics is not None:
             return topics
         own: dict[str, list[int]] = {}
-        async for _, topic, number in turns.of(self._catalog.cursors_of(group_id)):
+        async for _, topic, number in turns.of(self._state.cursors_of(group_id)):
             own.setdefault(topic, []).append(number)
         names = await turns.sort(list(own))
         return [OffsetFetchTopic(name, sorted(own[name])) async for name in turns.of(names)]
@@ -141,7 +149,7 @@ class KafkaCommits:
         number = partition.partition
         if partition in unstable:
             return FetchedOffset(number, _NO_OFFSET, error_code=Code.UNSTABLE_OFFSET_COMMIT)
-        cursor = self._catalog.cursor(ReaderPartition(group_id, *partition))
+        cursor = self._state.cursor(ReaderPartition(group_id, *partition))
         if cursor is None:
             return FetchedOffset(number, _NO_OFFSET, NO_LEADER_EPOCH, "")
         return FetchedOffset(number, cursor.offset, cursor.leader_epoch, cursor.metadata)
@@ -167,22 +175,12 @@ class KafkaCommits:
             if answer.code:
                 return OffsetDeleteResponse(error_code=answer.code)
             codes |= answer.codes
-        topics = [
-            OffsetDeletedTopic(
-                topic.name,
-                [
-                    OffsetDeletedPartition(
-                        each.partition,
-                        codes.get(
-                            TopicPartition(topic.name, each.partition),
-                            Code.UNKNOWN_TOPIC_OR_PARTITION,
-                        ),
-                    )
-                    async for each in turns.of(topic.partitions)
-                ],
-            )
-            async for topic in turns.of(request.topics)
-        ]
+
+        def deleted(topic: str, part: OffsetDeletePartition) -> OffsetDeletedPartition:
+            tp = TopicPartition(topic, part.partition)
+            return OffsetDeletedPartition(part.partition, codes.get(tp, _UNKNOWN))
+
+        topics = await turns.map_topics(request.topics, OffsetDeletedTopic, deleted)
         return OffsetDeleteResponse(topics=topics)
 
 
@@ -237,19 +235,12 @@ async def committed(
     turns: RequestSlices,
 ) -> list[CommittedTopic]:
     """Return the reply to a commit; a partition without a code does not exist."""
-    unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
-    return [
-        CommittedTopic(
-            topic.name,
-            [
-                CommittedPartition(
-                    each.partition, codes.get(TopicPartition(topic.name, each.partition), unknown)
-                )
-                async for each in turns.of(_partitions(topic))
-            ],
-        )
-        async for topic in turns.of(topics)
-    ]
+
+    def result(topic: str, part: OffsetCommitPartition | TxnOffsetPartition) -> CommittedPartition:
+        tp = TopicPartition(topic, part.partition)
+        return CommittedPartition(part.partition, codes.get(tp, _UNKNOWN))
+
+    return await turns.map_topics(topics, CommittedTopic, result)
 
 
 def _partitions(

@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
-from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
+from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.config import (
     BrokerConfig,
@@ -30,10 +31,13 @@ from cordwood.config import (
 from cordwood.errors import CordwoodError, InvalidConfig, RequestError
 from cordwood.log.format.identity import KAFKA_NAME
 from cordwood.protocol.kafka.messages.configs import (
+    AlterConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResponse,
     AlteredResource,
     ConfigChange,
+    ConfigChanges,
     ConfigSynonym,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -60,7 +64,12 @@ class KafkaConfigs:
     """The handlers of three APIs."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicService, addresses: Addresses, identity: str = ""
+        self,
+        config: BrokerConfig,
+        topics: TopicService,
+        cluster: ClusterView,
+        addresses: Addresses,
+        identity: str,
     ) -> None:
         """``addresses`` returns where each listener is bound, by the name of its setting.
 
@@ -68,6 +77,7 @@ class KafkaConfigs:
         """
         self._identity = identity
         self._config = config
+        self._cluster = cluster
         self._topics = topics
         self._addresses = addresses
         self._altering = asyncio.Lock()  # no change between reading a list and appending to it
@@ -99,24 +109,24 @@ class KafkaConfigs:
         kind, name = resource.resource_type, resource.resource_name
         try:
             if kind == TOPIC:
-                found = shared.of(self._topics.get(name).config)
+                configs = shared.of(self._topics.get(name).config)
             else:
-                _check_broker(kind, name)
+                self._check_broker(kind, name)
                 # The empty name asks for dynamic settings of all brokers; there are none.
-                told = self._described_broker() if name else iter(())
-                found = [_trimmed(each, request) for each in told]
+                described = self._described_broker() if name else iter(())
+                configs = [_trimmed(each, request) for each in described]
         except CordwoodError as error:
             return DescribedResource(error.code, str(error), kind, name)
         if resource.configuration_keys is not None:
             wanted = set(resource.configuration_keys)
-            found = [each for each in found if each.name in wanted]
-        return DescribedResource(Code.NONE, None, kind, name, found)
+            configs = [each for each in configs if each.name in wanted]
+        return DescribedResource(Code.NONE, None, kind, name, configs)
 
     def _described_broker(self) -> Iterator[DescribedConfig]:
-        bound = {name.replace("_", "."): found for name, found in self._addresses().items()}
+        bound = {name.replace("_", "."): addresses for name, addresses in self._addresses().items()}
         for each in _described(self._config, _STATIC_SOURCE, read_only=True):
             yield each._replace(value=",".join(bound[each.name])) if each.name in bound else each
-        yield from _kafka_names(self._config, bound, self._identity)
+        yield from _kafka_names(self._config, self._cluster, bound, self._identity)
 
     # --- change -----------------------------------------------------------------------------
 
@@ -124,37 +134,34 @@ class KafkaConfigs:
         self, request: AlterConfigsRequest, _version: int, _session: Session
     ) -> AlterConfigsResponse:
         """Replace a topic's settings: those not named go back to their defaults."""
-        results = []
-        repeated = _repeated(request.resources)
-        async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
-            kind, name = where = resource[:2]
-            named: Changes = {each.name: each.value for each in resource.configs}
-            code, text = await self._alter(
-                where,
-                partial(plan_replacement, named),
-                is_repeated=where in repeated or len(named) < len(resource.configs),
-                validate_only=request.validate_only,
-            )
-            results.append(AlteredResource(code, text, kind, name))
-        return AlterConfigsResponse(results=results)
+        return AlterConfigsResponse(results=await self._alter_all(request, plan_replacement))
 
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, _version: int, _session: Session
     ) -> IncrementalAlterConfigsResponse:
         """Change only the named settings."""
+        results = await self._alter_all(request, plan_changes)
+        return IncrementalAlterConfigsResponse(results=results)
+
+    async def _alter_all(
+        self,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        plan: Callable[[Sequence[Any], TopicConfig], Changes],
+    ) -> list[AlteredResource]:
         results = []
         repeated = _repeated(request.resources)
-        async for resource in RequestSlices(TURN_RESOURCES).of(request.resources):
-            kind, name = where = resource[:2]
+        resources: Sequence[AlterConfigsResource | ConfigChanges] = request.resources
+        async for resource in RequestSlices(TURN_RESOURCES).of(resources):
+            where = resource.resource_type, resource.resource_name
             names = {each.name for each in resource.configs}
             code, text = await self._alter(
                 where,
-                partial(plan_changes, resource.configs),
+                partial(plan, resource.configs),
                 is_repeated=where in repeated or len(names) < len(resource.configs),
                 validate_only=request.validate_only,
             )
-            results.append(AlteredResource(code, text, kind, name))
-        return IncrementalAlterConfigsResponse(results=results)
+            results.append(AlteredResource(code, text, *where))
+        return results
 
     async def _alter(
         self,
@@ -170,7 +177,7 @@ class KafkaConfigs:
             if is_repeated:
                 raise RequestError("a resource or setting is named twice; name it once")
             if kind != TOPIC:
-                _check_broker(kind, name)
+                self._check_broker(kind, name)
                 raise RequestError(
                     "a broker's settings are read when it starts; change the config file, the "
                     "environment or the flags, and restart it"
@@ -185,10 +192,20 @@ class KafkaConfigs:
             return error.code, str(error)
         return Code.NONE, None
 
+    def _check_broker(self, kind: int, name: str) -> None:
+        if kind != BROKER:
+            raise RequestError(
+                f"resources of type {kind} have no settings; describe a topic or a broker"
+            )
+        if name not in ("", str(self._cluster.node_id)):
+            raise RequestError(
+                f"there is no broker {name}; the only broker is {self._cluster.node_id}"
+            )
 
-def plan_replacement(named: Changes, config: TopicConfig) -> Changes:
+
+def plan_replacement(asked: Sequence[AlterConfig], config: TopicConfig) -> Changes:
     """Return the changes that leave exactly these settings overridden."""
-    return dict.fromkeys(overrides(config)) | named
+    return dict.fromkeys(overrides(config)) | {each.name: each.value for each in asked}
 
 
 def plan_changes(asked: Sequence[ConfigChange], config: TopicConfig) -> Changes:
@@ -201,14 +218,16 @@ def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
     if operation == _DELETE:
         return None
     if value is None:
-        raise RequestError(f"{name}: only a deletion (operation {_DELETE}) goes without a value")
+        raise RequestError(f"{name}: only a deletion (operation {_DELETE}) may omit the value")
     if operation == _SET:
         return value
     if operation not in (_APPEND, _SUBTRACT):
-        raise RequestError(f"{name}: there is no operation {operation}; use 0 to 3")
+        raise RequestError(f"{name}: unknown operation {operation}; use 0 to 3")
     field_name, kind, _ = rows(TopicConfig).get(name, ("", "", None))
     if kind != "frozenset[str]":
-        raise InvalidConfig(f"{name} is no list: it can be set, not appended to or subtracted from")
+        raise InvalidConfig(
+            f"{name} is not a list, so it can only be set, not appended to or subtracted from"
+        )
     now: frozenset[str] = getattr(config, field_name)
     words = {word.strip() for word in value.split(",")}
     return ",".join(sorted(now | words if operation == _APPEND else now - words))
@@ -217,22 +236,13 @@ def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
 def _check_changes(config: TopicConfig, changes: Changes) -> None:
     """Raise what applying the changes would raise; None means the default, always valid."""
     table = rows(TopicConfig)
-    said = {
+    texts = {
         name: format_value(table[name][2], table[name][2].default)
         if value is None and name in table
         else value
         for name, value in changes.items()
     }
-    changed(config, said)
-
-
-def _check_broker(kind: int, name: str) -> None:
-    if kind != BROKER:
-        raise RequestError(
-            f"resources of type {kind} have no settings here; ask for topic or broker"
-        )
-    if name not in ("", str(NODE_ID)):
-        raise RequestError(f"there is no broker {name}; the only one is {NODE_ID}")
+    changed(config, texts)
 
 
 def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, str]]:
@@ -282,24 +292,27 @@ def _described(
 
 
 def _kafka_names(
-    config: BrokerConfig, bound: Mapping[str, Sequence[str]], identity: str
+    config: BrokerConfig,
+    cluster: ClusterView,
+    bound: Mapping[str, Sequence[str]],
+    identity: str,
 ) -> Iterator[DescribedConfig]:
-    """Yield facts that Kafka's tools look up under Kafka's own names; they cannot be set."""
+    """Yield the values that Kafka's tools look up under Kafka's own names; they cannot be set."""
     listeners = [f"PLAINTEXT://{address}" for address in bound.get("kafka", ())]
     listeners += [f"SSL://{address}" for address in bound.get("kafka.tls", ())]
     scheme = "SSL" if config.kafka == "off" else "PLAINTEXT"
-    told = [f"{scheme}://{config.advertised_kafka}"] if config.advertised_kafka else listeners
-    facts = {
-        "advertised.listeners": ",".join(told),
+    advertised = [f"{scheme}://{config.advertised_kafka}"] if config.advertised_kafka else listeners
+    values = {
+        "advertised.listeners": ",".join(advertised),
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
-        "broker.id": str(NODE_ID),
+        "broker.id": str(cluster.node_id),
         KAFKA_NAME: identity,
-        "default.replication.factor": "1",
+        "default.replication.factor": str(cluster.replication_factor),
         "listeners": ",".join(listeners),
         "log.dirs": str(Path(config.data).absolute()),
-        "node.id": str(NODE_ID),
+        "node.id": str(cluster.node_id),
     }
-    for name, value in facts.items():
+    for name, value in values.items():
         yield DescribedConfig(
             name, value, read_only=True, config_source=_STATIC_SOURCE, config_type=_TYPES["str"]
         )

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from cordwood.broker.kafka.session import Session
 from cordwood.broker.produce import ProduceService
+from cordwood.broker.session import Session
 from cordwood.config import MIB
 from cordwood.errors import TooManyElements
 from cordwood.log.write.writer import Writer
@@ -43,7 +43,7 @@ class RequestDispatcher:
         self._produce = produce
         produce.on_checked = self.on_commit
         self._handlers = {key: handlers[api.name] for key, api in API_BY_KEY.items()}
-        self._room = asyncio.Event()
+        self._capacity_freed = asyncio.Event()
         self._elements_max = elements_max
         self._large = asyncio.Semaphore(LARGE_REQUESTS_MAX)
 
@@ -53,15 +53,15 @@ class RequestDispatcher:
         waiting_bytes = self._writer.waiting_bytes + self._produce.checking_bytes
         return waiting_bytes <= WAITING_BYTES_MAX
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until ``has_capacity``."""
         while not self.has_capacity:
-            self._room.clear()
-            await self._room.wait()
+            self._capacity_freed.clear()
+            await self._capacity_freed.wait()
 
     def on_commit(self) -> None:
         """Wake waiting requests: a commit or a failed check may have freed capacity."""
-        self._room.set()
+        self._capacity_freed.set()
 
     def answer(self, request: Request, session: Session) -> Awaitable[Any]:
         """Return the typed reply, or None if the protocol has none; raises ``ProtocolError``.

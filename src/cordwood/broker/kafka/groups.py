@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
+from cordwood.broker.cluster_view import NO_ENDPOINT, ClusterView, Endpoint
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices, once_each
-from cordwood.broker.topics import NODE_ID
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices, once_each
 from cordwood.codes import Code
-from cordwood.decide.groups import (
+from cordwood.decide.groups.messages import (
     DeleteGroup,
-    DeleteReply,
     GroupState,
     Heartbeat,
-    HeartbeatReply,
     Join,
     JoinReply,
     Leave,
@@ -28,8 +26,8 @@ from cordwood.decide.groups import (
     Sync,
     SyncReply,
 )
+from cordwood.decide.instructions import CodeReply
 from cordwood.protocol.kafka.messages.groups import (
-    Coordinator,
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -39,6 +37,7 @@ from cordwood.protocol.kafka.messages.groups import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    FoundCoordinator,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupMember,
@@ -62,23 +61,27 @@ _BATCHED_LEAVE: Final = 3
 class KafkaGroups:
     """The handlers of eight APIs."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator, cluster: ClusterView) -> None:
+        self._cluster = cluster
         self._coordinator = coordinator
 
     async def find_coordinator(
         self, request: FindCoordinatorRequest, version: int, session: Session
     ) -> FindCoordinatorResponse:
-        """Return this broker, which coordinates everything."""
+        """Return the coordinators of groups or transactional ids; before version 4, of one key."""
         code, text = Code.NONE, None
-        node_id, host, port = NODE_ID, session.host, session.port
         if request.key_type not in (_GROUP, _TRANSACTION):
-            code, text = Code.INVALID_REQUEST, f"nobody coordinates keys of type {request.key_type}"
-            node_id, host, port = -1, "", -1
+            code = Code.INVALID_REQUEST
+            text = f"there is no coordinator for keys of type {request.key_type}"
+
+        def find(key: str) -> Endpoint:
+            return NO_ENDPOINT if code else self._cluster.coordinator(key, session)
+
         if version < _BATCHED_FIND:
-            return FindCoordinatorResponse(0, code, text, node_id, host, port)
+            return FindCoordinatorResponse(0, code, text, *find(request.key)[:3])
         return FindCoordinatorResponse(
             coordinators=[
-                Coordinator(key, node_id, host, port, code, text)
+                FoundCoordinator(key, *find(key)[:3], code, text)
                 async for key in RequestSlices().of(once_each(request.coordinator_keys))
             ]
         )
@@ -148,7 +151,7 @@ class KafkaGroups:
         self, request: HeartbeatRequest, _version: int, _session: Session
     ) -> HeartbeatResponse:
         """Return whether the member still belongs to the group."""
-        answer: HeartbeatReply = await self._coordinator.ask(
+        answer: CodeReply = await self._coordinator.ask(
             request.group_id,
             lambda token: Heartbeat(
                 token=token,
@@ -214,11 +217,11 @@ class KafkaGroups:
         turns = RequestSlices()
         async for group_id in turns.of(self._coordinator.stored()):
             self._coordinator.adopt(group_id)
-        found = self._coordinator.groups.listed(request.states_filter)
+        groups = self._coordinator.groups.listed(request.states_filter)
         return ListGroupsResponse(
             groups=[
                 ListedGroup(group.group_id, group.protocol_type, group.state.value)
-                async for group in turns.of(found)
+                async for group in turns.of(groups)
             ]
         )
 
@@ -228,6 +231,6 @@ class KafkaGroups:
         """Delete groups without members, with their cursors and registrations."""
         results = []
         for group_id in once_each(request.group_ids):
-            answer: DeleteReply = await self._coordinator.ask(group_id, DeleteGroup)
+            answer: CodeReply = await self._coordinator.ask(group_id, DeleteGroup)
             results.append(DeletedGroup(group_id, answer.code))
         return DeleteGroupsResponse(results=results)

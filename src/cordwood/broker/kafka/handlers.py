@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-
 from cordwood.broker.append_notifier import AppendNotifier
+from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import KafkaCommits
 from cordwood.broker.kafka.configs import Addresses, KafkaConfigs
@@ -26,6 +25,7 @@ from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
 from cordwood.log.lifecycle.store import Store
+from cordwood.metadata.front import AsyncMetadata
 
 
 class Coordinators:
@@ -36,28 +36,25 @@ class Coordinators:
         *,
         config: BrokerConfig,
         clock: Clock,
-        store: Store,
         topics: TopicService,
         readers: ReaderService,
         produce: ProduceService,
-        meta_thread: Executor,
+        metadata: AsyncMetadata,
     ) -> None:
         self.groups = GroupCoordinator(
             config=config,
             clock=clock,
-            catalog=store.catalog,
+            metadata=metadata,
             topics=topics,
             readers=readers,
-            meta_thread=meta_thread,
         )
         self.transactions = TransactionCoordinator(
             config=config,
             clock=clock,
-            catalog=store.catalog,
+            metadata=metadata,
             topics=topics,
             produce=produce,
             groups=self.groups,
-            meta_thread=meta_thread,
         )
 
     def start(self) -> None:
@@ -71,7 +68,7 @@ class Coordinators:
         self.transactions.drain()
 
     async def stop(self) -> None:
-        """Stop, before the writer and the metadata thread end."""
+        """Stop, before the writer and the metadata close."""
         await self.transactions.stop()
         await self.groups.stop()
 
@@ -82,6 +79,7 @@ def kafka_handlers(
     config: BrokerConfig,
     clock: Clock,
     store: Store,
+    cluster: ClusterView,
     topics: TopicService,
     produce: ProduceService,
     notifier: AppendNotifier,
@@ -90,13 +88,13 @@ def kafka_handlers(
 ) -> dict[str, Handler]:
     """Return the table for ``RequestDispatcher``: one handler for each API served."""
     groups, transactions = coordinators.groups, coordinators.transactions
-    metadata = KafkaMetadata(topics, store.catalog.cluster_id())
+    metadata = KafkaMetadata(topics, cluster)
     offsets = KafkaOffsets(topics)
-    admin = KafkaAdmin(config, store, topics)
-    placement = KafkaPlacement(store, topics)
-    configs = KafkaConfigs(config, topics, addresses, str(store.identity))
-    members = KafkaGroups(groups)
-    commits = KafkaCommits(groups, store.catalog, topics, transactions.unstable)
+    admin = KafkaAdmin(config, store, topics, cluster)
+    placement = KafkaPlacement(store, topics, cluster)
+    configs = KafkaConfigs(config, topics, cluster, addresses, str(store.directory.identity))
+    members = KafkaGroups(groups, cluster)
+    commits = KafkaCommits(groups, store.metadata.readers, topics, transactions.unstable)
     txn = KafkaTransactions(
         config=config, clock=clock, topics=topics, coordinator=transactions, groups=groups
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 Instruction = TypeVar("Instruction")
 
@@ -55,20 +55,37 @@ class KeyedQueue(Generic[Instruction]):
             del self._waiting[key], self._tasks[key]
 
 
+class Handle(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+
+
+CallLater = Callable[[float, Callable[[str, int], None], str, int], Handle]
+
+
 class Timers:
     """One timer per key; ``due`` is called when its time has come, never before."""
 
-    def __init__(self, now_ms: Callable[[], int], due: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        due: Callable[[str], None],
+        call_later: CallLater | None = None,
+    ) -> None:
+        """Timers by the running event loop, or by another ``call_later``."""
         self._now_ms = now_ms
         self._due = due
-        self._set: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self._call_later = call_later
+        self._set: dict[str, tuple[int, Handle]] = {}
 
     def set(self, key: str, at_ms: int) -> None:
         """Set or replace the key's timer."""
         self.cancel(key)
         wait_s = min(max(0, at_ms - self._now_ms()) / 1000, LOOK_S_MAX)
-        handle = asyncio.get_running_loop().call_later(wait_s, self._look, key, at_ms)
-        self._set[key] = at_ms, handle
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        self._set[key] = at_ms, call_later(wait_s, self._look, key, at_ms)
 
     def cancel(self, key: str) -> None:
         """Cancel the key's timer, if any."""

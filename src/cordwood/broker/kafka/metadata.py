@@ -1,23 +1,24 @@
 """Cluster metadata: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
 
-One broker answers for everything, under the address by which the client reached it, unless the
-operator set ``advertised.kafka``.
+Nodes are named as ``broker.cluster_view`` gives them: under the address by which the client reached
+this broker, unless the operator set ``advertised.kafka``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
-from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
+from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
-from cordwood.errors import CordwoodError, PartitionOffline, UnknownTopic
-from cordwood.log.lifecycle.topics import LiveTopic
-from cordwood.log.write.partition import Partition
+from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.model import is_topic_name
 from cordwood.protocol.kafka.messages.metadata import (
     OPERATIONS_UNASKED,
@@ -44,16 +45,14 @@ from cordwood.protocol.kafka.schema import api_versions
 UNKNOWN_TOPIC_ID: Final = 100
 CREATED_MAX: Final = 100  # topics that one Metadata request creates; clients retry for the rest
 PAGE_PARTITIONS_MAX: Final = 2_000  # in one DescribeTopicPartitions reply, as in Kafka
-REPLICAS: Final = (NODE_ID,)
-NO_NODE: Final = -1
 
 
 class KafkaMetadata:
     """The handlers of four APIs."""
 
-    def __init__(self, topics: TopicService, cluster_id: str) -> None:
+    def __init__(self, topics: TopicService, cluster: ClusterView) -> None:
         self._topics = topics
-        self._cluster_id = cluster_id
+        self._cluster = cluster
 
     async def api_versions(
         self, _request: ApiVersionsRequest, _version: int, _session: Session
@@ -69,8 +68,8 @@ class KafkaMetadata:
         if request.topics is None or (version == 0 and not request.topics):
             known = self._topics.all()
             names = await turns.sort(list(known))
-            found = [known[name] for name in names if name in known]  # some may be deleted now
-            topics = [await self._describe(topic, turns) async for topic in turns.of(found)]
+            present = [known[name] for name in names if name in known]  # some may be deleted now
+            topics = [await self._describe(topic, turns) async for topic in turns.of(present)]
         else:
             wanted: dict[str | UUID, MetadataRequestTopic] = {}
             async for each in turns.of(request.topics):  # once each, as Kafka does
@@ -79,9 +78,9 @@ class KafkaMetadata:
                 list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
             )
         return MetadataResponse(
-            brokers=[MetadataBroker(NODE_ID, session.host, session.port)],
-            cluster_id=self._cluster_id,
-            controller_id=NODE_ID,
+            brokers=[MetadataBroker(*node) for node in self._cluster.endpoints(session)],
+            cluster_id=self._cluster.cluster_id,
+            controller_id=self._cluster.controller_id,
             topics=topics,
         )
 
@@ -108,16 +107,16 @@ class KafkaMetadata:
         named = list(known.values()) if has_ids else []
         by_id = {topic.id: topic async for topic in turns.of(named)}
         is_short = may_create and len(missing) > CREATED_MAX
-        found: list[MetadataTopic] = []
+        described: list[MetadataTopic] = []
         async for each in turns.of(wanted):
             if each.name is None:
                 topic = by_id.get(str(each.topic_id))
-                missed = MetadataTopic(UNKNOWN_TOPIC_ID, None, each.topic_id)
+                absent = MetadataTopic(UNKNOWN_TOPIC_ID, None, each.topic_id)
             else:
                 topic, code = self._look_up(each.name, created, is_short=is_short)
-                missed = MetadataTopic(code, each.name)
-            found.append(missed if topic is None else await self._describe(topic, turns))
-        return found
+                absent = MetadataTopic(code, each.name)
+            described.append(absent if topic is None else await self._describe(topic, turns))
+        return described
 
     async def _ensure(self, name: str) -> LiveTopic | CordwoodError:
         try:
@@ -141,18 +140,19 @@ class KafkaMetadata:
         return None, Code.LEADER_NOT_AVAILABLE if is_name else Code.INVALID_TOPIC_EXCEPTION
 
     async def _describe(self, topic: LiveTopic, turns: RequestSlices) -> MetadataTopic:
-        partitions = await turns.map(lambda slot: _partition(*slot), enumerate(topic.slots))
+        numbers = range(topic.partition_count)
+        partitions = await turns.map(partial(self._partition, topic), numbers)
         return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions)
 
     async def describe_cluster(
         self, request: DescribeClusterRequest, _version: int, session: Session
     ) -> DescribeClusterResponse:
-        """Describe the only broker, which is its own controller."""
+        """Describe the brokers and name the controller."""
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
-            cluster_id=self._cluster_id,
-            controller_id=NODE_ID,
-            brokers=[ClusterBroker(NODE_ID, session.host, session.port)],
+            cluster_id=self._cluster.cluster_id,
+            controller_id=self._cluster.controller_id,
+            brokers=[ClusterBroker(*node) for node in self._cluster.endpoints(session)],
             cluster_authorized_operations=OPERATIONS_UNASKED,
         )
 
@@ -178,59 +178,34 @@ class KafkaMetadata:
                 return DescribeTopicPartitionsResponse(
                     topics=topics, next_cursor=PartitionCursor(name, first)
                 )
-            slots = enumerate(known[name].slots[first : first + left], first)
-            partitions = await turns.map(lambda slot: _partition(*slot), slots)
-            topics.append(_described(known[name], partitions))
+            topic = known[name]
+            end = min(first + left, topic.partition_count)
+            numbers = range(first, end)
+            partitions = await turns.map(partial(self._described_partition, topic), numbers)
+            topics.append(DescribedTopic(Code.NONE, name, UUID(topic.id), partitions=partitions))
             left -= len(partitions)
-            if first + len(partitions) < known[name].partition_count:
+            if end < topic.partition_count:
                 return DescribeTopicPartitionsResponse(
-                    topics=topics, next_cursor=PartitionCursor(name, first + len(partitions))
+                    topics=topics, next_cursor=PartitionCursor(name, end)
                 )
         return DescribeTopicPartitionsResponse(topics=topics)
 
+    def _partition(self, topic: LiveTopic, number: int) -> MetadataPartition:
+        placement = self._cluster.placement(topic, number)
+        code = Code.LEADER_NOT_AVAILABLE if placement.is_offline else Code.NONE
+        return MetadataPartition(code, number, *placement)
 
-def _partition(number: int, slot: Partition | PartitionOffline) -> MetadataPartition:
-    if isinstance(slot, PartitionOffline):
-        return MetadataPartition(
-            error_code=Code.LEADER_NOT_AVAILABLE,
-            partition=number,
-            leader_id=NO_NODE,
-            replica_nodes=REPLICAS,
-            offline_replicas=REPLICAS,
+    def _described_partition(self, topic: LiveTopic, number: int) -> DescribedPartition:
+        partition = self._partition(topic, number)
+        return DescribedPartition(
+            *partition[:-1],
+            # The schema allows null here, but Kafka's own tools fail on it.
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+            offline_replicas=partition.offline_replicas,
         )
-    return MetadataPartition(
-        error_code=Code.NONE,
-        partition=number,
-        leader_id=NODE_ID,
-        leader_epoch=slot.leader_epoch,
-        replica_nodes=REPLICAS,
-        isr_nodes=REPLICAS,
-    )
 
 
 def _missing(name: str) -> DescribedTopic:
     code = UnknownTopic.code if is_topic_name(name) else Code.INVALID_TOPIC_EXCEPTION
     return DescribedTopic(code, name, NO_ID)
-
-
-def _described(topic: LiveTopic, partitions: Sequence[MetadataPartition]) -> DescribedTopic:
-    return DescribedTopic(
-        Code.NONE,
-        topic.name,
-        UUID(topic.id),
-        partitions=[
-            DescribedPartition(
-                error_code=partition.error_code,
-                partition=partition.partition,
-                leader_id=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replica_nodes,
-                isr_nodes=partition.isr_nodes,
-                # The schema allows null, but Kafka's own tools fail on it.
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-                offline_replicas=partition.offline_replicas,
-            )
-            for partition in partitions
-        ],
-    )

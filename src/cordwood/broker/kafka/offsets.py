@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from cordwood.broker.kafka.fetch import READ_COMMITTED
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.errors import CordwoodError
@@ -40,18 +41,12 @@ class KafkaOffsets:
         self, request: ListOffsetsRequest, _version: int, _session: Session
     ) -> ListOffsetsResponse:
         """Return the first offset at or after a time, per partition."""
-        topics = []
-        turns = RequestSlices()
-        async for topic in turns.of(request.topics):
-            listed = [
-                await self._list(topic.name, part, request.isolation_level)
-                async for part in turns.of(topic.partitions)
-            ]
-            topics.append(ListedTopicOffsets(topic.name, listed))
+        list_one = partial(self._list, request.isolation_level)
+        topics = await RequestSlices().await_topics(request.topics, ListedTopicOffsets, list_one)
         return ListOffsetsResponse(topics=topics)
 
     async def _list(
-        self, topic: str, part: ListOffsetsPartition, isolation_level: int
+        self, isolation_level: int, topic: str, part: ListOffsetsPartition
     ) -> ListedPartitionOffset:
         try:
             partition = await self._topics.open_partition(topic, part.partition)
@@ -66,13 +61,7 @@ class KafkaOffsets:
         self, request: OffsetForLeaderEpochRequest, _version: int, _session: Session
     ) -> OffsetForLeaderEpochResponse:
         """Return where a leader epoch ended; a consumer checks its position with it."""
-        turns = RequestSlices()
-        topics = []
-        async for topic in turns.of(request.topics):
-            ends = [
-                await self._epoch_end(topic.name, part) async for part in turns.of(topic.partitions)
-            ]
-            topics.append(EpochTopicEnd(topic.name, ends))
+        topics = await RequestSlices().await_topics(request.topics, EpochTopicEnd, self._epoch_end)
         return OffsetForLeaderEpochResponse(topics=topics)
 
     async def _epoch_end(self, topic: str, part: EpochPartition) -> EpochPartitionEnd:
@@ -95,7 +84,7 @@ async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -
         return -1, partition.last_stable_offset if is_committed else partition.high_watermark
     loop = asyncio.get_running_loop()
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await loop.run_in_executor(None, partition.find_max_time)
+        match = await loop.run_in_executor(None, partition.find_max_time)
     else:
-        found = await loop.run_in_executor(None, partition.find_time, timestamp_ms)
-    return (found.timestamp_ms, found.offset) if found else (-1, -1)
+        match = await loop.run_in_executor(None, partition.find_time, timestamp_ms)
+    return (match.timestamp_ms, match.offset) if match else (-1, -1)

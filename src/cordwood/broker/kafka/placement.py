@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec
 
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices
-from cordwood.broker.topics import NODE_ID, TopicService
+from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices
+from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
-from cordwood.errors import CordwoodError, InvalidAssignment, RequestError
+from cordwood.errors import CordwoodError, RequestError
 from cordwood.log.lifecycle.store import Store
 from cordwood.protocol.kafka.messages.placement import (
     AlterPartitionReassignmentsRequest,
@@ -30,6 +31,7 @@ from cordwood.protocol.kafka.messages.placement import (
     MovedTopic,
     ReassignedPartition,
     ReassignedTopic,
+    ReassignPartition,
 )
 
 P = ParamSpec("P")
@@ -56,7 +58,8 @@ class LogDirNotFound(RequestError):
 class KafkaPlacement:
     """The handlers of four APIs."""
 
-    def __init__(self, store: Store, topics: TopicService) -> None:
+    def __init__(self, store: Store, topics: TopicService, cluster: ClusterView) -> None:
+        self._cluster = cluster
         self._topics = topics
         self._path = str(store.data.absolute())
 
@@ -64,40 +67,24 @@ class KafkaPlacement:
         self, request: ElectLeadersRequest, _version: int, _session: Session
     ) -> ElectLeadersResponse:
         """Answer that no election is needed; asked for all partitions, list none, as Kafka does."""
-        turns = RequestSlices()
-        return ElectLeadersResponse(
-            topics=[
-                ElectedTopic(
-                    topic.name,
-                    [
-                        ElectedPartition(number, *self._try(topic.name, number, _elect))
-                        async for number in turns.of(topic.partitions)
-                    ],
-                )
-                async for topic in turns.of(request.topics or ())
-            ]
-        )
+
+        def elect(topic: str, number: int) -> ElectedPartition:
+            return ElectedPartition(number, *self._try(topic, number, self._elect))
+
+        topics = await RequestSlices().map_topics(request.topics or (), ElectedTopic, elect)
+        return ElectLeadersResponse(topics=topics)
 
     async def alter_partition_reassignments(
         self, request: AlterPartitionReassignmentsRequest, _version: int, _session: Session
     ) -> AlterPartitionReassignmentsResponse:
         """Accept reassignments to this broker, which change nothing; refuse all others."""
-        turns = RequestSlices()
-        return AlterPartitionReassignmentsResponse(
-            topics=[
-                ReassignedTopic(
-                    topic.name,
-                    [
-                        ReassignedPartition(
-                            part.partition,
-                            *self._try(topic.name, part.partition, _reassign, part.replicas),
-                        )
-                        async for part in turns.of(topic.partitions)
-                    ],
-                )
-                async for topic in turns.of(request.topics)
-            ]
-        )
+
+        def reassign(topic: str, part: ReassignPartition) -> ReassignedPartition:
+            outcome = self._try(topic, part.partition, self._reassign, part.replicas)
+            return ReassignedPartition(part.partition, *outcome)
+
+        topics = await RequestSlices().map_topics(request.topics, ReassignedTopic, reassign)
+        return AlterPartitionReassignmentsResponse(topics=topics)
 
     async def list_partition_reassignments(
         self, _request: ListPartitionReassignmentsRequest, _version: int, _session: Session
@@ -110,25 +97,26 @@ class KafkaPlacement:
     ) -> AlterReplicaLogDirsResponse:
         """Accept moves to the data directory, which change nothing; refuse all others."""
         turns = RequestSlices()
-        return AlterReplicaLogDirsResponse(
-            results=[
-                MovedTopic(
-                    topic.name,
-                    [
-                        MovedPartition(
-                            number, self._try(topic.name, number, self._move, to.path)[0]
-                        )
-                        async for number in turns.of(topic.partitions)
-                    ],
-                )
-                for to in request.dirs
-                async for topic in turns.of(to.topics)
-            ]
-        )
+        results: list[MovedTopic] = []
+        for to in request.dirs:
+
+            def move(topic: str, number: int, path: str = to.path) -> MovedPartition:
+                return MovedPartition(number, self._try(topic, number, self._move, path)[0])
+
+            results += await turns.map_topics(to.topics, MovedTopic, move)
+        return AlterReplicaLogDirsResponse(results=results)
 
     def _move(self, path: str) -> None:
         if path != self._path:
-            raise LogDirNotFound(f"this broker keeps its logs in {self._path} and nowhere else")
+            raise LogDirNotFound(f"this broker's only log directory is {self._path}")
+
+    def _elect(self) -> None:
+        raise ElectionNotNeeded(f"broker {self._cluster.node_id} already leads the partition")
+
+    def _reassign(self, replicas: Sequence[int] | None) -> None:
+        if replicas is None:
+            raise NoReassignment("there is no reassignment to cancel")
+        self._cluster.check_assigned([replicas])
 
     def _try(
         self, topic: str, number: int, change: Callable[P, None], *args: P.args, **kwargs: P.kwargs
@@ -140,14 +128,3 @@ class KafkaPlacement:
         except CordwoodError as error:
             return error.code, str(error)
         return Code.NONE, None
-
-
-def _elect() -> None:
-    raise ElectionNotNeeded(f"broker {NODE_ID} leads it, the only one there is")
-
-
-def _reassign(replicas: Sequence[int] | None) -> None:
-    if replicas is None:
-        raise NoReassignment("no reassignment is under way, so none can be ended")
-    if list(replicas) != [NODE_ID]:
-        raise InvalidAssignment(f"brokers {list(replicas)} asked for; the only one is {NODE_ID}")

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cordwood.batch.header import CODEC_BITS, CRC_START, HEADER_BYTES, Buffer
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import TURN_ITEMS, RequestSlices
 from cordwood.broker.kafka.transaction_check import TransactionCheck
 from cordwood.broker.produce import ProduceService
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import TURN_ITEMS, RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.config import MIB
@@ -93,7 +93,7 @@ class KafkaProduce:
         number, records = part
         try:
             if request.acks not in _ACKS:
-                raise InvalidAcks(f"acks is {request.acks}; it takes 0, 1 or -1 (all)")
+                raise InvalidAcks(f"acks is {request.acks}; use 0, 1 or -1 (all)")
             partition = self._topics.get(topic).partition(number)
             if not records:
                 raise InvalidRecord(f"no record batch for {topic}-{number}")
@@ -125,8 +125,8 @@ def _refuse_zstd(records: Buffer, version: int) -> None:
     """Refuse zstd in a version older than the codec; consumers that old could not read it."""
     if len(records) >= HEADER_BYTES and records[CRC_START + 1] & CODEC_BITS == Codec.ZSTD.value:
         raise UnsupportedCompression(
-            f"Produce {version} knows no zstd; use a client that sends version {_ZSTD_VERSION} or "
-            "later, or another codec"
+            f"Produce version {version} does not support zstd; use a client that sends version "
+            f"{_ZSTD_VERSION} or later, or another codec"
         )
 
 

@@ -35,7 +35,9 @@ class TransactionCheck:
         if header.attributes & TRANSACTIONAL_BIT:
             code = self._verify(transactional_id, tp, header)
             if code:
-                raise TransactionRefused(f"{tp} is in no open transaction of this producer", code)
+                raise TransactionRefused(
+                    f"{tp} is not part of an open transaction of this producer", code
+                )
 
     def _verify(
         self, transactional_id: str | None, tp: TopicPartition, header: BatchHeader

@@ -6,30 +6,31 @@ checks what a transaction may touch: partitions must exist, and groups must acce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 from cordwood.broker.kafka.commits import committed, has_partition, in_steps, offsets_of
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import RequestSlices, once_each
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import RequestSlices, once_each
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
+from cordwood.decide.instructions import CodeReply
 from cordwood.decide.offsets import PartitionOffset
-from cordwood.decide.transactions import (
+from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
     EndTransaction,
+    Event,
     InitProducer,
     InitReply,
     StageOffsets,
-    TransactionRecord,
-    TransactionState,
-    TxnReply,
 )
+from cordwood.decide.transactions.record import TransactionRecord, TransactionState
 from cordwood.errors import CordwoodError
 from cordwood.log.write.partition import Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
@@ -122,50 +123,44 @@ class KafkaTransactions:
         unknown = {each async for each in turns.of(asked) if not has_partition(self._topics, each)}
         code = Code.OPERATION_NOT_ATTEMPTED  # for existing partitions beside unknown ones
         if not unknown:
-            answer: TxnReply = await self._coordinator.ask(
-                request.transactional_id,
-                lambda token: AddPartitions(
-                    token=token,
-                    version=version,
-                    producer_id=request.producer_id,
-                    producer_epoch=request.producer_epoch,
-                    partitions=frozenset(asked),
-                ),
-            )
-            code = answer.code
-        return AddPartitionsToTxnResponse(
-            topics=[
-                AddedTopic(
-                    topic.name,
-                    [
-                        AddedPartition(
-                            number,
-                            Code.UNKNOWN_TOPIC_OR_PARTITION
-                            if TopicPartition(topic.name, number) in unknown
-                            else code,
-                        )
-                        async for number in turns.of(topic.partitions)
-                    ],
-                )
-                async for topic in turns.of(request.topics)
-            ]
+            code = await self._ask(request, version, AddPartitions, partitions=frozenset(asked))
+
+        def added(topic: str, number: int) -> AddedPartition:
+            is_unknown = TopicPartition(topic, number) in unknown
+            return AddedPartition(number, Code.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else code)
+
+        topics = await turns.map_topics(request.topics, AddedTopic, added)
+        return AddPartitionsToTxnResponse(topics=topics)
+
+    async def _ask(
+        self,
+        request: AddPartitionsToTxnRequest
+        | AddOffsetsToTxnRequest
+        | TxnOffsetCommitRequest
+        | EndTxnRequest,
+        version: int,
+        event: Callable[..., Event],
+        **fields: Any,
+    ) -> Code:
+        """Handle an event of the request's producer; returns the code of the answer."""
+        answer: CodeReply = await self._coordinator.ask(
+            request.transactional_id,
+            lambda token: event(
+                token=token,
+                version=version,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                **fields,
+            ),
         )
+        return answer.code
 
     async def add_offsets_to_txn(
         self, request: AddOffsetsToTxnRequest, version: int, _session: Session
     ) -> AddOffsetsToTxnResponse:
         """Add the offsets of a group to the transaction."""
-        answer: TxnReply = await self._coordinator.ask(
-            request.transactional_id,
-            lambda token: AddOffsets(
-                token=token,
-                version=version,
-                producer_id=request.producer_id,
-                producer_epoch=request.producer_epoch,
-                group_id=request.group_id,
-            ),
-        )
-        return AddOffsetsToTxnResponse(error_code=answer.code)
+        code = await self._ask(request, version, AddOffsets, group_id=request.group_id)
+        return AddOffsetsToTxnResponse(error_code=code)
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, version: int, _session: Session
@@ -198,34 +193,15 @@ class KafkaTransactions:
         )
         if code:
             return code
-        answer: TxnReply = await self._coordinator.ask(
-            request.transactional_id,
-            lambda token: StageOffsets(
-                token=token,
-                version=version,
-                producer_id=request.producer_id,
-                producer_epoch=request.producer_epoch,
-                group_id=request.group_id,
-                offsets=offsets,
-            ),
-        )
-        return answer.code
+        fields = {"group_id": request.group_id, "offsets": offsets}
+        return await self._ask(request, version, StageOffsets, **fields)
 
     async def end_txn(
         self, request: EndTxnRequest, version: int, _session: Session
     ) -> EndTxnResponse:
         """Commit or abort; answered when readers see the outcome."""
-        answer: TxnReply = await self._coordinator.ask(
-            request.transactional_id,
-            lambda token: EndTransaction(
-                token=token,
-                version=version,
-                producer_id=request.producer_id,
-                producer_epoch=request.producer_epoch,
-                commit=request.committed,
-            ),
-        )
-        return EndTxnResponse(error_code=answer.code)
+        code = await self._ask(request, version, EndTransaction, commit=request.committed)
+        return EndTxnResponse(error_code=code)
 
     # --- administration ---------------------------------------------------------------------
 
@@ -234,18 +210,12 @@ class KafkaTransactions:
     ) -> DescribeProducersResponse:
         """Describe the producer state of partitions."""
         turns = RequestSlices()
-        return DescribeProducersResponse(
-            topics=[
-                ProducersTopic(
-                    topic.name,
-                    [
-                        await self._producers(topic.name, number)
-                        async for number in turns.of(once_each(topic.partitions))
-                    ],
-                )
-                async for topic in turns.of(request.topics)
-            ]
-        )
+        topics = [
+            topic._replace(partitions=once_each(topic.partitions))
+            async for topic in turns.of(request.topics)
+        ]
+        described = await turns.await_topics(topics, ProducersTopic, self._producers)
+        return DescribeProducersResponse(topics=described)
 
     async def _producers(self, topic: str, number: int) -> ProducersPartition:
         try:
@@ -272,13 +242,13 @@ class KafkaTransactions:
         """List the transactional ids that match the filters; durations match only running ones."""
         known = {state.value for state in TransactionState}
         unknown = [name for name in request.state_filters if name not in known]
-        found = self._coordinator.transactions.listing(
+        matches = self._coordinator.transactions.listing(
             request.state_filters, request.producer_id_filters
         )
         now_ms = self._clock.now_ms()
         listed = [
             ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
-            for name, txn_record in found
+            for name, txn_record in matches
             if _has_run_for(txn_record, request.duration_filter_ms, now_ms)
         ]
         return ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
@@ -322,6 +292,6 @@ def _described(transactional_id: str, txn_record: TransactionRecord | None) -> D
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[TxnTopic]:
     return [
-        TxnTopic(name, [tp.partition for tp in found])
-        for name, found in groupby(sorted(partitions), key=lambda tp: tp.topic)
+        TxnTopic(name, [tp.partition for tp in group])
+        for name, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
     ]
