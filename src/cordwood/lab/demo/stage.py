@@ -13,6 +13,7 @@ from typing import IO, Any, Final, Protocol, Self
 from cordwood.client import Client
 from cordwood.lab.demo.picture import Moment
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.protocol.api.topics import ListTopics
 from cordwood.testing import Broker
 
 ROUTED_S: Final = 0.1  # between two polls of the router's cursor
@@ -101,18 +102,17 @@ class DemoRun:
 
     def bytes_of(self, topic: str) -> int:
         """The current size of a topic's segments in bytes."""
-        found = self.api.get("/api/topics", name=topic)["topics"][0]
-        return sum(part["size_bytes"] for part in found["partitions"])
+        return sum(part.size_bytes for part in self.api.topic(topic).partitions)
 
     def segments_of(self, topic: str) -> int:
         """The current number of a topic's segments that hold records."""
-        found = self.api.get("/api/topics", name=topic)["topics"][0]
-        return sum(s["records"] > 0 for part in found["partitions"] for s in part["segments"])
+        partitions = self.api.topic(topic).partitions
+        return sum(segment.records > 0 for part in partitions for segment in part.segments)
 
     def records_of(self, topic: str) -> int:
         """The current number of a topic's records, without gaps."""
-        found = self.api.get("/api/topics", name=topic)["topics"][0]
-        return sum(s["records"] for part in found["partitions"] for s in part["segments"])
+        partitions = self.api.topic(topic).partitions
+        return sum(segment.records for part in partitions for segment in part.segments)
 
     def compacted(self, count: int) -> None:
         """Add to the bytes removed by compaction."""
@@ -128,10 +128,10 @@ class DemoRun:
 
     def moment(self, step: str) -> None:
         """Record the size of the log after a step, for the picture."""
-        topics = self.api.get("/api/topics")["topics"]
-        segments = [s for topic in topics for part in topic["partitions"] for s in part["segments"]]
-        active = sum(s["size_bytes"] for s in segments if s["state"] == "active")
-        cut = sum(s["size_bytes"] for s in segments) - active
+        topics = self.api.call(ListTopics()).topics
+        segments = [s for topic in topics for part in topic.partitions for s in part.segments]
+        active = sum(s.size_bytes for s in segments if s.state == "active")
+        cut = sum(s.size_bytes for s in segments) - active
         gone = (self._compacted, self._reclaimed)
         at_s = time.monotonic() - self._started
         self.moments.append(Moment(step, at_s, active, cut, self._archived, *gone))
@@ -156,10 +156,10 @@ class DemoRun:
         return time.monotonic() - started
 
     def _route_once(self, start: int, end: int) -> None:
-        from cordwood.pipeline.route.query import RouteQuery, plan_route
+        from cordwood.pipeline.route import RouteQuery, plan_route
 
         api = BrokerApi(self.where)  # for the query's thread
-        running = RouteQuery(self.spark, plan_route(api, self.where), api)
+        running = RouteQuery(self.spark, plan_route(api), api)
         try:
             with self.watch("routing", end - start) as bar:
                 while (reached := self._routed()) < end:
@@ -178,9 +178,9 @@ class DemoRun:
 
 def table_rows(stage: DemoRun, topic: str) -> list[dict[str, Any]]:
     """Materialise a changelog as a Parquet table and read its rows back."""
-    from cordwood.pipeline.table.job import TableRequest, build_table
+    from cordwood.pipeline.table import TableRequest, build_table
 
     request = TableRequest(topic=topic, out=stage.directory / "tables" / topic)
-    built = build_table(stage.spark, stage.api, stage.where, request)
+    built = build_table(stage.spark, stage.api, request)
     rows = stage.spark.read.parquet(built.place).selectExpr("cast(value as string)")
     return [json.loads(row[0]) for row in rows.collect()]

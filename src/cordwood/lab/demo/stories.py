@@ -9,6 +9,8 @@ from cordwood.client import Producer
 from cordwood.lab.demo.cdc import Change, make_changelog, state_hash
 from cordwood.lab.demo.stage import DemoRun, table_rows
 from cordwood.lab.demo.timecode import Tape, find_faults, record_tape
+from cordwood.protocol.api.readers import ListReaders
+from cordwood.protocol.api.topics import CutTopic
 
 SEED = 11
 USERS = 1_000
@@ -101,7 +103,7 @@ def _route(stage: DemoRun, changes: list[Change]) -> None:
 
 
 def _repair(stage: DemoRun) -> None:
-    from cordwood.pipeline.replay.job import Replay, run_replay
+    from cordwood.pipeline.replay import Replay, run_replay
 
     stage.step(
         "repair the dead letters with one SQL expression and replay them",
@@ -115,8 +117,8 @@ def _repair(stage: DemoRun) -> None:
         set_key="replace(key_text, '/', '.')",
     )
     with stage.watch("replaying", None):
-        first = run_replay(stage.spark, stage.api, stage.where, replay)
-        again = run_replay(stage.spark, stage.api, stage.where, replay)
+        first = run_replay(stage.spark, stage.api, replay)
+        again = run_replay(stage.spark, stage.api, replay)
     stage.tell(f"replayed {first.replayed} letters; a second run replayed {again.replayed}")
     grown = stage.records_of("users") - before
     stage.check("every dead letter came back once", grown == first.replayed == POISON)
@@ -125,7 +127,7 @@ def _repair(stage: DemoRun) -> None:
 
 
 def _compact(stage: DemoRun) -> None:
-    from cordwood.pipeline.compact.job import on_spark, run_due
+    from cordwood.pipeline.compact import on_spark, run_due
 
     stage.step(
         "compact the changelog on Spark", "only the newest record of every key stays, at its offset"
@@ -146,18 +148,18 @@ def _compact(stage: DemoRun) -> None:
 
 def _archive(stage: DemoRun, topic: str) -> None:
     from cordwood.client.storage import open_storage
-    from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
-    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+    from cordwood.client.topic_archive import list_topic_archives
+    from cordwood.pipeline.archive import ArchiveRequest, create_archive
 
     stage.step(
         f"archive {topic} in bundles that prove themselves",
         "each bundle is read back before anything counts on it; the manifest is a chain",
     )
-    stage.api.cut(topic)
+    stage.api.call(CutTopic(topic))
     storage = open_storage(str(stage.directory / "archive"))
     request = ArchiveRequest(topic=topic, bundle_records=500)
     with stage.watch("archiving", None):
-        entries = create_archive(stage.spark, stage.api, stage.where, storage, request)
+        entries = create_archive(stage.spark, stage.api, storage, request)
     topic_archive = list_topic_archives(storage, topic)[-1]
     _, findings = topic_archive.verify()
     size = sum(entry.size_bytes for entry in entries)
@@ -199,13 +201,13 @@ def _hold(stage: DemoRun, frames: int) -> None:
         "cleanup.policy=consume: a stuck reader costs disk, never data",
     )
     dropped = stage.client.reclaim("smpte")
-    (reader,) = stage.api.get("/api/readers", topic="smpte")["readers"]
+    (reader,) = stage.api.call(ListReaders("smpte")).readers
     stage.tell(
-        f"edit-suite lags {reader['lag']} frames and holds {reader['held_bytes']:,} bytes "
+        f"edit-suite lags {reader.lag} frames and holds {reader.held_bytes:,} bytes "
         f"in {stage.segments_of('smpte')} segments"
     )
     stage.check("RECLAIM waits for the reader", dropped == 0)
-    stage.check("it holds every frame", reader["lag"] == frames)
+    stage.check("it holds every frame", reader.lag == frames)
 
 
 def _audit(stage: DemoRun, tapes: list[Tape]) -> None:

@@ -6,8 +6,8 @@ import socket
 import time
 from typing import Final
 
+from cordwood.address import parse_address
 from cordwood.client import Client
-from cordwood.client.effects import parse_address
 from cordwood.errors import UnavailableError
 from cordwood.lab.loadtest.clients import LOOK_S, PATIENCE_S, measure
 from cordwood.lab.loadtest.results import Load, Report, Results

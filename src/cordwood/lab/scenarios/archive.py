@@ -95,10 +95,10 @@ def _check_status(stage: ScenarioRun, client: Client, home: str) -> None:
     try:
         with client.subscribe("archive", from_seq=1) as lines:
             next(lines)
-        said = "nothing"
+        message = "nothing"
     except CordwoodError as error:
-        said = str(error)
-    stage.check(f"{home}/0/" in said, "SUBSCRIBE from reclaimed history says where it went")
+        message = str(error)
+    stage.check(f"{home}/0/" in message, "SUBSCRIBE from reclaimed history says where it went")
 
 
 def _check_tampering(stage: ScenarioRun, home: Path, kafka: str) -> None:

@@ -78,10 +78,10 @@ def _start_job(kafka: str) -> subprocess.Popen[str]:
 
 
 def _output(job: subprocess.Popen[str]) -> str:
-    said, errors = job.communicate()
+    output, errors = job.communicate()
     if job.returncode:
         raise CordwoodError(f"cordwood compact ended with {job.returncode}: {errors[-800:]}")
-    return said
+    return output
 
 
 def _ms(seconds: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Self
 
+from cordwood.address import parse_address
 from cordwood.client import Client, Producer
 from cordwood.decide.routing import Bindings, Routed, route
 from cordwood.lab.scenarios.stage import ScenarioRun, read_all
@@ -65,8 +66,7 @@ class Breaker:
     """A proxy that cuts each connection after a random number of bytes."""
 
     def __init__(self, target: str, chance: Random) -> None:
-        host, port = target.rsplit(":", 1)
-        self._target = (host, int(port))
+        self._target = parse_address(target)
         self._chance = chance
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []

@@ -24,6 +24,7 @@ from cordwood.lab.scenarios.delivery import COUNTS, FAMILIES
 from cordwood.lab.scenarios.delivery import routing as routing_decision
 from cordwood.lab.scenarios.processes import command, descendants, is_alive
 from cordwood.lab.scenarios.stage import Child, Failed, ScenarioRun, read_all, wait_until
+from cordwood.protocol.api.readers import ListReaders
 
 ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
 START_S: Final = 180.0  # Spark may take this long to start on a loaded machine
@@ -141,8 +142,8 @@ def routing(stage: ScenarioRun) -> None:
 
 def routed(broker: Child, topic: str = "append") -> int:
     """The number of records that the router has processed."""
-    rows = HttpClient(broker.addresses["http"]).get("/api/readers", topic=topic)["readers"]
-    return sum(row["seq"] for row in rows if row["reader"] == "route")
+    rows = HttpClient(broker.addresses["http"]).call(ListReaders(topic)).readers
+    return sum(row.seq for row in rows if row.reader == "route")
 
 
 # --- exactly once ---------------------------------------------------------------------------------

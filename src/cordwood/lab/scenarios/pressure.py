@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cordwood.address import parse_address
 from cordwood.client import Client
 from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 from cordwood.log.files.disk import Files, OpenFile
@@ -108,8 +109,7 @@ class Sender(threading.Thread):
 
     def __init__(self, ingress: str, count: int, payload_bytes: int) -> None:
         super().__init__(daemon=True)
-        host, port = ingress.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)))
+        self._socket = socket.create_connection(parse_address(ingress))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 262_144)
         self._socket.setblocking(False)
         payload = b"x" * payload_bytes

@@ -27,13 +27,16 @@ class Failed(Exception):  # the result of a scenario, not an error of the progra
 class Child:
     """``cordwood serve`` as a child process on free ports."""
 
-    def __init__(self, data: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, data: Path, settings: dict[str, str], *, python: str = sys.executable
+    ) -> None:
+        """Start it; ``python`` may be that of another installation of cordwood."""
         listeners = ("--kafka", "--ingress", "--control", "--http")
         flags = [word for listener in listeners for word in (listener, "127.0.0.1:0")]
-        said = {"pipeline": "off", **settings}
-        flags += [f"--{name.replace('.', '-')}={value}" for name, value in said.items()]
+        options = {"pipeline": "off", **settings}
+        flags += [f"--{name.replace('.', '-')}={value}" for name, value in options.items()]
         self.log_path = data.parent / f"{data.name}.log"
-        command = [sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags]
+        command = [python, "-m", "cordwood", "serve", "--data", str(data), *flags]
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -100,17 +103,17 @@ class ScenarioRun:
         self._children.append(child)
         return child
 
-    def say(self, step: str, **facts: object) -> None:
+    def say(self, step: str, **details: object) -> None:
         """Print one logfmt line."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        shown = " ".join(f"{name}={_quoted(value)}" for name, value in facts.items())
+        shown = " ".join(f"{name}={_quoted(value)}" for name, value in details.items())
         print(f"ts={now} scenario={self.name} step={step} {shown}".rstrip(), file=self._out)
 
-    def check(self, holds: bool, what: str, **facts: object) -> None:
+    def check(self, holds: bool, what: str, **details: object) -> None:
         """Print the result of a check; raises ``Failed`` if it does not hold."""
-        self.say("check", what=what, outcome="PASS" if holds else "FAIL", **facts)
+        self.say("check", what=what, outcome="PASS" if holds else "FAIL", **details)
         if not holds:
-            raise Failed(f"{self.name} (seed {self.seed}): {what}: {facts}")
+            raise Failed(f"{self.name} (seed {self.seed}): {what}: {details}")
 
     def __enter__(self) -> Self:
         """Print the seed."""

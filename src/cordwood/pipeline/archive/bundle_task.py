@@ -8,16 +8,17 @@ from __future__ import annotations
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from cordwood.client.storage import naming, open_storage
+from cordwood.client.topic_archive import TopicArchive, parquet_name, put_proved
 from cordwood.decide.archive import Span, bundle_name
 from cordwood.errors import CorruptionError
-from cordwood.log.format.bundle import count_records, digest, proving
+from cordwood.log.format.bundle import count_records, proving
+from cordwood.log.format.bundle_writer import BundleStats, write_bundle
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.bundle_writer import BundleStats, write_bundle
-from cordwood.pipeline.archive.topic_archive import TopicArchive, parquet_name
 from cordwood.pipeline.runtime.probe import Probe
 from cordwood.pipeline.source.log_access import open_log
 from cordwood.pipeline.source.offsets import Range
@@ -42,7 +43,7 @@ class BundleTask:
 class WrittenBundle(NamedTuple):
     """A bundle that a task wrote and read back."""
 
-    facts: BundleStats
+    stats: BundleStats
     parquet_sha256: str | None
 
 
@@ -54,18 +55,18 @@ def write_task(task: BundleTask) -> WrittenBundle:
     name = bundle_name(task.tp.partition, task.span)
     with tempfile.TemporaryFile() as file:
         with naming(Path(tempfile.gettempdir())), open_log(task.options) as log:
-            chunks = log.chunks(Range(task.tp, *task.span), None)
-            facts = write_bundle(file, task.tp, task.span, chunks, lines=task.lines)
+            chunks = (chunk.data for chunk in log.chunks(Range(task.tp, *task.span), None))
+            stats = write_bundle(file, task.tp, task.span, chunks, lines=task.lines)
         file.seek(0)
-        storage.put(topic_archive.incoming(name, facts.sha256), file)
+        storage.put(topic_archive.incoming(name, stats.sha256), file)
     with (
-        closing(storage.open(topic_archive.incoming(name, facts.sha256))) as written,
-        proving(written, name, facts.sha256) as bundle,
+        closing(storage.open(topic_archive.incoming(name, stats.sha256))) as written,
+        proving(written, name, stats.sha256) as bundle,
     ):
         records = count_records(bundle, task.tp, task.span)
-    if records != facts.records:
-        raise CorruptionError(f"{name} holds {records} records, and {facts.records} were written")
-    return WrittenBundle(facts, _write_parquet(task, topic_archive, name) if task.parquet else None)
+    if records != stats.records:
+        raise CorruptionError(f"{name} holds {records} records, but {stats.records} were written")
+    return WrittenBundle(stats, _write_parquet(task, topic_archive, name) if task.parquet else None)
 
 
 def _write_parquet(task: BundleTask, topic_archive: TopicArchive, bundle: str) -> str:
@@ -73,22 +74,14 @@ def _write_parquet(task: BundleTask, topic_archive: TopicArchive, bundle: str) -
     name = parquet_name(bundle)
     with tempfile.TemporaryFile() as file:
         _write_rows(file, task)
-        file.seek(0)
-        sha256 = digest(file)
-        file.seek(0)
-        topic_archive.storage.put(topic_archive.incoming(name, sha256), file)
-    with (
-        closing(topic_archive.storage.open(topic_archive.incoming(name, sha256))) as written,
-        proving(written, name, sha256),
-    ):
-        return sha256
+        return put_proved(topic_archive.storage, file, partial(topic_archive.incoming, name))
 
 
 def _write_rows(file: IO[bytes], task: BundleTask) -> None:
     import pyarrow.parquet as pq
 
     from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batches, arrow_schema
-    from cordwood.batch.columns import decode_columns
+    from cordwood.batch.column_decoder import decode_columns
 
     with (
         pq.ParquetWriter(file, arrow_schema(SPARK_COLUMNS), compression="zstd") as writer,

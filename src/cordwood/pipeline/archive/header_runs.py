@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cordwood.batch.header import parse_headers
 from cordwood.decide.archive import BatchSpan, Span, plan_bundles, planned_records
 from cordwood.model import TopicPartition
-from cordwood.pipeline.runtime.failure_reasons import patiently, told
+from cordwood.pipeline.runtime.failure_reasons import patiently, plain_errors
 from cordwood.pipeline.runtime.job_labels import labelled
 from cordwood.pipeline.runtime.session import parallelism
 from cordwood.pipeline.runtime.tasks import spread
@@ -26,9 +26,9 @@ from cordwood.pipeline.source.splits import plan_splits
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FoundRun = tuple[TopicPartition, BatchSpan]
+PartitionRun = tuple[TopicPartition, BatchSpan]
 PAGE_RUNS: Final = 4096  # batches in one row
-_PAGES: Final = "look bigint, page binary"
+_PAGES: Final = "task bigint, page binary"
 
 
 class HeaderTask(NamedTuple):
@@ -40,7 +40,7 @@ class HeaderTask(NamedTuple):
 
 
 def cut_bundles(
-    runs: Iterable[FoundRun],
+    runs: Iterable[PartitionRun],
     due: Sequence[tuple[TopicPartition, Span]],
     *,
     records_max: int,
@@ -50,19 +50,19 @@ def cut_bundles(
     limits = {"records_max": records_max, "bytes_max": bytes_max}
     spans = {tp: plan_bundles((), span, **limits) for tp, span in due}
     whole = dict(due)
-    for tp, found in itertools.groupby(runs, key=lambda each: each[0]):
-        spans[tp] = plan_bundles((run for _, run in found), whole[tp], **limits)
+    for tp, batches in itertools.groupby(runs, key=lambda each: each[0]):
+        spans[tp] = plan_bundles((run for _, run in batches), whole[tp], **limits)
     return spans
 
 
 def count_planned(
-    runs: Iterable[FoundRun], spans: Sequence[tuple[TopicPartition, Span]]
+    runs: Iterable[PartitionRun], spans: Sequence[tuple[TopicPartition, Span]]
 ) -> dict[tuple[TopicPartition, Span], tuple[int, int]]:
     """Compute ``planned_records`` of every span in one pass; ``runs`` are in the spans' order."""
     counts = dict.fromkeys(spans, (0, 0))
-    for tp, found in itertools.groupby(runs, key=lambda each: each[0]):
+    for tp, batches in itertools.groupby(runs, key=lambda each: each[0]):
         mine, at = [span for owner, span in spans if owner == tp], 0
-        for _, run in found:
+        for _, run in batches:
             while at < len(mine) and mine[at].end <= run.base_offset:
                 at += 1
             reached = at
@@ -75,9 +75,9 @@ def count_planned(
 
 
 @contextmanager
-def looked(
+def scanned(
     spark: SparkSession, options: SourceOptions, ranges: Sequence[Range]
-) -> Iterator[Callable[[], Iterator[FoundRun]]]:
+) -> Iterator[Callable[[], Iterator[PartitionRun]]]:
     """Read the batch headers of the ranges on all executors in parallel.
 
     Yields a function; each call streams the batches in the order of the ranges, without repeats.
@@ -87,23 +87,23 @@ def looked(
     with open_log(options) as log:
         cores = parallelism(spark)
         parts = [part for whole in ranges for part in plan_splits([whole], log.pieces, cores=cores)]
-    looks = [HeaderTask(number, options, part) for number, part in enumerate(parts)]
-    pages = spread(spark, look_task, looks, _PAGES).persist(StorageLevel.DISK_ONLY)
+    tasks = [HeaderTask(number, options, part) for number, part in enumerate(parts)]
+    pages = spread(spark, scan_task, tasks, _PAGES).persist(StorageLevel.DISK_ONLY)
 
-    def stream() -> Iterator[FoundRun]:
-        with told():
+    def stream() -> Iterator[PartitionRun]:
+        with plain_errors():
             for row in pages.toLocalIterator():
-                tp = looks[row["look"]].whole.tp
+                tp = tasks[row["task"]].whole.tp
                 yield from ((tp, run) for run in _unpack(row["page"]))
 
-    with labelled(spark, "look at batch headers"):
-        with told():
+    with labelled(spark, "read batch headers"):
+        with plain_errors():
             patiently(pages.count)  # later reads come from the executors' disks
-        yield lambda: once(stream())
+        yield lambda: without_repeats(stream())
     pages.unpersist()
 
 
-def once(runs: Iterable[FoundRun]) -> Iterator[FoundRun]:
+def without_repeats(runs: Iterable[PartitionRun]) -> Iterator[PartitionRun]:
     """Drop repeats: a batch across the edge of two ranges is found in both."""
     last: tuple[TopicPartition | None, int] = None, -1
     for tp, run in runs:
@@ -112,16 +112,16 @@ def once(runs: Iterable[FoundRun]) -> Iterator[FoundRun]:
             yield tp, run
 
 
-def look_task(look: HeaderTask) -> Iterator[Any]:
+def scan_task(task: HeaderTask) -> Iterator[Any]:
     """Runs on an executor: yield the batches of a range, one page at a time."""
     import pyarrow as pa
 
-    runs = look_runs(look.options, look.whole)
+    runs = read_runs(task.options, task.whole)
     while page := list(itertools.islice(runs, PAGE_RUNS)):
-        yield pa.RecordBatch.from_pydict({"look": [look.number], "page": [_pack(page)]})
+        yield pa.RecordBatch.from_pydict({"task": [task.number], "page": [_pack(page)]})
 
 
-def look_runs(options: SourceOptions, whole: Range) -> Iterator[BatchSpan]:
+def read_runs(options: SourceOptions, whole: Range) -> Iterator[BatchSpan]:
     """Yield the batches that overlap the range, read from their headers."""
     with open_log(options) as log:
         for chunk in log.chunks(whole, None):

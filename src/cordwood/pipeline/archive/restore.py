@@ -10,38 +10,34 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
-from cordwood.batch.columns import Columns, decode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.columns import Columns
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import parse_marker
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import TopicArchive
 from cordwood.config import KEEP_ALL
 from cordwood.decide.archive import Entry, TransactionEnd, aborted_spans
 from cordwood.errors import CorruptionError, StaleDelivery, TopicExists
 from cordwood.log.format.bundle import proving, read_batches
-from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.topic_archive import TopicArchive
-from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Part
-from cordwood.pipeline.runtime.job_labels import job
+from cordwood.model import Aborted, TopicPartition
+from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.probe import not_shared
-from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
+from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter, name_job
+from cordwood.pipeline.runtime.targets import Targets
 from cordwood.pipeline.runtime.tasks import Watch, run_tasks
-from cordwood.pipeline.sink.targets import Targets
+from cordwood.protocol.api.deliveries import Deliver, DeliveryPart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAVE: Final = 8  # bundles staged in one Spark job, then delivered
-
-Aborted = tuple[int, int, int]
 
 
 class Restored(NamedTuple):
@@ -73,7 +69,7 @@ class RestoredPart(NamedTuple):
     """The result of one task: the staged parts and the record counts."""
 
     job: str
-    parts: list[Part]
+    parts: tuple[DeliveryPart, ...]
     records: int
     below: dict[int, int]  # mark → records of this bundle below it
 
@@ -81,7 +77,6 @@ class RestoredPart(NamedTuple):
 def restore_archive(
     spark: SparkSession,
     api: BrokerApi,
-    where: BrokerAddress,
     topic_archive: TopicArchive,
     *,
     to: str,
@@ -92,12 +87,12 @@ def restore_archive(
     until_ms = KEEP_ALL if at_ms is None else at_ms
     entries = [entry for entry in topic_archive.entries() if entry.first_ms <= until_ms]
     _check_bundles(topic_archive, entries)
-    targets = _prepare_topic(api, where, to, entries)
+    targets = _prepare_topic(api, to, entries)
     query = _query(entries, targets.get(to).id, until_ms)
-    done = api.last_batch(query)
-    if done is None:
+    next_batch = api.next_batch(query)
+    if next_batch == 0:
         _check_empty(api, to)
-    staging = StagingTarget.of(api, where)
+    staging = StagingTarget.of(api)
     cursors = _cursors(entries, at_ms)
     tasks = [
         RestoreTask(
@@ -110,8 +105,8 @@ def restore_archive(
             marks=tuple(sorted({*cursors[entry.partition].values()})),
             staging=staging,
             targets=targets,
-            job=f"{query}.{number}.{secrets.token_hex(4)}",
-            is_staged=done is None or number > done,
+            job=name_job(query, number),
+            is_staged=number >= next_batch,
         )
         for number, (entry, aborted) in enumerate(_with_aborted(spark, topic_archive, entries))
     ]
@@ -126,7 +121,7 @@ def restore_archive(
         wave = run_tasks(spark, restore_task, tasks[start : start + WAVE], label=label)
         for number, each in enumerate(wave, start):
             if tasks[number].is_staged:
-                api.deliver(query, number, each.job, each.parts, [])
+                api.deliver(Deliver(query, number, each.job, each.parts))
         staged += wave
     _check_delivered(api, to, entries, staged)
     moved = _move_cursors(api, to, entries, staged, cursors)
@@ -151,22 +146,21 @@ def _check_bundles(topic_archive: TopicArchive, entries: Sequence[Entry]) -> Non
             raise CorruptionError(f"{first.where} is {first.problem}: {first.detail}")
 
 
-def _prepare_topic(
-    api: BrokerApi, where: BrokerAddress, to: str, entries: Sequence[Entry]
-) -> Targets:
+def _prepare_topic(api: BrokerApi, to: str, entries: Sequence[Entry]) -> Targets:
     """Create the topic to restore to if it does not exist; returns what tasks need to stage."""
     if to not in api.targets():
         partitions = max((entry.partition for entry in entries), default=0) + 1
-        with KafkaClient(where.servers or "") as client:  # old records must not expire at once
+        with KafkaClient(api.where.servers or "") as client:  # old records must not expire at once
             client.create_topic(to, partitions, {"retention.ms": "-1"})
     return Targets(known={to: api.targets()[to]})
 
 
 def _check_empty(api: BrokerApi, to: str) -> None:
     """Refuse to start a new restore into a topic that has records."""
-    if any(part["high_watermark"] for part in api.topic(to)["partitions"]):
+    if any(part.high_watermark for part in api.topic(to).partitions):
         raise TopicExists(
-            f"topic {to} has records already; restore to another one with --to, or delete it first"
+            f"topic {to} already has records; restore to another topic with --to, or delete it "
+            "first"
         )
 
 
@@ -175,24 +169,24 @@ def _cursors(entries: Sequence[Entry], at_ms: int | None) -> dict[int, dict[str,
 
     If all entries are newer, the oldest one is used.
     """
-    found: dict[int, dict[str, int]] = {}
+    cursors: dict[int, dict[str, int]] = {}
     for entry in entries:
         archived_ms = dt.datetime.fromisoformat(entry.archived).timestamp() * 1000
-        if at_ms is None or archived_ms <= at_ms or entry.partition not in found:
-            found[entry.partition] = dict(entry.cursors)
-    return found
+        if at_ms is None or archived_ms <= at_ms or entry.partition not in cursors:
+            cursors[entry.partition] = dict(entry.cursors)
+    return cursors
 
 
-@job("restore: look for ends of transactions")
 def _with_aborted(
     spark: SparkSession, topic_archive: TopicArchive, entries: Sequence[Entry]
 ) -> list[tuple[Entry, tuple[Aborted, ...]]]:
     """Return each entry with the aborted transactions of its partition."""
-    looked = [entry for entry in entries if entry.transactional]
-    looks = [(topic_archive.storage.place, topic_archive.home, entry) for entry in looked]
+    read = [entry for entry in entries if entry.transactional]
+    tasks = [(topic_archive.storage.place, topic_archive.home, entry) for entry in read]
     ends: dict[int, list[TransactionEnd]] = {}
-    for entry, found in zip(looked, run_tasks(spark, ends_task, looks), strict=True):
-        ends.setdefault(entry.partition, []).extend(found)
+    label = "restore: find ends of transactions"
+    for entry, markers in zip(read, run_tasks(spark, ends_task, tasks, label=label), strict=True):
+        ends.setdefault(entry.partition, []).extend(markers)
     aborted = {partition: tuple(aborted_spans(each)) for partition, each in ends.items()}
     return [(entry, aborted.get(entry.partition, ())) for entry in entries]
 
@@ -201,7 +195,7 @@ def _check_delivered(
     api: BrokerApi, to: str, entries: Sequence[Entry], staged: Sequence[RestoredPart]
 ) -> None:
     """Check that the topic holds as many records as were restored; raises ``StaleDelivery``."""
-    ends = {part["partition"]: part["high_watermark"] for part in api.topic(to)["partitions"]}
+    ends = {part.partition: part.high_watermark for part in api.topic(to).partitions}
     wanted: Counter[int] = Counter()
     for entry, each in zip(entries, staged, strict=True):
         wanted[entry.partition] += each.records
@@ -209,7 +203,8 @@ def _check_delivered(
         if ends.get(partition, 0) < records:
             raise StaleDelivery(
                 f"topic {to} holds {ends.get(partition, 0)} of {records} records in partition "
-                f"{partition}: was it deleted while it was restored? Delete it and run this again"
+                f"{partition}: it may have been deleted during the restore. Delete it and run the "
+                "command again"
             )
 
 
@@ -257,14 +252,14 @@ def restore_task(task: RestoreTask) -> RestoredPart:
     """Stage one bundle's records, and count those below each mark."""
     records = 0
     below = dict.fromkeys(task.marks, 0)
-    with StagingWriter(task.staging, task.job, task.targets) as outbox:
+    with StagingWriter(task.staging, task.job, task.targets) as writer:
         for columns in _columns(task):
             records += len(columns)
             for mark in task.marks:
                 below[mark] += int((columns.offsets < mark).sum())
             if task.is_staged and len(columns):
-                outbox.add(task.to, task.entry.partition, _renumbered(columns))
-        parts = list(outbox.flush())
+                writer.add(task.to, task.entry.partition, columns)
+        parts = tuple(writer.flush())
     return RestoredPart(task.job, parts, records, below)
 
 
@@ -285,8 +280,3 @@ def _batches(place: str, home: str, entry: Entry) -> Iterator[bytes]:
         raise not_shared(place, "--dest", f"does not see {home}/{entry.bundle}") from None
     with file, proving(file, entry.bundle, entry.sha256) as bundle:
         yield from read_batches(bundle, tp, entry.span)
-
-
-def _renumbered(columns: Columns) -> Columns:
-    """Number the records from 0; the log assigns the real offsets."""
-    return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))

@@ -12,29 +12,40 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
-from cordwood.decide.compaction import encode_state
+import msgspec
+
 from cordwood.errors import CordwoodError, DamagedDigest, StaleManifest
+from cordwood.log.format.identity import DataIdentity
 from cordwood.model import TopicPartition
 from cordwood.pipeline.compact.compaction_pass import (
-    TASK_BYTES,
     CompactionPass,
-    PassOutcome,
+    PassLimits,
     Progress,
     RunTasks,
 )
+from cordwood.pipeline.compact.pass_result import PassOutcome, outcome_before
 from cordwood.pipeline.runtime.job_labels import labelled
 from cordwood.pipeline.runtime.tasks import Watch, run_tasks, unavailable
-from cordwood.pipeline.source.identity import check_identity, on_directory, parse_told
+from cordwood.pipeline.source.identity import check_identity, on_directory
+from cordwood.protocol.api.call import Call
+from cordwood.protocol.api.compaction import (
+    BeginCompaction,
+    CompactionOrder,
+    FailCompaction,
+    FinishCompaction,
+    ListCompaction,
+    ReleaseLease,
+    RenewLease,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RENEW_S = 60.0  # well within the broker's lease
 ANSWER_S: Final = 3600.0  # the broker reads every staged byte before it answers
 
 logger = logging.getLogger("cordwood.pipeline")
@@ -46,14 +57,10 @@ PARTITION: Final = "partition"  # attribute of a task's function, shown in Spark
 
 
 class CompactionApi(Protocol):
-    """The broker's JSON API."""
+    """The broker's HTTP API."""
 
-    def get(self, path: str, **params: str) -> dict[str, Any]:
-        """Send a GET request and return the reply."""
-        ...
-
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a POST request and return the reply."""
+    def call(self, request: Call[R], /) -> R:
+        """Send a request and return the reply."""
         ...
 
 
@@ -67,15 +74,13 @@ def on_spark(spark: SparkSession, watch: Watch | None = None) -> RunTasks:
     return run
 
 
-def where_proved(run: RunTasks, order: Mapping[str, Any]) -> RunTasks:
+def where_proved(run: RunTasks, order: CompactionOrder) -> RunTasks:
     """Wrap ``run``: a task fails where the path is not the broker's own data directory."""
-    path, told = str(order["data"]), parse_told(order)
-    if told is None:  # an older broker, whose data directory has no identity
-        return run
-    check_identity(path, told)  # the driver reads and writes there too
+    path, identity = order.data, DataIdentity(*msgspec.structs.astuple(order.identity))
+    check_identity(path, identity)  # the driver reads and writes there too
 
     def checked(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        act = update_wrapper(partial(on_directory, path, told, function), function)
+        act = update_wrapper(partial(on_directory, path, identity, function), function)
         act.__dict__[PARTITION] = str(_tp(order))
         return run(act, items)
 
@@ -98,65 +103,53 @@ def run_due(
     demand: bool = False,
     dry: bool = False,
     progress: Progress | None = None,
-    task_bytes: int = TASK_BYTES,
-    tasks: int = 1,
+    limits: PassLimits = PassLimits(),  # noqa: B008 - it is a value
 ) -> list[PassOutcome]:
     """Compact every partition that is due, the dirtiest first.
 
-    A failed partition is reported and does not stop the others. ``tasks`` is how many tasks run at
-    the same time.
+    A failed partition is reported and does not stop the others.
     """
-    said = {"action": "begin", "topic": topic, "demand": demand, "dry": dry}
     outcomes = []
-    orders = api.post("/api/compaction", said)["orders"]
+    orders = api.call(BeginCompaction(topic, demand, dry)).orders
     for number, order in enumerate(orders):
-        where = _where(order)
         try:
-            outcomes.append(run_order(api, run, order, dry=dry, progress=progress,
-                                      task_bytes=task_bytes, tasks=tasks))  # fmt: skip
+            outcomes.append(run_order(api, run, order, dry=dry, progress=progress, limits=limits))
         except StaleManifest as error:  # the log has changed; the next run compacts it
             logger.info("compaction.stale partition=%s-%d: %s", *_tp(order), error)
-            with suppress(CordwoodError):
-                api.post("/api/compaction", {"action": "release", **where})
-            outcomes.append(_failed(order, error))
+            _release(api, [order])
+            outcomes.append(outcome_before(order, str(error)))
         except Exception as error:  # noqa: BLE001 - one partition's failure must not stop others
-            told = unavailable(error) if isinstance(error, OSError) else error
-            logger.warning("compaction.failed partition=%s-%d: %s", *_tp(order), told)
+            cause = unavailable(error) if isinstance(error, OSError) else error
+            logger.warning("compaction.failed partition=%s-%d: %s", *_tp(order), cause)
             with suppress(CordwoodError):  # the lease expires if the broker cannot be reached
-                api.post("/api/compaction", {"action": "fail", **where, "error": str(told)})
-            outcomes.append(_failed(order, told))
+                api.call(FailCompaction(*_tp(order), str(cause), order.lease))
+            outcomes.append(outcome_before(order, str(cause)))
         except (KeyboardInterrupt, SystemExit):
-            _let_go(api, orders[number:])
+            _release(api, orders[number:])
             raise
     return outcomes
 
 
-def _let_go(api: CompactionApi, orders: Sequence[Mapping[str, Any]]) -> None:
-    """Release the leases after an interrupt, so the next job need not wait for their expiry."""
+def _release(api: CompactionApi, orders: Sequence[CompactionOrder]) -> None:
+    """Release the leases, so that the next job need not wait for their expiry."""
     for order in orders:
         with suppress(CordwoodError):
-            api.post("/api/compaction", {"action": "release", **_where(order)})
+            api.call(ReleaseLease(*_tp(order), order.lease))
 
 
 def run_order(
     api: CompactionApi,
     run: RunTasks,
-    order: Mapping[str, Any],
+    order: CompactionOrder,
     *,
     dry: bool = False,
     progress: Progress | None = None,
-    task_bytes: int = TASK_BYTES,
-    tasks: int = 1,
+    limits: PassLimits = PassLimits(),  # noqa: B008 - it is a value
 ) -> PassOutcome:
     """Run one pass over one partition, and swap the result in unless ``dry``."""
-    with _Renewal(api, order) as renewal:
-        work = CompactionPass(
-            order,
-            where_proved(run, order),
-            progress=renewal.checked(progress or _silent),
-            task_bytes=task_bytes,
-            tasks=tasks,
-        )
+    with _Renewal(api, order, limits.renew_s) as renewal:
+        checked = renewal.checked(progress or (lambda *_: None))
+        work = CompactionPass(order, where_proved(run, order), progress=checked, limits=limits)
         try:
             outcome = _prepare(work)
         except BaseException:
@@ -166,8 +159,8 @@ def run_order(
         if not dry:
             renewal.check()
             jobs, state = work.commit()
-            told = {"topic_id": order["topic_id"], "jobs": jobs, "state": encode_state(state)}
-            api.post("/api/compaction", {"action": "finish", **_where(order), **told})
+            report = FinishCompaction(*_tp(order), order.topic_id, tuple(jobs), state, order.lease)
+            api.call(report)
         return outcome
     finally:
         work.tidy()
@@ -188,9 +181,10 @@ class _Renewal:
     A separate thread renews it, because a stage may take hours without a request to the broker.
     """
 
-    def __init__(self, api: CompactionApi, order: Mapping[str, Any]) -> None:
+    def __init__(self, api: CompactionApi, order: CompactionOrder, renew_s: float) -> None:
         self._api = api
-        self._said = {"action": "renew", **_where(order)}
+        self._renew_s = renew_s
+        self._request = RenewLease(*_tp(order), order.lease)
         self._lost: StaleManifest | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="compaction-lease", daemon=True)
@@ -210,16 +204,16 @@ class _Renewal:
             raise self._lost
 
     def _renew(self) -> None:
-        while self._lost is None and not self._done.wait(RENEW_S):
+        while self._lost is None and not self._done.wait(self._renew_s):
             try:
-                self._api.post("/api/compaction", self._said)
+                self._api.call(self._request)
             except StaleManifest as error:
                 self._lost = error
             except CordwoodError as error:  # the broker may be back before the lease expires
                 logger.warning("compaction.lease_not_renewed %s", error)
 
     def __enter__(self) -> Self:
-        if self._said["lease"]:  # a dry run has none
+        if self._request.lease:  # a dry run has none
             self._thread.start()
         return self
 
@@ -229,39 +223,8 @@ class _Renewal:
             self._thread.join()
 
 
-def _tp(order: Mapping[str, Any]) -> TopicPartition:
-    return TopicPartition(order["topic"], order["partition"])
-
-
-def _where(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that identify this order in a request: topic, partition and lease."""
-    return {**_tp(order)._asdict(), "lease": order.get("lease", "")}
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    del stage, done, total
-
-
-def _failed(order: Mapping[str, Any], error: Exception) -> PassOutcome:
-    segments = order["segments"]
-    size_bytes = sum(segment["size_bytes"] for segment in segments)
-    records = sum(segment["records"] for segment in segments)
-    return PassOutcome(
-        tp=TopicPartition(order["topic"], order["partition"]),
-        rule=str(order["rule"]),
-        segments_before=len(segments),
-        segments_rewritten=0,
-        segments_staged=0,
-        bytes_before=size_bytes,
-        bytes_after=size_bytes,
-        records_before=records,
-        records_after=records,
-        tombstones_removed=0,
-        keyless_kept=0,
-        digests_made=0,
-        seconds=0.0,
-        error=str(error),
-    )
+def _tp(order: CompactionOrder) -> TopicPartition:
+    return TopicPartition(order.topic, order.partition)
 
 
 # --- on a schedule --------------------------------------------------------------------------
@@ -276,12 +239,14 @@ class CompactionSchedule:
         self._started_s = started_s
         self._due_s: float | None = None
 
-    def look(self, api: CompactionApi, run: RunTasks, tasks: int = 1) -> list[PassOutcome] | None:
+    def run_if_due(
+        self, api: CompactionApi, run: RunTasks, tasks: int = 1
+    ) -> list[PassOutcome] | None:
         """Compact what is due if the interval has passed; otherwise return None."""
-        schedule = api.get("/api/compaction", brief="1")["schedule"]
+        schedule = api.call(ListCompaction(brief="1")).schedule
         if self._due_s is None:
-            self._due_s = self._started_s + schedule["delay_ms"] / 1000
+            self._due_s = self._started_s + schedule.delay_ms / 1000
         if self._monotonic() < self._due_s:
             return None
-        self._due_s = self._monotonic() + schedule["interval_ms"] / 1000
-        return run_due(api, run, tasks=tasks)
+        self._due_s = self._monotonic() + schedule.interval_ms / 1000
+        return run_due(api, run, limits=PassLimits(tasks))

@@ -45,7 +45,7 @@ Deltas = NDArray[np.uint32]
 
 
 class SupersededOffsets(NamedTuple):
-    """The result of ``find_range`` or ``judge_markers``."""
+    """The result of ``find_range`` or ``find_removable_markers``."""
 
     counts: tuple[int, ...]  # superseded entries, or removable markers, per segment
     keys: int = 0
@@ -62,6 +62,7 @@ class RangeTask(NamedTuple):
     topic_id: str
     secret: bytes
     out: str  # empty: only count and sum
+    slice_entries: int = SLICE_ENTRIES
 
 
 def plan_ranges(entries: int, budget_bytes: int) -> list[tuple[int, int]]:
@@ -78,45 +79,44 @@ def find_range(task: RangeTask) -> SupersededOffsets:
     digests = [open_digest(path, task.topic_id, secret) for path in task.digests]
     first, end = _buckets(task.low, task.high)
     entries = sum(digest.count(first, end) for digest in digests)
-    parts = 1 << (entries // SLICE_ENTRIES).bit_length()  # a power of two cuts between buckets
+    parts = 1 << (entries // task.slice_entries).bit_length()  # a power of two cuts between buckets
     width = max((task.high - task.low) // parts, 1)
     slices = [
         _find(digests, low, min(low + width, task.high))
         for low in range(task.low, task.high, width)
     ]
     if task.out:
-        segments = list(zip(*(one.dead for one in slices), strict=True))
+        segments = list(zip(*(one.superseded for one in slices), strict=True))
         counts = [sum(map(len, segment)) for segment in segments]
         deltas = [part for segment in segments for part in segment]
         write_deltas(Path(task.out), np.concatenate(deltas), np.cumsum([0, *counts]))
-    return add_up([one.found for one in slices])
+    return add_up([one.counts for one in slices])
 
 
 class _Slice(NamedTuple):
     """The result of one slice: superseded offsets by segment, and the counts."""
 
-    dead: list[Deltas]
-    found: SupersededOffsets
+    superseded: list[Deltas]
+    counts: SupersededOffsets
 
 
 def _find(digests: Sequence[Digest], low: int, high: int) -> _Slice:
     parts = [_slice(digest, low, high) for digest in digests]
     ends = np.cumsum([0, *map(len, parts)])
     entries = np.concatenate(parts)
-    dead = np.zeros(len(entries), np.uint8)
+    superseded = np.zeros(len(entries), np.uint8)
     slots = np.full(1 << max(4, (2 * len(entries)).bit_length()), -1, np.int32)
-    keys = kernels().find_superseded(entries, slots, dead)
+    keys = kernels.find_superseded(entries, slots, superseded)
     total = np.zeros(1, np.uint64)
     offsets = np.repeat(np.array([digest.base_offset for digest in digests]), np.diff(ends))
-    live = kernels().sum_entries(entries, offsets, 1 - dead, total)
+    live = kernels.sum_entries(entries, offsets, 1 - superseded, total)
     assert live == keys, "a key has one newest entry"
-    rows = np.flatnonzero(dead)
+    rows = np.flatnonzero(superseded)
     bounds = np.searchsorted(rows, ends)
     deltas = entries[rows, ENTRY_WORDS - 1] & np.uint32(DELTA)
-    found = SupersededOffsets(
-        tuple(np.diff(bounds).tolist()), int(keys), len(entries), int(total[0])
-    )
-    return _Slice(np.split(deltas, bounds[1:-1]), found)
+    per_segment = tuple(np.diff(bounds).tolist())
+    counts = SupersededOffsets(per_segment, int(keys), len(entries), int(total[0]))
+    return _Slice(np.split(deltas, bounds[1:-1]), counts)
 
 
 def _buckets(low: int, high: int) -> tuple[int, int]:
@@ -153,11 +153,11 @@ class MarkerTask(NamedTuple):
     out: str
 
 
-def judge_markers(task: MarkerTask) -> SupersededOffsets:
+def find_removable_markers(task: MarkerTask) -> SupersededOffsets:
     """Find the markers whose transactions no longer have a batch in the log."""
     secret = parse_secret(task.secret)
     has_data: set[int] = set()
-    spent: list[int] = []
+    removable: list[int] = []
     bounds = [0]
     for path in task.digests:
         for producer_id, delta, kind in open_digest(path, task.topic_id, secret).events.tolist():
@@ -166,9 +166,9 @@ def judge_markers(task: MarkerTask) -> SupersededOffsets:
             elif producer_id in has_data:
                 has_data.remove(producer_id)
             else:
-                spent.append(delta)
-        bounds.append(len(spent))
-    write_deltas(Path(task.out), np.array(spent, np.uint32), np.array(bounds))
+                removable.append(delta)
+        bounds.append(len(removable))
+    write_deltas(Path(task.out), np.array(removable, np.uint32), np.array(bounds))
     return SupersededOffsets(tuple(np.diff(bounds).tolist()))
 
 
@@ -200,12 +200,12 @@ def read_deltas(paths: Iterable[str], segments: int, segment: int) -> Deltas:
     return np.sort(np.concatenate(parts))
 
 
-def add_up(found: Sequence[SupersededOffsets]) -> SupersededOffsets:
+def add_up(parts: Sequence[SupersededOffsets]) -> SupersededOffsets:
     """Add up the results of several ranges."""
-    counts = np.array([part.counts for part in found], np.int64).sum(axis=0)
+    counts = np.array([part.counts for part in parts], np.int64).sum(axis=0)
     return SupersededOffsets(
         tuple(counts.tolist()),
-        sum(part.keys for part in found),
-        sum(part.entries for part in found),
-        sum(part.newest_sum for part in found) % 2**64,
+        sum(part.keys for part in parts),
+        sum(part.entries for part in parts),
+        sum(part.newest_sum for part in parts) % 2**64,
     )

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cordwood.batch.columns import Columns, HeaderSpans, Spans
+from cordwood.batch.columns import Columns, HeaderSpans, Spans, kernel_spans
 from cordwood.batch.header import HEADER_BYTES
 from cordwood.batch.header_table import Bytes, HeaderTable, Longs, readonly
+from cordwood.batch.kernels.loader import LazyKernels
+from cordwood.batch.key_groups import NULL, group, partitions_of, prefixes
 from cordwood.batch.records import put_varint
 from cordwood.config import MIB
 from cordwood.decide import deadletters
@@ -33,9 +34,9 @@ from cordwood.decide.routing import (
 )
 from cordwood.model import TopicPartition
 from cordwood.pipeline.runtime.staging import StagingWriter
-from cordwood.pipeline.sink.keys import NULL, arguments, group, partitions_of, prefixes
-from cordwood.pipeline.sink.targets import Targets
+from cordwood.pipeline.runtime.targets import Targets
 
+_kernels = LazyKernels("routes")
 BATCH_BYTES: Final = MIB  # approximate size of a routed batch
 HEADER_OVERHEAD: Final = 10  # maximum size of the two length fields of a header
 MARK_HEADERS: Final = 3  # topic, partition and offset of the source
@@ -60,18 +61,21 @@ class RowRun(NamedTuple):
     rows: Longs
 
 
-class Router:
+class RecordRouter:
     """Routes the chunks of one task; caches decisions, as bindings are fixed per micro-batch."""
 
-    def __init__(self, routing_table: RoutingTable, outbox: StagingWriter) -> None:
-        """``outbox`` receives the routed records."""
+    def __init__(
+        self, routing_table: RoutingTable, writer: StagingWriter, *, batch_bytes: int = BATCH_BYTES
+    ) -> None:
+        """``writer`` receives the routed records, in batches of about ``batch_bytes``."""
+        self._batch_bytes = batch_bytes
         self._routing_table = routing_table
-        self._outbox = outbox
+        self._writer = writer
         self._topics: list[str] = []
         self._ids: dict[str, int] = {}
         self._by_prefix: dict[bytes, int] = {}
         self._exact = {key_prefix(key).encode() for key in routing_table.bindings.exact}
-        self._room: Bytes = np.empty(0, np.uint8)  # output buffer, reused for every chunk
+        self._buffer: Bytes = np.empty(0, np.uint8)  # output buffer, reused for every chunk
 
     def route(self, tp: TopicPartition, columns: Columns) -> None:
         """Stage every record of a chunk for its route or for the dead-letter topic."""
@@ -124,11 +128,11 @@ class Router:
         if dead:
             largest = int(_bounds(columns, mark)[rows].max())
         ends = np.cumsum([len(run.rows) for run in runs], dtype=np.int64)
-        batch_bytes = max(1, min(BATCH_BYTES, bytes_max - largest))
-        self._room = relay(columns, rows, ends, mark, self._room, batch_bytes=batch_bytes)
+        batch_bytes = max(1, min(self._batch_bytes, bytes_max - largest))
+        self._buffer = relay(columns, rows, ends, mark, self._buffer, batch_bytes=batch_bytes)
         start = 0
         for run, end in zip(runs, ends.tolist(), strict=True):
-            self._outbox.put(run.topic, run.partition, self._room[start:end].tobytes())
+            self._writer.put(run.topic, run.partition, self._buffer[start:end].tobytes())
             start = end
         return dead
 
@@ -141,11 +145,13 @@ class Router:
         for topic, _, rows in runs:
             for row in rows[bounds[rows] > bytes_max - HEADER_BYTES].tolist():
                 end = np.array([1], np.int64)
-                self._room = relay(columns, np.array([row]), end, mark, self._room, batch_bytes=1)
+                self._buffer = relay(
+                    columns, np.array([row]), end, mark, self._buffer, batch_bytes=1
+                )
                 if end[0] > bytes_max:
                     detail = (
-                        f"routed, it takes {end[0]} bytes, and topic {topic} takes "
-                        f"max.message.bytes={bytes_max} at most"
+                        f"the routed record takes {end[0]} bytes, more than "
+                        f"max.message.bytes={bytes_max} of topic {topic}"
                     )
                     dead[row] = DeadLetter(DeadReason.TOO_LARGE, detail)
         return dead
@@ -153,7 +159,7 @@ class Router:
     def _stage(self, topic: str, columns: Columns) -> None:
         assert columns.keys is not None
         for partition, which in self._partitions(topic, columns.keys):
-            self._outbox.add(topic, partition, _renumbered(columns.chosen(which)))
+            self._writer.add(topic, partition, columns.chosen(which))
 
     def _partitions(self, topic: str, keys: Spans) -> Iterator[tuple[int, Any]]:
         """Yield the topic's partitions that receive rows, and which rows."""
@@ -222,21 +228,21 @@ class Router:
 
 def _mark(tp: TopicPartition) -> Bytes:
     """Encode the source headers for records of a partition; the kernel appends the offset."""
-    said = bytearray()
+    encoded = bytearray()
     for name, text in ((SOURCE_TOPIC, tp.topic), (SOURCE_PARTITION, str(tp.partition))):
         for part in (name, text):
-            put_varint(said, len(part.encode()))
-            said += part.encode()
-    put_varint(said, len(SOURCE_OFFSET))
-    said += SOURCE_OFFSET.encode()
-    return readonly(said)
+            put_varint(encoded, len(part.encode()))
+            encoded += part.encode()
+    put_varint(encoded, len(SOURCE_OFFSET))
+    encoded += SOURCE_OFFSET.encode()
+    return readonly(encoded)
 
 
 def _bounds(columns: Columns, mark: Bytes) -> Longs:
     """Return the maximum size in bytes of each row as a routed record."""
     assert columns.keys is not None, "keys were wanted"
     assert columns.values is not None, "values were wanted"
-    fixed = len(mark) + _kernels().RECORD_OVERHEAD
+    fixed = len(mark) + _kernels.RECORD_OVERHEAD
     sizes: Longs = np.full(len(columns), fixed, np.int64)
     for spans in (columns.keys, columns.values):
         sizes += np.maximum(spans.lengths, 0)
@@ -255,7 +261,7 @@ def _largest(columns: Columns, mark: Bytes) -> int:
     if columns.headers is not None and len(columns.headers.names):
         return int(_bounds(columns, mark).max())
     spans = int(columns.keys.lengths.max()), int(columns.values.lengths.max())
-    return sum(max(each, 0) for each in spans) + len(mark) + int(_kernels().RECORD_OVERHEAD)
+    return sum(max(each, 0) for each in spans) + len(mark) + int(_kernels.RECORD_OVERHEAD)
 
 
 def _without(rows: Longs, dead: Mapping[int, DeadLetter]) -> Longs:
@@ -267,16 +273,16 @@ def relay(
     rows: Longs,
     ends: Longs,
     mark: Bytes,
-    room: Bytes,
+    buffer: Bytes,
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Bytes:
-    """Encode runs of rows as batches into the buffer ``room`` or a larger one, which is returned.
+    """Encode runs of rows as batches into ``buffer`` or a larger one, which is returned.
 
     On entry ``ends`` holds where each run ends in ``rows``; on return, where its bytes end. A batch
     is closed once it reaches ``batch_bytes``, so it may exceed that by one record.
     """
-    kernel = _kernels()
+    kernel = _kernels
     assert columns.keys is not None, "keys were wanted"
     assert columns.values is not None, "values were wanted"
     headers = columns.headers or HeaderSpans.none(len(columns))
@@ -284,26 +290,26 @@ def relay(
     bound = sum(each.size_bytes for each in spans) + len(headers.names) * HEADER_OVERHEAD
     bound += len(rows) * (len(mark) + kernel.RECORD_OVERHEAD)
     bound += min(len(rows), len(ends) + bound // batch_bytes + 1) * HEADER_BYTES
-    if len(room) < bound:
-        room = np.empty(bound, np.uint8)
+    if len(buffer) < bound:
+        buffer = np.empty(bound, np.uint8)
     size = kernel.relay(
         np.ascontiguousarray(rows),
         ends,
         HeaderTable.blank(1).table,
         np.ascontiguousarray(columns.offsets),
         np.ascontiguousarray(columns.timestamps_ms),
-        arguments(columns.keys),
-        arguments(columns.values),
+        kernel_spans(columns.keys),
+        kernel_spans(columns.values),
         np.ascontiguousarray(headers.rows),
-        arguments(headers.names),
-        arguments(headers.contents),
+        kernel_spans(headers.names),
+        kernel_spans(headers.contents),
         mark,
         MARK_HEADERS,
         batch_bytes,
-        room,
+        buffer,
     )
     assert size <= bound, "the bound holds"
-    return room
+    return buffer
 
 
 def _reasons(
@@ -359,14 +365,3 @@ def _woven(count: int, pieces: Sequence[tuple[Longs, Spans]]) -> Spans:
             base += len(spans.data)
     joined = np.concatenate(buffers) if buffers else np.empty(0, np.uint8)
     return Spans(readonly(joined), starts, lengths)
-
-
-def _renumbered(columns: Columns) -> Columns:
-    """Number the records from 0; the log assigns the real offsets."""
-    return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
-
-
-def _kernels() -> ModuleType:
-    from cordwood.batch.kernels import routes as route_kernels
-
-    return route_kernels

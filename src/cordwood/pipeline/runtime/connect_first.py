@@ -34,7 +34,7 @@ def connect() -> socket.socket | None:
     text = secret.encode()
     connected.sendall(struct.pack("!i", len(text)) + text)
     if _read(connected, struct.unpack("!i", _read(connected, 4))[0]) != b"ok":
-        raise ConnectionError("Spark's Java does not know the secret it gave this worker")
+        raise ConnectionError("Spark's Java process rejected the secret of this worker")
     connected.settimeout(None)
     return connected
 
@@ -44,7 +44,9 @@ def _read(connected: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = connected.recv(size - len(data))
         if not more:
-            raise ConnectionError("Spark's Java hung up on a worker it had just started")
+            raise ConnectionError(
+                "Spark's Java process closed the connection of a worker it had just started"
+            )
         data += more
     return data
 

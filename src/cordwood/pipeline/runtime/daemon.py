@@ -25,6 +25,7 @@ NEEDED: Final = (
     "cordwood.batch.kernels.routes",
     "cordwood.pipeline.route.executor",
     "cordwood.pipeline.route.query",
+    "cordwood.pipeline.route.source",
 )
 
 

@@ -58,9 +58,9 @@ def wait_until_settled(
     started_s = changed_s = monotonic()
     seen = 0
     while (now_s := monotonic()) - started_s < REGISTER_S:
-        found = count()
-        if found != seen:
-            seen, changed_s = found, now_s
+        registered = count()
+        if registered != seen:
+            seen, changed_s = registered, now_s
         if seen >= expected if expected else seen and now_s - changed_s >= SETTLED_S:
             return
         sleep(POLL_S)

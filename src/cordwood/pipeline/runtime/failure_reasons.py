@@ -14,8 +14,8 @@ from cordwood.errors import CordwoodError, UnavailableError
 logger = logging.getLogger("cordwood.pipeline")
 
 LATE: Final = (
-    "Spark's Python worker did not start in time: the machine is too busy or short of memory; "
-    "try again when it is less so"
+    "Spark's Python worker did not start in time: the machine is overloaded or short of memory; "
+    "try again later"
 )
 ATTEMPTS: Final = 3  # for a job whose Python worker started too late
 _LATE: Final = re.compile(
@@ -86,7 +86,7 @@ def is_from_spark(error: BaseException) -> bool:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Convert Spark's errors that the body raises to ours."""
     try:
         yield

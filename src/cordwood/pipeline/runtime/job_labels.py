@@ -4,14 +4,18 @@ Labels nest: a job inside ``labelled("archive orders")`` and ``labelled("write 1
 shown as *archive orders: write 12 bundles*. If the user has set a job group on the thread, it is
 kept, and the user's description comes before ours. Streaming queries need no label; Spark shows
 their names. Spark Connect supports only a tag instead of the group, and no description.
+
+A ``KeyboardInterrupt`` may have hit py4j in the middle of a call, and the next call would read the
+interrupted call's reply. So a block that it ends leaves its label in place, and the next block of
+the same thread removes it: in a notebook, Ctrl-C does not mislabel the cells that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final
 
 from cordwood.pipeline.runtime.session import is_remote
 
@@ -24,8 +28,17 @@ DESCRIPTION: Final = "spark.job.description"
 OURS: Final = "cordwood"
 TEXT_MAX: Final = 200
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Properties = Mapping[str, str | None]
+
+
+class _Interrupted(threading.local):
+    """The label that an interrupted block left on this thread, and what to restore instead."""
+
+    left: Properties | None = None
+    before: Properties | None = None
+
+
+_interrupted: Final = _Interrupted()
 
 
 @contextmanager
@@ -36,38 +49,43 @@ def labelled(spark: SparkSession, what: str) -> Iterator[None]:
             yield
         return
     context = spark.sparkContext
-    before = {name: context.getLocalProperty(name) for name in (GROUP, DESCRIPTION)}
-    context.setLocalProperty(GROUP, before[GROUP] or OURS)
-    context.setLocalProperty(DESCRIPTION, join_labels(before[DESCRIPTION], what))
+    before = _unlabelled(context)
+    ours = {
+        GROUP: before[GROUP] or OURS,
+        DESCRIPTION: join_labels(before[DESCRIPTION], what),
+    }
+    _set_properties(context, ours)
     try:
         yield
     except (Exception, GeneratorExit) as error:
-        if not isinstance(error.__context__, KeyboardInterrupt):
-            _restore(context, before)
+        if isinstance(error.__context__, KeyboardInterrupt):
+            _leave_label(ours, before)
+        else:
+            _set_properties(context, before)
         raise
-    # After KeyboardInterrupt, make no further call: py4j would read the interrupted call's reply.
-    _restore(context, before)
+    except KeyboardInterrupt:
+        _leave_label(ours, before)
+        raise
+    _set_properties(context, before)
 
 
-def job(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Label all jobs of a function whose first argument is the Spark session.
-
-    ``what`` may refer to positional arguments, as in ``"table {3.topic}"``.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @wraps(function)
-        def act(*args: P.args, **kwargs: P.kwargs) -> R:
-            with labelled(cast("SparkSession", args[0]), what.format(*args)):
-                return function(*args, **kwargs)
-
-        return act
-
-    return decorate
+def _unlabelled(context: SparkContext) -> Properties:
+    """Return the thread's properties without a label that an interrupted block left behind."""
+    now = {name: context.getLocalProperty(name) for name in (GROUP, DESCRIPTION)}
+    left, before = _interrupted.left, _interrupted.before
+    _interrupted.left = _interrupted.before = None
+    return before if before is not None and now == left else now
 
 
-def _restore(context: SparkContext, before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
+def _leave_label(ours: Properties, before: Properties) -> None:
+    """Remember what to restore later. The innermost label stays; the outermost block decides."""
+    if _interrupted.left is None:
+        _interrupted.left = ours
+    _interrupted.before = before
+
+
+def _set_properties(context: SparkContext, values: Properties) -> None:
+    for name, value in values.items():
         context.setLocalProperty(name, value)  # None removes the property
 
 

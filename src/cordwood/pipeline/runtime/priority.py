@@ -43,12 +43,12 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def check_word(said: str) -> str:
+def check_word(word: str) -> str:
     """Validate the setting's value; raises ``ConfigError`` for an unknown one."""
-    if said not in WORDS:
-        hint = nearest(said, WORDS)
-        raise ConfigError(f"{SETTING} is {NORMAL}, {BACKGROUND} or {IDLE}, not {said}{hint}")
-    return said
+    if word not in WORDS:
+        hint = nearest(word, WORDS)
+        raise ConfigError(f"{SETTING} is {NORMAL}, {BACKGROUND} or {IDLE}, not {word}{hint}")
+    return word
 
 
 def yield_cores(word: str = BACKGROUND) -> None:

@@ -10,11 +10,11 @@ import io
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cordwood.client.storage import Storage, open_storage
+from cordwood.client.storage import PROBES, Storage, open_storage, read_small
 from cordwood.errors import UnavailableError
 from cordwood.pipeline.runtime.session import is_local, is_remote
 from cordwood.pipeline.runtime.tasks import run_tasks
@@ -22,7 +22,6 @@ from cordwood.pipeline.runtime.tasks import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROBES: Final = "probes"  # directory name below a prefix
 TASKS_MAX: Final = 16  # enough to fail early; every later task calls ``Probe.check`` as well
 
 
@@ -37,8 +36,10 @@ class Probe:
 
     def check(self) -> None:
         """Raise ``UnavailableError`` if this executor does not see the driver's file."""
-        if read_text(open_storage(self.place), self.name) != self.text:
-            raise not_shared(self.place, self.option, "does not see what the driver wrote there")
+        if read_small(open_storage(self.place), self.name) != self.text.encode():
+            raise not_shared(
+                self.place, self.option, "does not see the file that the driver wrote there"
+            )
 
 
 @contextmanager
@@ -55,8 +56,10 @@ def shared_place(
         label = f"does every executor see {storage.place}? {len(written)} probes"
         run_tasks(spark, write_probe, [(probe, name) for name in written], label=label)
         for name in written:
-            if read_text(storage, name) != name:
-                raise not_shared(storage.place, option, "wrote there what the driver does not see")
+            if read_small(storage, name) != name.encode():
+                raise not_shared(
+                    storage.place, option, "wrote a file there that the driver does not see"
+                )
             storage.remove(name)
         yield probe
     finally:
@@ -76,15 +79,6 @@ def write_probe(task: tuple[Probe, str]) -> None:
     probe, name = task
     probe.check()
     open_storage(probe.place).put(name, io.BytesIO(name.encode()))
-
-
-def read_text(storage: Storage, name: str) -> str | None:
-    """The text of a small file; None if it is missing."""
-    try:
-        with closing(storage.open(name)) as file:
-            return file.read().decode("utf-8", "replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def not_shared(place: str, option: str, what: str) -> UnavailableError:

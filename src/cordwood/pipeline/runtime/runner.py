@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("cordwood.pipeline")
 
 READY: Final = "READY"
-LOOK_S: Final = 0.2  # between checks of the streams
+CHECK_S: Final = 0.2  # between checks of the streams
 REPORT_S: Final = 1.0
 TICK_S: Final = 5.0  # between checks whether compaction is due
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -98,10 +98,10 @@ class ScheduledJob(NamedTuple):
 
 def open_route(context: Context) -> Running:
     """Start the router at its cursor."""
-    from cordwood.pipeline.route.query import RouteQuery, plan_route
+    from cordwood.pipeline.route import RouteQuery, plan_route
 
     api = context.api()
-    return RouteQuery(context.spark, plan_route(api, context.where), api)
+    return RouteQuery(context.spark, plan_route(api), api)
 
 
 class CompactionRound:
@@ -110,16 +110,16 @@ class CompactionRound:
     def __init__(self) -> None:
         """The delay before the first round starts now."""
         self._started_s = time.monotonic()
-        self._lookout: Any = None
+        self._schedule: Any = None
 
     def __call__(self, context: Context) -> None:
         """If a round is due, compact the partitions that need it."""
-        from cordwood.pipeline.compact.job import ANSWER_S, CompactionSchedule, on_spark
+        from cordwood.pipeline.compact import ANSWER_S, CompactionSchedule, on_spark
         from cordwood.pipeline.runtime.session import parallelism
 
-        self._lookout = self._lookout or CompactionSchedule(self._started_s)
+        self._schedule = self._schedule or CompactionSchedule(self._started_s)
         with closing(BrokerApi(context.where, answer_s=ANSWER_S)) as api:
-            self._lookout.look(api, on_spark(context.spark), parallelism(context.spark))
+            self._schedule.run_if_due(api, on_spark(context.spark), parallelism(context.spark))
 
 
 JOBS: dict[str, Stream | ScheduledJob] = {
@@ -158,32 +158,32 @@ def run_pipeline(context: Context, jobs: Iterable[str]) -> None:
     for timer in schedules:
         timer.start()
     try:
-        _tend(context, streams, schedules)
+        _supervise(context, streams, schedules)
     except UnavailableError as error:
         logger.warning("pipeline.gone error=%s", error)
         _leave(error.exit_code)
     _leave()
 
 
-def _tend(
+def _supervise(
     context: Context, streams: dict[str, StreamSupervisor], schedules: Iterable[JobTimer]
 ) -> None:
     reported_s, is_announced = 0.0, False
     while not context.stopping.is_set():
-        for keeper in streams.values():
-            keeper.look()
-        if not is_announced and all(keeper.is_open for keeper in streams.values()):
-            _say(READY)
+        for supervisor in streams.values():
+            supervisor.check()
+        if not is_announced and all(each.is_open for each in streams.values()):
+            _print(READY)
             is_announced = True
         if time.monotonic() - reported_s > REPORT_S:
             reported_s = time.monotonic()
-            _say(json.dumps(_reports(streams, schedules)))
-        context.stopping.wait(LOOK_S)
+            _print(json.dumps(_reports(streams, schedules)))
+        context.stopping.wait(CHECK_S)
 
 
 def _reports(streams: dict[str, StreamSupervisor], schedules: Iterable[JobTimer]) -> dict[str, Any]:
     """The state of each job, by name."""
-    reports = {name: keeper.report() for name, keeper in streams.items()}
+    reports = {name: each.report() for name, each in streams.items()}
     return reports | {timer.title: timer.report() for timer in schedules}
 
 
@@ -199,7 +199,7 @@ def _leave(code: int = 0) -> None:
     os._exit(code)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     try:
         print(line, flush=True)
     except BrokenPipeError:  # the reader is gone; the lifeline handles that
@@ -209,8 +209,11 @@ def _say(line: str) -> None:
 class StreamSupervisor:
     """Keeps one stream open and reopens it after failures."""
 
-    def __init__(self, name: str, job: Stream, context: Context) -> None:
-        """The first call of ``look`` opens the stream."""
+    def __init__(
+        self, name: str, job: Stream, context: Context, pauses_s: Sequence[float] = PAUSES_S
+    ) -> None:
+        """The first call of ``check`` opens the stream; ``pauses_s`` follow failures in turn."""
+        self._pauses_s = pauses_s
         self._name = name
         self._job = job
         self._context = context
@@ -226,10 +229,10 @@ class StreamSupervisor:
         """Whether the stream is open."""
         return self._running is not None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check whether the stream has ended, and reopen it when the pause is over."""
         if self._running is not None:
-            failure = self._ask(self._running)
+            failure = self._find_failure(self._running)
             if failure is None:
                 return
             self._running.stop()
@@ -239,12 +242,14 @@ class StreamSupervisor:
             self._open()
 
     @staticmethod
-    def _ask(running: Running) -> str | None:
+    def _find_failure(running: Running) -> str | None:
         """Why the stream ended; raises ``UnavailableError`` if Spark itself is gone."""
         try:
             return running.failure()
         except Exception as error:
-            raise UnavailableError(f"Spark is gone: {type(error).__name__}: {error}") from error
+            raise UnavailableError(
+                f"Spark is no longer running: {type(error).__name__}: {error}"
+            ) from error
 
     def _open(self) -> None:
         try:
@@ -259,7 +264,7 @@ class StreamSupervisor:
         now_s = time.monotonic()
         if self._opened_s and now_s - self._opened_s > STEADY_S:
             self._failures = 0
-        pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
+        pause_s = self._pauses_s[min(self._failures, len(self._pauses_s) - 1)]
         self._failures += 1
         self._failed += 1
         self._error = why
@@ -269,15 +274,15 @@ class StreamSupervisor:
     def report(self) -> dict[str, Any]:
         """The state of the stream and its last error; a failing report does not raise."""
         try:
-            found = self._running.report() if self._running else {}
+            state = self._running.report() if self._running else {}
         except Exception as error:  # noqa: BLE001 - one job's failure must not stop the others
-            found = {"report_error": f"{type(error).__name__}: {error}"}
+            state = {"report_error": f"{type(error).__name__}: {error}"}
         return {
             "open": self.is_open,
             "failures": self._failures,
             "failed": self._failed,
             "error": self._error,
-            **found,
+            **state,
         }
 
 

@@ -72,10 +72,10 @@ def plan_settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """All settings of the session; the caller's override ours, but Java options are combined."""
     ours = {**_QUERY, **({} if is_connect(master) else _DRIVER)}
     ours |= _MACHINE | _PATIENCE | _CHECKPOINTS if is_local(master) else {}
-    said = {**ours, **conf}
+    settings = {**ours, **conf}
     if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in conf:
-        said[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {conf[_JAVA_OPTIONS]}"
-    return said
+        settings[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {conf[_JAVA_OPTIONS]}"
+    return settings
 
 
 def is_local(master: str) -> bool:
@@ -95,10 +95,10 @@ def is_remote(spark: SparkSession) -> bool:
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks the session's executors run concurrently; 1 if that is unknown."""
-    return told_parallelism(spark) or 1
+    return known_parallelism(spark) or 1
 
 
-def told_parallelism(spark: SparkSession) -> int | None:
+def known_parallelism(spark: SparkSession) -> int | None:
     """The session's default parallelism; None with Spark Connect, unless it is configured there.
 
     On a cluster, the first call waits until the executors have registered (``executors``).
@@ -121,7 +121,7 @@ def open_session(
 ) -> SparkSession:
     """Open a session: embedded, on ``master``, or by Spark Connect at ``remote``."""
     if master and remote:
-        raise ConfigError("name a master or a Spark Connect remote, not both")
+        raise ConfigError("give a Spark master or a Spark Connect server, not both")
     SparkSession = _import_spark()  # noqa: N806 - it is a class
     where = remote or master or EMBEDDED
     settings = plan_settings(where, conf or {})
@@ -151,14 +151,14 @@ def check_remote(remote: str) -> None:
     except ValueError:
         port = 0
     if url.scheme != "sc" or not url.hostname or not port:
-        raise ConfigError(f"a Spark Connect server is named sc://host:port, not {remote}")
+        raise ConfigError(f"the address of a Spark Connect server is sc://host:port, not {remote}")
     try:
         socket.create_connection((url.hostname, port), REACH_S).close()
     except OSError as error:
         why = error.strerror or error
         raise UnavailableError(
-            f"no Spark Connect server answers at {url.hostname}:{port} ({why}); start one with "
-            "Spark's sbin/start-connect-server.sh, or name another"
+            f"no Spark Connect server replies at {url.hostname}:{port} ({why}); start one with "
+            "Spark's sbin/start-connect-server.sh, or give another address"
         ) from None
 
 

@@ -14,18 +14,22 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
+
+import numpy as np
 
 from cordwood.batch.columns import Columns
 from cordwood.config import MIB
 from cordwood.log.format.manifest import STAGING_NAME
 from cordwood.log.staging.area import StagingArea, sha256_of
 from cordwood.model import Codec
-from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Part
-from cordwood.pipeline.sink.targets import Targets, encode_fitting
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.runtime.targets import Targets, encode_fitting
 from cordwood.pipeline.source.identity import is_proved
+from cordwood.protocol.api.deliveries import DeliveryPart, DiscardJob
 
 FILE_BYTES: Final = 8 * MIB  # a part is written once it reaches this; uploads may be 16 MiB
 HELD_BYTES_MAX: Final = 64 * MIB  # buffered by a task for all partitions before it flushes
@@ -39,9 +43,9 @@ class StagingTarget:
     data: str
 
     @classmethod
-    def of(cls, api: BrokerApi, where: BrokerAddress) -> StagingTarget:
+    def of(cls, api: BrokerApi) -> StagingTarget:
         """Ask the broker for its data directory."""
-        return cls(where, api.status()["data"])
+        return cls(api.where, api.status().data)
 
     def is_reachable(self) -> bool:
         """Whether that path on this machine is the broker's own data directory."""
@@ -57,21 +61,23 @@ class StagingTarget:
 
     def discard(self, job: str) -> None:
         """Delete the files that a job has staged."""
-        api = BrokerApi(self.where)
-        try:
-            api.discard(job)
-        finally:
-            api.close()
+        with closing(BrokerApi(self.where)) as api:
+            api.call(DiscardJob(job))
+
+
+def name_job(query: str, batch: int) -> str:
+    """Name the staging directory of one attempt to deliver a batch; attempts never share one."""
+    return f"{query}.{batch}.{secrets.token_hex(4)}"
 
 
 class StagingWriter:
     """Stages the output of one task; file names are random so that attempts never collide."""
 
     def __init__(
-        self, staging: StagingTarget, job: str, targets: Targets, *, codec: Codec = Codec.NONE
+        self, target: StagingTarget, job: str, targets: Targets, *, codec: Codec = Codec.NONE
     ) -> None:
         """Creates no file and opens no connection before the first write."""
-        self._staging = staging
+        self._target = target
         self._job = job
         self._targets = targets
         self._codec = codec
@@ -80,12 +86,16 @@ class StagingWriter:
         self._held_bytes = 0
         self._area: StagingArea | None = None
         self._api: BrokerApi | None = None
-        self.parts: list[Part] = []
+        self.parts: list[DeliveryPart] = []
 
     def add(self, topic: str, partition: int, columns: Columns) -> None:
-        """Encode rows and append them, in order, to the partition's buffer."""
+        """Encode rows and append them, in order, to the partition's buffer.
+
+        Rows are numbered from 0; the broker assigns their offsets.
+        """
         bytes_max = self._targets.get(topic).batch_bytes_max
-        self.put(topic, partition, encode_fitting(columns, self._codec, topic, bytes_max))
+        rows = replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
+        self.put(topic, partition, encode_fitting(rows, self._codec, topic, bytes_max))
 
     def put(self, topic: str, partition: int, data: bytes | bytearray) -> None:
         """Append whole batches to the partition's buffer; writes files when it is full."""
@@ -96,7 +106,7 @@ class StagingWriter:
         elif self._held_bytes >= HELD_BYTES_MAX:
             self.flush()
 
-    def flush(self) -> Sequence[Part]:
+    def flush(self) -> Sequence[DeliveryPart]:
         """Write all buffered batches; returns every part so far, in order."""
         for topic, partition in list(self._held):
             self._write(topic, partition)
@@ -113,23 +123,19 @@ class StagingWriter:
         name = f"{self._mark}-{len(self.parts)}"
         self._put(name, held)
         topic_id = self._targets.get(topic).id
-        self.parts.append(Part(topic, partition, name, sha256_of(held), topic_id))
+        self.parts.append(DeliveryPart(topic, partition, name, sha256_of(held), topic_id))
 
     def _put(self, name: str, held: list[bytes | bytearray]) -> None:
         if self._area is None and self._api is None:
-            self._open()
-        if self._api is not None:
+            if self._target.is_writable():
+                self._area = StagingArea(Path(self._target.data))
+            else:
+                self._api = BrokerApi(self._target.where)
+        if self._area is not None:
+            with self._area.new_job(self._job) as files:
+                files.write(name, held)
+        elif self._api is not None:
             self._api.upload(self._job, name, b"".join(held))
-            return
-        assert self._area is not None
-        with self._area.new_job(self._job) as files:
-            files.write(name, held)
-
-    def _open(self) -> None:
-        if self._staging.is_writable():
-            self._area = StagingArea(Path(self._staging.data))
-        else:
-            self._api = BrokerApi(self._staging.where)
 
     def __enter__(self) -> Self:
         """Return the writer."""

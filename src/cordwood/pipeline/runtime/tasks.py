@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cordwood.errors import CordwoodError, UnavailableError
 from cordwood.pipeline.runtime import priority
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 Watch = Callable[[int, int], None]  # tasks done, tasks in total
-Tell = Callable[[Sequence[Any]], None]  # stage infos of all active stages
+Report = Callable[[Sequence[Any]], None]  # stage infos of all active stages
 WATCH_S: Final = 0.2
 
 
@@ -38,11 +38,12 @@ def run_tasks(
     watch: Watch | None = None,
     *,
     label: str | None = None,
+    watch_s: float = WATCH_S,
 ) -> list[Result]:
     """Run ``work`` on every task; returns the results in order or raises the first task's error.
 
-    A separate thread periodically calls ``watch`` with the number of completed tasks. ``label`` is
-    the name in Spark's UI; the default is the name of ``work``.
+    A separate thread calls ``watch`` every ``watch_s`` seconds with the number of completed tasks.
+    ``label`` is the name in Spark's UI; the default is the name of ``work``.
     """
     if not tasks:
         return []
@@ -57,19 +58,35 @@ def run_tasks(
                 result = pickle.dumps(outcome(work, tasks[number]))
                 yield pa.RecordBatch.from_pydict({"id": [number], "result": [result]})
 
-    def tell(stages: Sequence[Any]) -> None:
+    def report(stages: Sequence[Any]) -> None:
         assert watch is not None
         watch(min(len(tasks), sum(stage.numCompletedTasks for stage in stages)), len(tasks))
 
     numbers = spark.range(0, len(tasks), 1, len(tasks))
     made = numbers.mapInArrow(act, "id long, result binary")
-    with labelled(spark, label), followed(spark, watch and tell):
-        rows = patiently(made.collect)
-    found = {row["id"]: pickle.loads(row["result"]) for row in rows}  # noqa: S301 - our own tasks'
-    for number in range(len(tasks)):
-        if isinstance(found[number], CordwoodError):
-            raise found[number]
-    return [cast(Result, found[number]) for number in range(len(tasks))]
+    with labelled(spark, label), followed(spark, watch and report, interval_s=watch_s):
+        rows = sorted(patiently(made.collect))
+    return _results(rows)
+
+
+def run_on_rows(frame: DataFrame, work: Callable[[Iterator[Any]], Result]) -> list[Result]:
+    """Run ``work`` on the Arrow batches of every partition; returns the results in any order."""
+
+    def act(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(outcome(work, batches))]})
+
+    return _results(frame.mapInArrow(act, "result binary").collect())
+
+
+def _results(rows: Iterable[Any]) -> list[Any]:
+    """Unpickle the results of our own tasks; raises the first task's error."""
+    results = [pickle.loads(row["result"]) for row in rows]  # noqa: S301
+    for result in results:
+        if isinstance(result, CordwoodError):
+            raise result
+    return results
 
 
 def spread(
@@ -87,16 +104,16 @@ def spread(
 
     def act(batches: Iterator[Any]) -> Iterator[Any]:
         for number in (each for ids in batches for each in ids.column("id").to_pylist()):
-            found = work(tasks[number])
-            while (batch := step(found)) is not None:
+            results = work(tasks[number])
+            while (batch := step(results)) is not None:
                 yield batch
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(act, schema)
 
 
-def _next(found: Iterator[Result]) -> Result | None:
+def _next(results: Iterator[Result]) -> Result | None:
     try:
-        return next(found, None)
+        return next(results, None)
     except OSError as error:
         raise unavailable(error) from None
 
@@ -112,25 +129,27 @@ def _name(work: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def followed(spark: SparkSession, tell: Tell | None) -> Iterator[None]:
-    """While the body runs, periodically call ``tell`` from a thread with the active stages."""
-    if tell is None:
+def followed(
+    spark: SparkSession, report: Report | None, *, interval_s: float = WATCH_S
+) -> Iterator[None]:
+    """While the body runs, periodically call ``report`` from a thread with the active stages."""
+    if report is None:
         yield
         return
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
-    def look() -> None:
-        while not ended.wait(WATCH_S):
+    def follow() -> None:
+        while not ended.wait(interval_s):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            tell([stage for stage in stages if stage])
+            report([stage for stage in stages if stage])
 
-    looker = threading.Thread(target=look, name="spark-progress", daemon=True)
-    looker.start()
+    follower = threading.Thread(target=follow, name="spark-progress", daemon=True)
+    follower.start()
     try:
         yield
     finally:
         ended.set()
-        looker.join()
+        follower.join()
 
 
 def outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodError:
@@ -146,4 +165,6 @@ def outcome(work: Callable[[Task], Result], task: Task) -> Result | CordwoodErro
 def unavailable(error: OSError) -> UnavailableError:
     """Convert an error such as a full disk to one sentence without a traceback."""
     where = f"{error.filename}: " if error.filename else ""
-    return UnavailableError(f"{where}{error.strerror or error}; mend that and run this again")
+    return UnavailableError(
+        f"{where}{error.strerror or error}; fix this, then run the command again"
+    )

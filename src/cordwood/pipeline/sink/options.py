@@ -29,14 +29,14 @@ OPTIONS: Final = {  # documented name → what it does
     "kafka.bootstrap.servers": "The broker to write to.",
     "bootstrap.servers": "The same.",
     "http": "The broker's HTTP address instead, `host:port`.",
-    "topic": "The topic of every row; wins over a column `topic`.",
+    "topic": "The topic of every row; overrides a column `topic`.",
     "queryId": (
-        "Batch, with `batchId`: the write may be repeated and happens once, as in `foreachBatch`."
+        "Batch, with `batchId`: a repeated write is stored only once, as in `foreachBatch`."
     ),
     "batchId": "Batch, with `queryId`: counts up from 0.",
-    "includeHeaders": "Accepted for Kafka's sake: a column `headers` is always written.",
+    "includeHeaders": "Accepted for Kafka compatibility: a column `headers` is always written.",
     "kafka.compression.type": "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.",
-    "checkpointLocation": "Stream: where Spark keeps its place.",
+    "checkpointLocation": "Stream: where Spark stores the query's progress.",
 }
 TUNING: Final = (  # settings of the Java producer; ignored, as deliveries have no such settings
     "kafka.acks",
@@ -53,10 +53,10 @@ TUNING: Final = (  # settings of the Java producer; ignored, as deliveries have 
     "kafka.retries",
 )
 REFUSED: Final = {
-    "path": "a sink writes through a broker; name it with kafka.bootstrap.servers",
-    "kafka.key.serializer": "keys are binary or string; encode them in the query",
-    "kafka.value.serializer": "values are binary or string; encode them in the query",
-    "kafka.transactional.id": "a streaming query writes exactly once as it is",
+    "path": "the sink writes through a broker; set kafka.bootstrap.servers",
+    "kafka.key.serializer": "keys must be binary or string; encode them in the query",
+    "kafka.value.serializer": "values must be binary or string; encode them in the query",
+    "kafka.transactional.id": "a streaming query always writes exactly once",
     "kafka.partitioner.class": "give the rows a partition column",
 }
 _BY_LOWER: Final = {name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)}
@@ -76,92 +76,94 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse and validate all options; raises ``InvalidOption``."""
-    said = _known(options)
+    known = _known(options)
     for name in _BATCH_ONLY if streaming else ():
-        if name in said:
+        if name in known:
             raise InvalidOption(
                 f"option {name} is for batch writes: a streaming query has its own, from its "
                 "checkpoint"
             )
-    if ("queryId" in said) != ("batchId" in said):
-        raise InvalidOption("queryId and batchId make a batch write repeatable only together")
-    where = BrokerAddress(_servers(said), said.get("http"))
+    if ("queryId" in known) != ("batchId" in known):
+        raise InvalidOption("set queryId and batchId together, to make a batch write repeatable")
+    where = BrokerAddress(_servers(known), known.get("http"))
     if where == BrokerAddress():
         raise InvalidOption("set kafka.bootstrap.servers (or http) to the broker to write to")
     return SinkOptions(
         where=where,
-        topic=_topic(said),
-        codec=_codec(said),
-        query=_query(said),
-        batch=_batch(said),
+        topic=_topic(known),
+        codec=_codec(known),
+        query=_query(known),
+        batch=_batch(known),
     )
 
 
 def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
     """Raise ``InvalidOption`` if a column prevents rows from becoming records."""
-    found = {field.name: field.dataType.simpleString() for field in fields}
-    if "value" not in found:
-        close = nearest("value", found)
-        raise InvalidOption(f"the rows have no column value{close} (it takes binary or string)")
-    for name, kind in found.items():
+    kinds = {field.name: field.dataType.simpleString() for field in fields}
+    if "value" not in kinds:
+        close = nearest("value", kinds)
+        raise InvalidOption(f"the rows have no column value{close} (binary or string)")
+    for name, kind in kinds.items():
         if name in COLUMNS and kind not in COLUMNS[name]:
             takes = " or ".join(COLUMNS[name])
-            raise InvalidOption(f"column {name} is {kind}; it takes {takes}: cast it in the query")
+            raise InvalidOption(
+                f"column {name} has type {kind}, but must be {takes}: cast it in the query"
+            )
         if name not in COLUMNS and name not in SOURCE_COLUMNS and nearest(name, COLUMNS):
-            raise InvalidOption(f"a record has no {name}{nearest(name, COLUMNS)}")
-    if options.topic is None and "topic" not in found:
+            raise InvalidOption(f"there is no record field {name}{nearest(name, COLUMNS)}")
+    if options.topic is None and "topic" not in kinds:
         raise InvalidOption("set the option topic, or give the rows a column topic")
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    said: dict[str, str] = {}
+    known: dict[str, str] = {}
     for key, value in options.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            shown = {known.lower(): known for known in (*OPTIONS, *TUNING)}
+            shown = {option.lower(): option for option in (*OPTIONS, *TUNING)}
             close = nearest(key.lower(), shown)
-            for lower, known in shown.items():
-                close = close.replace(f" {lower}?", f" {known}?")
-            raise InvalidOption(f"the sink has no option {key}{close}")
+            for lower, option in shown.items():
+                close = close.replace(f" {lower}?", f" {option}?")
+            raise InvalidOption(f"unknown sink option {key}{close}")
         if name in REFUSED:
             raise InvalidOption(f"option {name} is not for the sink: {REFUSED[name]}")
-        said[name] = value
-    return said
+        known[name] = value
+    return known
 
 
-def _servers(said: Mapping[str, str]) -> str | None:
-    servers = said.get("kafka.bootstrap.servers", said.get("bootstrap.servers"))
-    for name, text in (("kafka.bootstrap.servers", servers), ("http", said.get("http"))):
+def _servers(known: Mapping[str, str]) -> str | None:
+    servers = known.get("kafka.bootstrap.servers", known.get("bootstrap.servers"))
+    for name, text in (("kafka.bootstrap.servers", servers), ("http", known.get("http"))):
         for server in text.split(",") if text is not None else ():
             if not re.fullmatch(r"\s*\S+:\d{1,5}\s*", server):
                 raise InvalidOption(f"option {name}: {server!r} is not host:port")
     return servers
 
 
-def _topic(said: Mapping[str, str]) -> str | None:
-    topic = said.get("topic")
+def _topic(known: Mapping[str, str]) -> str | None:
+    topic = known.get("topic")
     if topic is not None and not is_topic_name(topic):
-        raise InvalidOption(f"option topic: {topic!r} cannot be a topic's name")
+        raise InvalidOption(f"option topic: {topic!r} is not a valid topic name")
     return topic
 
 
-def _codec(said: Mapping[str, str]) -> Codec:
-    text = said.get("kafka.compression.type", "none")
+def _codec(known: Mapping[str, str]) -> Codec:
+    text = known.get("kafka.compression.type", "none")
     if text.upper() not in Codec.__members__:
         names = ", ".join(name.lower() for name in Codec.__members__)
-        raise InvalidOption(f"option kafka.compression.type: {text!r} is none of {names}")
+        raise InvalidOption(f"option kafka.compression.type: {text!r} is not one of {names}")
     return Codec[text.upper()]
 
 
-def _query(said: Mapping[str, str]) -> str | None:
-    query = said.get("queryId")
+def _query(known: Mapping[str, str]) -> str | None:
+    query = known.get("queryId")
     if query is not None and not is_job_name(query):
-        raise InvalidOption(f"option queryId: {query!r} is not of letters, digits, . _ and -")
+        raise InvalidOption(f"option queryId: {query!r} may only have letters, digits, . _ and -")
     return query
 
 
-def _batch(said: Mapping[str, str]) -> int | None:
-    batch = said.get("batchId")
+def _batch(known: Mapping[str, str]) -> int | None:
+    batch = known.get("batchId")
     if batch is not None and not batch.isdecimal():
         raise InvalidOption(f"option batchId: {batch!r} is not a whole number from 0")
     return None if batch is None else int(batch)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,14 +27,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans
+from cordwood.batch.key_groups import NULL, partitions_of
 from cordwood.clock import SystemClock
 from cordwood.errors import InvalidOption, InvalidRecord
 from cordwood.model import is_topic_name
-from cordwood.pipeline.runtime.broker_api import BrokerApi, Part
-from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
-from cordwood.pipeline.sink.keys import NULL, partitions_of
+from cordwood.pipeline.runtime.broker_api import BrokerApi
+from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter, name_job
+from cordwood.pipeline.runtime.targets import Targets
 from cordwood.pipeline.sink.options import SinkOptions, check_columns
-from cordwood.pipeline.sink.targets import Targets
+from cordwood.protocol.api.deliveries import Deliver, DeliveryPart
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"  # set by Spark for every task of a streaming query
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -44,7 +44,7 @@ BATCH_PROPERTY: Final = "streaming.sql.batchId"
 class StagedRows(WriterCommitMessage):
     """Commit message of one task: the query and the staged parts; sent to the driver."""
 
-    def __init__(self, query: str, job: str, parts: Sequence[Part]) -> None:
+    def __init__(self, query: str, job: str, parts: Sequence[DeliveryPart]) -> None:
         """Takes plain values only, as it is pickled."""
         self.query = query
         self.job = job
@@ -59,7 +59,7 @@ class TopicWriter(DataSourceArrowWriter):
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._query = options.query or f"write-{secrets.token_hex(8)}"
-        self._job = f"{self._query}.{options.batch or 0}.{secrets.token_hex(4)}"
+        self._job = name_job(self._query, options.batch or 0)
         self._plan = SinkPlan.of(options)
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
@@ -126,20 +126,20 @@ class SinkPlan:
     def of(cls, options: SinkOptions) -> SinkPlan:
         """Ask the broker for the staging directory and its topics."""
         with closing(BrokerApi(options.where)) as api:
-            return cls(options, StagingTarget.of(api, options.where), Targets.of(api))
+            return cls(options, StagingTarget.of(api), Targets.of(api))
 
     def partition_count(self, topic: str) -> int:
         """The topic's number of partitions, or the number it will be created with."""
         return self._targets.get(topic).partitions
 
-    def stage(self, batches: Iterator[Any], job: str) -> Sequence[Part]:
+    def stage(self, batches: Iterator[Any], job: str) -> Sequence[DeliveryPart]:
         """Write rows to staged files; returns the parts in order."""
         now_ms = SystemClock().now_ms()
-        with StagingWriter(self.staging, job, self._targets, codec=self._options.codec) as outbox:
+        with StagingWriter(self.staging, job, self._targets, codec=self._options.codec) as writer:
             for batch in batches:
                 for topic, rows in self._by_topic(batch):
-                    self._add(outbox, topic, rows, now_ms)
-            return outbox.flush()
+                    self._add(writer, topic, rows, now_ms)
+            return writer.flush()
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
         import pyarrow.compute as pc
@@ -152,44 +152,44 @@ class SinkPlan:
         for topic in pc.unique(column).to_pylist():
             if topic is None or not is_topic_name(topic):
                 raise InvalidRecord(
-                    f"column topic holds {topic!r}, which cannot name a topic; set the option "
+                    f"column topic has {topic!r}, which is not a valid topic name; set the option "
                     "topic, or filter such rows"
                 )
             yield topic, batch.filter(pc.equal(column, topic))
 
-    def _add(self, outbox: StagingWriter, topic: str, batch: Any, now_ms: int) -> None:
+    def _add(self, writer: StagingWriter, topic: str, batch: Any, now_ms: int) -> None:
         """Divide one topic's rows among its partitions."""
         columns = _columns(batch, now_ms)
         count = self.partition_count(topic)
         partitions = self._partitions(topic, batch, columns, count)
         for partition in np.unique(partitions).tolist():
             rows = np.flatnonzero(partitions == partition)
-            chosen = columns if len(rows) == len(columns) else _renumbered(columns.chosen(rows))
-            outbox.add(topic, partition, chosen)
+            chosen = columns if len(rows) == len(columns) else columns.chosen(rows)
+            writer.add(topic, partition, chosen)
 
     def _partitions(self, topic: str, batch: Any, columns: Columns, count: int) -> Any:
         """The column ``partition`` if not null, else by key as Kafka does, else one per task."""
         context = TaskContext.get()
         own = context.partitionId() % count if context else 0
         assert columns.keys is not None, "keys are spans, null ones too"
-        found = partitions_of(columns.keys, count)
-        found[found == NULL] = own
+        partitions = partitions_of(columns.keys, count)
+        partitions[partitions == NULL] = own
         if "partition" in batch.schema.names:
             column = batch.column("partition")
-            said = column.fill_null(NULL).to_numpy(zero_copy_only=False).astype(np.int64)
-            wrong = said[~column.is_null().to_numpy(zero_copy_only=False)]
+            given = column.fill_null(NULL).to_numpy(zero_copy_only=False).astype(np.int64)
+            wrong = given[~column.is_null().to_numpy(zero_copy_only=False)]
             wrong = wrong[(wrong < 0) | (wrong >= count)]
             if len(wrong):
                 raise InvalidRecord(
-                    f"column partition holds {wrong[0]}, and topic {topic} has {count} partitions"
+                    f"column partition has {wrong[0]}, but topic {topic} has {count} partitions"
                 )
-            found = np.where(said == NULL, found, said)
-        return found
+            partitions = np.where(given == NULL, partitions, given)
+        return partitions
 
 
 def _check(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
     if overwrite:
-        raise InvalidOption('a log is appended to, never overwritten; use mode("append")')
+        raise InvalidOption('a topic can only be appended to, not overwritten; use mode("append")')
     check_columns(schema.fields, options)
 
 
@@ -199,27 +199,22 @@ def _columns(batch: Any, now_ms: int) -> Columns:
 
     names = batch.schema.names
     rows = batch.num_rows
-    found = columns_from_arrow(
+    columns = columns_from_arrow(
         offsets=np.arange(rows, dtype=np.int64),
         timestamps_ms=np.full(rows, now_ms, np.int64),
         keys=batch.column("key") if "key" in names else None,
         values=batch.column("value"),
         headers=batch.column("headers") if "headers" in names else None,
     )
-    if found.keys is not None:
-        return found
+    if columns.keys is not None:
+        return columns
     return Columns.of(
-        found.offsets,
+        columns.offsets,
         np.full(rows, now_ms, np.int64),
         keys=Spans.nulls(rows),
-        values=found.values,
-        headers=found.headers or HeaderSpans.none(rows),
+        values=columns.values,
+        headers=columns.headers or HeaderSpans.none(rows),
     )
-
-
-def _renumbered(columns: Columns) -> Columns:
-    """Number the rows from 0; the broker assigns the real offsets."""
-    return replace(columns, offsets=np.arange(len(columns), dtype=np.int64))
 
 
 def _deliver(
@@ -231,9 +226,9 @@ def _deliver(
 ) -> None:
     """Ask the broker to append the staged parts, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, StagedRows)]
-    parts = [part for message in staged for part in message.parts]
+    parts = tuple(part for message in staged for part in message.parts)
     if not parts:
         return
     (query,), (job,) = {message.query for message in staged}, {message.job for message in staged}
     with closing(BrokerApi(options.where)) as api:
-        api.deliver(query, batch, job, parts, [], once=once)
+        api.deliver(Deliver(query, batch, job, parts, once=once))

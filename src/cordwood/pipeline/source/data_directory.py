@@ -11,7 +11,7 @@ Never writes, and never commits cursors: only the broker stores them.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,34 +19,30 @@ from typing import Final
 
 import numpy as np
 
-from cordwood.batch.columns import Aborted
-from cordwood.batch.records import decode_batch
+from cordwood.batch.columns import NO_OFFSETS
+from cordwood.batch.header_table import Longs
 from cordwood.errors import CorruptionError, NotDataDirectory, UnavailableError
-from cordwood.log.format import index, scan
+from cordwood.log.format.index import WrongIndex
 from cordwood.log.format.layout import (
     DELETED,
     FORMAT,
     PARTITION_METADATA,
-    FileKind,
     check_format,
-    file_path,
     parse_directory_name,
     parse_metadata,
 )
+from cordwood.log.format.scan import BatchWalk, read_fd
 from cordwood.log.read.held import is_held
 from cordwood.log.read.published_offsets import read_published_offsets
-from cordwood.model import TopicPartition
+from cordwood.log.read.segment_reader import SegmentReader
+from cordwood.model import Aborted, TopicPartition
 from cordwood.pipeline.source.offsets import Bounds, Range
 from cordwood.pipeline.source.segment_files import (
     Chunk,
-    SegmentFileRef,
     StartHint,
     covering,
-    find_position,
     list_segments,
-    open_log,
     read_chunks,
-    read_index,
 )
 from cordwood.pipeline.source.splits import SplitPiece
 from cordwood.pipeline.source.transactions import has_transactions, read_aborted, replay_tail
@@ -54,7 +50,7 @@ from cordwood.pipeline.source.transactions import has_transactions, read_aborted
 _TAILS_MAX: Final = 256
 
 
-class DataDirectory:
+class SegmentFileLog:
     """A ``Log`` over the files under ``path``."""
 
     def __init__(
@@ -85,31 +81,31 @@ class DataDirectory:
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic and its partitions."""
-        found: dict[str, list[int]] = {}
+        topics: dict[str, list[int]] = {}
         for entry in sorted(self._path.iterdir()):
             tp = parse_directory_name(entry.name)
             if tp is not None and entry.is_dir():
-                found.setdefault(tp.topic, []).append(tp.partition)
-        return {topic: sorted(partitions) for topic, partitions in found.items()}
+                topics.setdefault(tp.topic, []).append(tp.partition)
+        return {topic: sorted(partitions) for topic, partitions in topics.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids that the metadata file of each topic's partition 0 holds."""
-        found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         for topic in topics:
             path = self._directory(TopicPartition(topic, 0)) / PARTITION_METADATA
             with suppress(OSError, CorruptionError):  # no id is known: nothing is compared
-                found[topic] = str(parse_metadata(path.read_bytes()))
-        return found
+                ids[topic] = str(parse_metadata(path.read_bytes()))
+        return ids
 
     def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Log start and high watermark or last stable offset; omits deleted partitions."""
-        found: dict[TopicPartition, Bounds] = {}
+        bounds: dict[TopicPartition, Bounds] = {}
         for tp in tps:
             try:
-                found[tp] = self._bounds(tp)
+                bounds[tp] = self._bounds(tp)
             except FileNotFoundError:
                 continue
-        return found
+        return bounds
 
     def _bounds(self, tp: TopicPartition) -> Bounds:
         marks = read_published_offsets(self._directory(tp))
@@ -127,12 +123,12 @@ class DataDirectory:
         return Bounds(min(start, end), end)
 
     @staticmethod
-    def _has_more(live: list[SegmentFileRef], tail: StartHint) -> bool:
+    def _has_more(live: list[SegmentReader], tail: StartHint) -> bool:
         """Whether bytes lie past the published offset: not yet durable, or left by a crash."""
         last = live[-1] if live else None
         if last is None or last.base_offset < tail.base_offset:
             return False
-        return last.base_offset > tail.base_offset or last.path.stat().st_size > tail.position
+        return last.base_offset > tail.base_offset or last.path().stat().st_size > tail.position
 
     def _unheld(self) -> _Unheld:
         return _Unheld(self._path)
@@ -146,8 +142,8 @@ class DataDirectory:
         if not live:
             return 0
         last = live[-1]
-        with open_log(last.path) as fd:
-            walk = scan.BatchWalk(scan.read_fd(fd), os.fstat(fd).st_size, last.base_offset)
+        with last.reading() as fd:
+            walk = BatchWalk(read_fd(fd), last.size_bytes, last.base_offset)
             for _ in walk:
                 pass
         unstable = replay_tail(self._directory(tp)).first_unstable if self._committed else None
@@ -157,9 +153,10 @@ class DataDirectory:
         """The first offset with a timestamp at or after ``timestamp_ms``; None if there is none."""
         bounds = self._bounds(tp)
         for segment in self._live(tp):
-            found = _find_time(segment, timestamp_ms, bounds)
-            if found is not None:
-                return found
+            with segment.reading() as fd:
+                match = segment.first_at_time(fd, timestamp_ms, *bounds, segment.size_bytes)
+            if match is not None:
+                return match.record.offset
         return None
 
     def pieces(self, whole: Range, split_bytes: int) -> list[SplitPiece]:
@@ -222,7 +219,7 @@ class DataDirectory:
     def _directory(self, tp: TopicPartition) -> Path:
         return self._path / str(tp)
 
-    def _live(self, tp: TopicPartition) -> list[SegmentFileRef]:
+    def _live(self, tp: TopicPartition) -> list[SegmentReader]:
         return [s for s in list_segments(self._directory(tp)) if s.suffix != DELETED]
 
 
@@ -241,67 +238,37 @@ class _Unheld:
             os.close(fd)
 
 
-def _find_time(segment: SegmentFileRef, timestamp_ms: int, bounds: Bounds) -> int | None:
-    """Search one segment: first by time index, then by batch headers, then by records."""
-    with open_log(segment.path) as fd:
-        walk = scan.BatchWalk(
-            scan.read_fd(fd),
-            os.fstat(fd).st_size,
-            segment.base_offset,
-            position=_before_time(fd, segment, timestamp_ms),
-            verify=False,
-        )
-        for located in walk:
-            header = located.header
-            if header.base_offset >= bounds.end:
-                return None
-            if header.max_timestamp_ms < timestamp_ms or header.last_offset < bounds.start:
-                continue
-            for record in decode_batch(os.pread(fd, header.size_bytes, located.position)):
-                is_inside = bounds.start <= record.offset < bounds.end
-                if record.timestamp_ms >= timestamp_ms and is_inside:
-                    return record.offset
-    return None
-
-
-def _before_time(fd: int, segment: SegmentFileRef, timestamp_ms: int) -> int:
-    """A position before which every record is older; 0 without a time index."""
-    path = file_path(segment.path.parent, segment.base_offset, FileKind.TIMEINDEX, segment.suffix)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return 0
-    usable = data[: len(data) - len(data) % index.TIME_ENTRY_BYTES]
-    entries = list(index.parse_times(usable, segment.base_offset))
-    at = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms) - 1
-    return find_position(fd, segment, entries[at].offset, None) if at >= 0 else 0
-
-
 def _cut(
-    segment: SegmentFileRef, start: int, end: int, following: int, split_bytes: int
+    segment: SegmentReader, start: int, end: int, following: int, split_bytes: int
 ) -> list[SplitPiece]:
     """Cut part of a segment into pieces of about ``split_bytes``, at index entries."""
-    size_bytes, found = _size(segment.path), read_index(segment)
-    if found is None:  # swapped meanwhile, or active: that index is only in the broker's memory
+    size_bytes, offsets, positions = _sparse_index(segment)
+    if not len(offsets):  # short, swapped meanwhile, or active: its index is in the broker
         span = max(1, following - segment.base_offset)
         return [SplitPiece(start, end, size_bytes * (end - start) // span)]
-    at, stop = (int(np.searchsorted(found.offsets, offset)) for offset in (start, end - 1))
-    since = int(found.positions[at - 1]) if at else 0  # where the piece begins
-    if stop < len(found.offsets):
-        size_bytes = min(size_bytes, int(found.positions[stop]))
+    at, stop = (int(np.searchsorted(offsets, offset)) for offset in (start, end - 1))
+    since = int(positions[at - 1]) if at else 0  # where the piece begins
+    if stop < len(offsets):
+        size_bytes = min(size_bytes, int(positions[stop]))
     pieces: list[SplitPiece] = []
     while True:
-        at += int(np.searchsorted(found.positions[at:stop], since + split_bytes))
+        at += int(np.searchsorted(positions[at:stop], since + split_bytes))
         if at >= stop:
             return [*pieces, SplitPiece(start, end, max(0, size_bytes - since))]
-        cut, position = int(found.offsets[at]) + 1, int(found.positions[at])
+        cut, position = int(offsets[at]) + 1, int(positions[at])
         pieces.append(SplitPiece(start, cut, position - since))
         start, since = cut, position
         at += 1
 
 
-def _size(path: Path) -> int:
+def _sparse_index(segment: SegmentReader) -> tuple[int, Longs, Longs]:
+    """The log's size, and the last offsets and positions of its indexed batches."""
     try:
-        return path.stat().st_size
+        with segment.reading():
+            offsets, positions = segment.index.columns()
     except FileNotFoundError:
-        return 0
+        return 0, NO_OFFSETS, NO_OFFSETS
+    except WrongIndex:
+        return segment.size_bytes, NO_OFFSETS, NO_OFFSETS
+    absolute = np.asarray(offsets, np.int64) + segment.base_offset
+    return segment.size_bytes, absolute, np.asarray(positions, np.int64)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+import msgspec
 
 from cordwood.client.http import ANSWER_S
 from cordwood.client.kafka import KafkaClient
@@ -40,16 +42,16 @@ def is_proved(path: str, where: BrokerAddress) -> bool:
     seen = _verdicts.get((path, where))
     if seen is not None and seen[0] == here:
         return seen[1]
-    told = ask_identity(where)
-    if told is None:  # not cached: the next call asks again
+    expected = ask_identity(where)
+    if expected is None:  # not cached: the next call asks again
         return False
-    if told != here:
+    if expected != here:
         _log.warning(
-            "source.path_refused path=%s broker=%s: another data directory lies there on this "
-            "machine; records are read over the wire", path, where,
+            "source.path_refused path=%s broker=%s: it is a different data directory on this "
+"machine; records are read over the network", path, where,
         )  # fmt: skip
-    _verdicts[path, where] = here, told == here
-    return told == here
+    _verdicts[path, where] = here, expected == here
+    return expected == here
 
 
 def _warn_if_closed(path: str) -> None:
@@ -58,7 +60,7 @@ def _warn_if_closed(path: str) -> None:
         _closed.add(path)
         _log.warning(
             "source.path_closed path=%s: this user may not read it, so records are read over the "
-            "wire; start the broker with file.mode=group and share its group", path,
+"network; start the broker with file.mode=group and share its group", path,
         )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def ask_identity(where: BrokerAddress) -> DataIdentity | None:
     try:
         if where.http is not None:
             with closing(BrokerApi(where, timeout_s=0)) as api:
-                return parse_told(api.status())
+                return DataIdentity(*msgspec.structs.astuple(api.status().identity))
         for server in (where.servers or "").split(","):
             try:
                 with KafkaClient(server.strip(), timeout_s=ANSWER_S) as client:
@@ -84,14 +86,6 @@ def ask_identity(where: BrokerAddress) -> DataIdentity | None:
     return None
 
 
-def parse_told(status: Mapping[str, Any]) -> DataIdentity | None:
-    """The identity in a response of ``/api/status``; None if the broker reports none."""
-    try:
-        return DataIdentity.parse(status["identity"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def check_data_id(path: str, data_id: str | None) -> None:
     """Raise ``NotDataDirectory`` if this is not the directory that the query was planned with.
 
@@ -102,7 +96,7 @@ def check_data_id(path: str, data_id: str | None) -> None:
         raise NotDataDirectory(
             f"{path} on this machine is not the data directory the query was planned with (its "
             f"{IDENTITY} file says so); mount the same directory on driver and executors, or set "
-            "kafka.bootstrap.servers too, so that records can go over the wire"
+            "kafka.bootstrap.servers too, so that records can be read over the network"
         )
 
 
@@ -113,16 +107,16 @@ def data_id_at(path: str | None) -> str | None:
 
 
 def on_directory(
-    path: str, told: DataIdentity, work: Callable[[Task], Result], task: Task
+    path: str, expected: DataIdentity, work: Callable[[Task], Result], task: Task
 ) -> Result:
     """Run a task that opens files below ``path``, after ``check_identity`` has accepted it."""
-    check_identity(path, told)
+    check_identity(path, expected)
     return work(task)
 
 
-def check_identity(path: str, told: DataIdentity) -> None:
+def check_identity(path: str, expected: DataIdentity) -> None:
     """Raise ``UnavailableError`` if the path is not the broker's data directory."""
-    if read_identity(Path(path)) != told:
+    if read_identity(Path(path)) != expected:
         raise UnavailableError(
             f"{path} on this machine is not the broker's data directory; compaction needs it on "
             "every executor: mount it there, or run the job on the broker's machine"

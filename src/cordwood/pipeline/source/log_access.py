@@ -1,6 +1,6 @@
 """Choose how a query reads a topic: from segment files, or over the Kafka protocol.
 
-``DataDirectory`` reads segment files where this machine can reach them. ``KafkaLog`` fetches from
+``SegmentFileLog`` reads segment files where this machine can reach them. ``KafkaLog`` fetches from
 the broker. Both implement ``Log`` and return equal results. The driver plans through a ``Log`` and
 executors read through one; no other code depends on which implementation is in use.
 """
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from cordwood.errors import NotDataDirectory, UnavailableError
 from cordwood.model import TopicPartition
 from cordwood.pipeline.runtime.broker_api import BrokerAddress
-from cordwood.pipeline.source.data_directory import DataDirectory
+from cordwood.pipeline.source.data_directory import SegmentFileLog
 from cordwood.pipeline.source.identity import check_data_id, is_proved
 from cordwood.pipeline.source.kafka_log import KafkaLog
 from cordwood.pipeline.source.offsets import Bounds, Range
@@ -84,7 +84,7 @@ def reach_log(options: SourceOptions) -> Log:
     return KafkaLog(options)
 
 
-def _open_files(options: SourceOptions, path: str) -> DataDirectory:
-    return DataDirectory(
+def _open_files(options: SourceOptions, path: str) -> SegmentFileLog:
+    return SegmentFileLog(
         path, fail_on_data_loss=options.fail_on_data_loss, committed=options.committed
     )

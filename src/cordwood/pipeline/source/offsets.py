@@ -109,13 +109,13 @@ def resolve(
     resolved: dict[TopicPartition, int] = {}
     for tp, of in bounds.items():
         time_ms = times[tp] if isinstance(times, Mapping) else times
-        found = find_time(tp, time_ms)
-        if found is None and starting and not no_match_is_latest:
+        offset = find_time(tp, time_ms)
+        if offset is None and starting and not no_match_is_latest:
             raise OffsetOutOfRange(
                 f"{tp} has no record at or after {time_ms} ms; set an earlier time, or "
                 "startingOffsetsByTimestampStrategy to latest"
             )
-        resolved[tp] = of.end if found is None else found
+        resolved[tp] = of.end if offset is None else offset
     return resolved
 
 
@@ -189,14 +189,16 @@ def plan_ranges(
     A partition that is new since ``start`` is read from its log start.
     """
     ranges: list[Range] = []
-    losses = [Loss(tp, "the partition is gone") for tp in sorted(start.keys() - end.keys())]
+    losses = [
+        Loss(tp, "the partition no longer exists") for tp in sorted(start.keys() - end.keys())
+    ]
     for tp in sorted(end):
         if tp not in bounds:
-            losses.append(Loss(tp, "the partition is gone"))
+            losses.append(Loss(tp, "the partition no longer exists"))
             continue
         first = start.get(tp, 0)
         if first > end[tp]:
-            losses.append(Loss(tp, f"its offset went back from {first} to {end[tp]}"))
+            losses.append(Loss(tp, f"its end offset decreased from {first} to {end[tp]}"))
         elif end[tp] > bounds[tp].end:
             losses.append(Loss(tp, f"the log ends at {bounds[tp].end}, before {end[tp]}"))
         elif first < min(bounds[tp].start, end[tp]):

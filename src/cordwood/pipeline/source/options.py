@@ -99,37 +99,39 @@ OPTIONS: Final = {  # documented name → what it does
     "subscribe": "Topics, comma separated.",
     "subscribePattern": "Topics by a Python regular expression that matches the whole name.",
     "assign": 'Partitions as JSON: `{"orders": [0, 1]}`. Exactly one of these three is set.',
-    "path": "A data directory: segment files are read as they lie, no broker needed.",
+    "path": "A data directory: segment files are read directly, without a broker.",
     "kafka.bootstrap.servers": (
-        "The broker; with `path` too, it is asked where that is not its own data directory."
+        "The broker; if `path` is also set, records come over the network where `path` is not "
+        "the broker's data directory."
     ),
     "bootstrap.servers": "The same.",
     "startingOffsets": (
-        "`earliest`, `latest` or JSON (`-2`, `-1` are the edges). Default: batch `earliest`, "
-        "stream `latest`."
+        "`earliest`, `latest` or JSON (`-2` is the earliest, `-1` the latest offset). Default: "
+        "batch `earliest`, stream `latest`."
     ),
     "startingTimestamp": (
-        "Begin at the first record at or after this time (ms), everywhere. Wins over the next two."
+        "Start at the first record at or after this time (ms), in all partitions. Overrides the "
+        "next two."
     ),
-    "startingOffsetsByTimestamp": "The same per partition, as JSON. Wins over `startingOffsets`.",
+    "startingOffsetsByTimestamp": "The same per partition, as JSON. Overrides `startingOffsets`.",
     "startingOffsetsByTimestampStrategy": (
-        "Where no record is that young: `error` (default) or `latest`."
+        "What to do where no record is at or after that time: `error` (default) or `latest`."
     ),
     "endingOffsets": "Batch: `latest` (default) or JSON.",
     "endingTimestamp": "Batch: end before the first record at or after this time (ms).",
     "endingOffsetsByTimestamp": "Batch: the same per partition, as JSON.",
     "fromOffset": "Batch: no records before this offset, in whichever partition.",
-    "beforeOffset": "Batch: none at or after this one.",
-    "maxOffsetsPerTrigger": "Stream: records per micro-batch at most.",
-    "minOffsetsPerTrigger": "Stream: wait for so many …",
+    "beforeOffset": "Batch: no records at or after this offset.",
+    "maxOffsetsPerTrigger": "Stream: the most records per micro-batch.",
+    "minOffsetsPerTrigger": "Stream: wait for at least this many records …",
     "maxTriggerDelay": "… but no longer than this. Default: `15m`.",
-    "minPartitions": "Tasks at least; default: as the sizes suggest.",
-    "maxRecordsPerPartition": "Records per task at most.",
+    "minPartitions": "The fewest tasks. Default: chosen by size.",
+    "maxRecordsPerPartition": "The most records per task.",
     "failOnDataLoss": (
-        "Fail (default `true`) or go on when records are gone before they were read, or a topic "
-        "was deleted or recreated."
+        "Whether to fail (default `true`) or continue when records were deleted before they were "
+        "read, or a topic was deleted or recreated."
     ),
-    "parallelism": "Tasks that run at once: `defaultParallelism`. Default: the driver's cores.",
+    "parallelism": "The number of parallel tasks. Default: the driver's cores.",
     "includeHeaders": "Add the column `headers`. Default: `false`.",
     "columns": "Decode only these columns, comma separated.",
     "filterPushdown": (
@@ -139,15 +141,15 @@ OPTIONS: Final = {  # documented name → what it does
     "commitGroup": (
         "Stream: commit this group's cursor at each micro-batch, so lag shows and RECLAIM waits."
     ),
-    "groupIdPrefix": "Begins the names the client gives itself. Default: `cordwood-spark`.",
-    "kafka.group.id": "The group id itself.",
+    "groupIdPrefix": "Prefix of the client id. Default: `cordwood-spark`.",
+    "kafka.group.id": "The group id.",
     "kafka.isolation.level": (
-        "`read_uncommitted` (default) or `read_committed`: nothing of a transaction that is "
-        "undecided or aborted. Cordwood's own jobs read committed."
+        "`read_uncommitted` (default) or `read_committed`: skip records of open or aborted "
+        "transactions. Cordwood's own jobs read committed."
     ),
     "kafka.security.protocol": "Only `PLAINTEXT`.",
-    "fetchOffset.numRetries": "How often the broker is asked again. Default: `3`.",
-    "fetchOffset.retryIntervalMs": "Between these. Default: `1000`.",
+    "fetchOffset.numRetries": "How often a failed request is retried. Default: `3`.",
+    "fetchOffset.retryIntervalMs": "Pause between retries. Default: `1000`.",
     "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
 }
 COMMITTED: Final = {"kafka.isolation.level": "read_committed"}  # set by cordwood's own jobs
@@ -197,52 +199,52 @@ _TIME_UNITS_MS: Final = {
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse and validate all options; raises ``InvalidOption``."""
-    said = _known(options)
+    values = _known(options)
     starting = _parse_position(
-        said, "starting", default=Edge.LATEST if streaming else Edge.EARLIEST
+        values, "starting", default=Edge.LATEST if streaming else Edge.EARLIEST
     )
-    ending = _parse_position(said, "ending", default=Edge.LATEST)
+    ending = _parse_position(values, "ending", default=Edge.LATEST)
     if streaming:
-        _refuse_any(said, _BATCH_ONLY, "not valid in streaming queries: a stream has no end")
+        _refuse_any(values, _BATCH_ONLY, "not valid in streaming queries: a stream has no end")
     else:
         _check_batch(starting, ending)
-    _check_plain(said)
+    _check_plain(values)
     parsed = SourceOptions(
-        subscription=_parse_subscription(said),
-        path=said.get("path"),
-        servers=_parse_servers(said),
+        subscription=_parse_subscription(values),
+        path=values.get("path"),
+        servers=_parse_servers(values),
         starting=starting,
         ending=ending,
         no_match_is_latest=_parse_choice(
-            said, "startingOffsetsByTimestampStrategy", ("error", "latest")
+            values, "startingOffsetsByTimestampStrategy", ("error", "latest")
         )
         == "latest",
-        columns=_wanted(said),
-        max_offsets_per_trigger=_parse_count(said, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=_parse_count(said, "minOffsetsPerTrigger"),
+        columns=_wanted(values),
+        max_offsets_per_trigger=_parse_count(values, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_parse_count(values, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=parse_duration_ms(
-            "maxTriggerDelay", said.get("maxTriggerDelay", "15m")
+            "maxTriggerDelay", values.get("maxTriggerDelay", "15m")
         ),
-        min_partitions=_parse_count(said, "minPartitions"),
-        max_records_per_partition=_parse_count(said, "maxRecordsPerPartition"),
-        parallelism=_parse_count(said, "parallelism"),
-        fail_on_data_loss=_parse_bool(said, "failOnDataLoss", default=True),
-        from_offset=_parse_int(said, "fromOffset", 0),
-        before_offset=_parse_int(said, "beforeOffset", KEEP_ALL),
+        min_partitions=_parse_count(values, "minPartitions"),
+        max_records_per_partition=_parse_count(values, "maxRecordsPerPartition"),
+        parallelism=_parse_count(values, "parallelism"),
+        fail_on_data_loss=_parse_bool(values, "failOnDataLoss", default=True),
+        from_offset=_parse_int(values, "fromOffset", 0),
+        before_offset=_parse_int(values, "beforeOffset", KEEP_ALL),
         committed=_parse_choice(
-            said, "kafka.isolation.level", ("read_uncommitted", "read_committed")
+            values, "kafka.isolation.level", ("read_uncommitted", "read_committed")
         )
         == "read_committed",
         push_filters={"auto": None, "true": True, "false": False}[
-            _parse_choice(said, "filterPushdown", ("auto", "true", "false"))
+            _parse_choice(values, "filterPushdown", ("auto", "true", "false"))
         ],
-        commit_group=said.get("commitGroup"),
-        group_id=said.get("kafka.group.id"),
-        group_id_prefix=said.get("groupIdPrefix", "cordwood-spark"),
-        offset_retries=_parse_int(said, "fetchOffset.numRetries", 3),
-        offset_retry_interval_ms=_parse_int(said, "fetchOffset.retryIntervalMs", 1000),
-        poll_timeout_ms=_parse_int(said, "kafkaConsumer.pollTimeoutMs", 120_000),
-        ignored=_ignored(said, streaming=streaming),
+        commit_group=values.get("commitGroup"),
+        group_id=values.get("kafka.group.id"),
+        group_id_prefix=values.get("groupIdPrefix", "cordwood-spark"),
+        offset_retries=_parse_int(values, "fetchOffset.numRetries", 3),
+        offset_retry_interval_ms=_parse_int(values, "fetchOffset.retryIntervalMs", 1000),
+        poll_timeout_ms=_parse_int(values, "kafkaConsumer.pollTimeoutMs", 120_000),
+        ignored=_ignored(values, streaming=streaming),
     )
     _check_whole(parsed)
     return parsed
@@ -250,10 +252,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
 
 def parse_duration_ms(name: str, text: str) -> int:
     """Parse ``15m``, ``500ms`` or plain milliseconds, as Spark parses durations."""
-    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
-    if found is None or found[2] not in _TIME_UNITS_MS:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _TIME_UNITS_MS:
         raise InvalidOption(f"option {name}: {text!r} is not a time such as 15m, 30s or 500ms")
-    return int(found[1]) * _TIME_UNITS_MS[found[2]]
+    return int(match[1]) * _TIME_UNITS_MS[match[2]]
 
 
 def parse_partition_numbers(name: str, text: str) -> dict[TopicPartition, int]:
@@ -271,7 +273,7 @@ def parse_partition_numbers(name: str, text: str) -> dict[TopicPartition, int]:
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Map documented names to values; raises ``InvalidOption`` for the first unknown name."""
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in options.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
@@ -279,19 +281,19 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             close = nearest(key.lower(), [known.lower() for known in shown])
             for known in shown:
                 close = close.replace(f" {known.lower()}?", f" {known}?")
-            raise InvalidOption(f"there is no option {key}{close}")
+            raise InvalidOption(f"unknown option {key}{close}")
         if name in REFUSED:
             raise InvalidOption(f"option {name} is not supported: {REFUSED[name]}")
-        said[name] = value
-    return said
+        values[name] = value
+    return values
 
 
-def _parse_subscription(said: Mapping[str, str]) -> TopicSelection:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in said]
+def _parse_subscription(values: Mapping[str, str]) -> TopicSelection:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(given) != 1:
-        found = f"found {' and '.join(given)}" if given else "found none"
-        raise InvalidOption(f"set exactly one of subscribe, subscribePattern and assign; {found}")
-    text = said[given[0]].strip()
+        count = f"found {' and '.join(given)}" if given else "found none"
+        raise InvalidOption(f"set exactly one of subscribe, subscribePattern and assign; {count}")
+    text = values[given[0]].strip()
     if given[0] == "subscribe":
         return TopicSelection(topics=_parse_topics(text))
     if given[0] == "assign":
@@ -330,21 +332,21 @@ def _parse_assign(text: str) -> tuple[TopicPartition, ...]:
 
 def _check_topic(name: str, topic: str) -> None:
     if not is_topic_name(topic):
-        raise InvalidOption(f"option {name}: {topic!r} cannot be a topic's name")
+        raise InvalidOption(f"option {name}: {topic!r} is not a valid topic name")
 
 
-def _parse_position(said: Mapping[str, str], side: str, *, default: Edge) -> Position:
+def _parse_position(values: Mapping[str, str], side: str, *, default: Edge) -> Position:
     """Timestamp, then offsets by timestamp, then offsets: the first that is set wins."""
     one_time, times, offsets = (
         f"{side}Timestamp",
         f"{side}OffsetsByTimestamp",
         f"{side}Offsets",
     )
-    if one_time in said:
-        return AtTimes(_parse_int(said, one_time, 0))
-    if times in said:
-        return AtTimes(parse_partition_numbers(times, said[times]))
-    text = said.get(offsets, default.name).strip()
+    if one_time in values:
+        return AtTimes(_parse_int(values, one_time, 0))
+    if times in values:
+        return AtTimes(parse_partition_numbers(times, values[times]))
+    text = values.get(offsets, default.name).strip()
     if text.upper() in Edge.__members__:
         return Edge[text.upper()]
     parsed = parse_partition_numbers(offsets, text)
@@ -388,9 +390,9 @@ def _touches(position: Position, edge: Edge) -> bool:
     return position is edge
 
 
-def _check_plain(said: Mapping[str, str]) -> None:
+def _check_plain(values: Mapping[str, str]) -> None:
     """Raise ``InvalidOption`` for a security protocol other than ``PLAINTEXT``."""
-    protocol = said.get("kafka.security.protocol", "PLAINTEXT")
+    protocol = values.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise InvalidOption(
             f"option kafka.security.protocol: {protocol} is not supported here; use PLAINTEXT, "
@@ -410,8 +412,8 @@ def _check_whole(options: SourceOptions) -> None:
         raise InvalidOption(f"minOffsetsPerTrigger {low} is above maxOffsetsPerTrigger {high}")
 
 
-def _parse_servers(said: Mapping[str, str]) -> str | None:
-    servers = said.get("kafka.bootstrap.servers", said.get("bootstrap.servers"))
+def _parse_servers(values: Mapping[str, str]) -> str | None:
+    servers = values.get("kafka.bootstrap.servers", values.get("bootstrap.servers"))
     if servers is None:
         return None
     for server in servers.split(","):
@@ -425,45 +427,45 @@ def parse_wanted(options: Mapping[str, str]) -> tuple[str, ...]:
     return _wanted(_known(options))
 
 
-def _wanted(said: Mapping[str, str]) -> tuple[str, ...]:
+def _wanted(values: Mapping[str, str]) -> tuple[str, ...]:
     """The option ``columns``, else the fixed columns, plus headers with ``includeHeaders``."""
-    include_headers = _parse_bool(said, "includeHeaders", default=False)
-    if "columns" in said:
-        return parse_columns(said["columns"])
+    include_headers = _parse_bool(values, "includeHeaders", default=False)
+    if "columns" in values:
+        return parse_columns(values["columns"])
     return (*FIXED_COLUMNS, HEADERS) if include_headers else FIXED_COLUMNS
 
 
-def _parse_bool(said: Mapping[str, str], name: str, *, default: bool) -> bool:
-    word = said.get(name, str(default)).strip().lower()
+def _parse_bool(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    word = values.get(name, str(default)).strip().lower()
     if word not in {"true", "false"}:
-        raise InvalidOption(f"option {name}: {said[name]!r} is neither true nor false")
+        raise InvalidOption(f"option {name}: {values[name]!r} is not true or false")
     return word == "true"
 
 
-def _parse_int(said: Mapping[str, str], name: str, default: int) -> int:
+def _parse_int(values: Mapping[str, str], name: str, default: int) -> int:
     try:
-        number = int(said.get(name, default))
+        number = int(values.get(name, default))
     except ValueError:
-        raise InvalidOption(f"option {name}: {said[name]!r} is not a whole number") from None
+        raise InvalidOption(f"option {name}: {values[name]!r} is not a whole number") from None
     if number < 0:
         raise InvalidOption(f"option {name}: {number} is below 0")
     return number
 
 
-def _parse_count(said: Mapping[str, str], name: str) -> int | None:
-    if name not in said:
+def _parse_count(values: Mapping[str, str], name: str) -> int | None:
+    if name not in values:
         return None
-    number = _parse_int(said, name, 0)
+    number = _parse_int(values, name, 0)
     if number == 0:
         raise InvalidOption(f"option {name}: must be at least 1")
     return number
 
 
-def _parse_choice(said: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+def _parse_choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     """Parse one of the choices; the first is the default."""
-    word = said.get(name, choices[0]).strip().lower()
+    word = values.get(name, choices[0]).strip().lower()
     if word not in choices:
-        raise InvalidOption(f"option {name}: {said[name]!r} is not one of {', '.join(choices)}")
+        raise InvalidOption(f"option {name}: {values[name]!r} is not one of {', '.join(choices)}")
     return word
 
 
@@ -487,12 +489,12 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _refuse_any(said: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
+def _refuse_any(values: Mapping[str, str], names: tuple[str, ...], why: str) -> None:
     for name in names:
-        if name in said:
+        if name in values:
             raise InvalidOption(f"option {name} is {why}")
 
 
-def _ignored(said: Mapping[str, str], *, streaming: bool) -> tuple[str, ...]:
+def _ignored(values: Mapping[str, str], *, streaming: bool) -> tuple[str, ...]:
     without_effect = TUNING if streaming else (*TUNING, *_STREAM_ONLY)
-    return tuple(name for name in without_effect if name in said)
+    return tuple(name for name in without_effect if name in values)

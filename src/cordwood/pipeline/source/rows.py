@@ -26,7 +26,7 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from cordwood.batch.arrow import arrow_batches, wanted_columns
-    from cordwood.batch.columns import decode_columns
+    from cordwood.batch.column_decoder import decode_columns
 
     _settle()
     shape = to_arrow_schema(schema, timezone="UTC")

@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 from cordwood.clock import SystemClock
 from cordwood.errors import DataLoss
 from cordwood.model import TopicPartition
-from cordwood.pipeline.sink.options import parse_sink_options
+from cordwood.pipeline.sink import parse_sink_options
 from cordwood.pipeline.sink.sink import TopicStreamWriter, TopicWriter
 from cordwood.pipeline.source.filters import Pushed
 from cordwood.pipeline.source.identity import data_id_at
@@ -356,7 +356,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.fail_on_data_loss:
             wanted = still_there(wanted, topics)
         latest = {
-            tp: found.end for tp, found in log.bounds(plan_partitions(wanted, topics)).items()
+            tp: bounds.end for tp, bounds in log.bounds(plan_partitions(wanted, topics)).items()
         }
         self._ids = log.topic_ids(topics_of(latest))
         return latest
@@ -376,8 +376,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Add new partitions to the start offsets; they are read from their log start."""
         new = sorted(latest.keys() - begin.keys())
         if new:
-            found = self._driver_log().bounds(new)
-            begin |= {tp: bounds.start for tp, bounds in found.items()}
+            added = self._driver_log().bounds(new)
+            begin |= {tp: bounds.start for tp, bounds in added.items()}
         return begin
 
     def _must_wait(
@@ -448,8 +448,8 @@ def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:
     what = "; ".join(f"{loss.tp}: {loss.reason}" for loss in losses)
     if fail:
         raise DataLoss(
-            f"records the query has not read are gone ({what}); set failOnDataLoss to false to go "
-            "on without them, and commitGroup to make RECLAIM wait for the query"
+            f"records that the query has not read were deleted ({what}); set failOnDataLoss to "
+            "false to continue without them, and commitGroup to make RECLAIM wait for the query"
         )
     _log.warning("source.data_lost %s", what)
 

@@ -40,6 +40,6 @@ def recreated_error(topics: Iterable[str]) -> DataLoss:
     names = ", ".join(topics)
     return DataLoss(
         f"topic {names} was deleted and created again after the query's last checkpoint, so its "
-        "offsets are other records now; set failOnDataLoss to false to read the new topic from its "
-        "beginning, or give the query a new checkpoint"
+        "offsets mean other records now; set failOnDataLoss to false to read the new topic from "
+        "its beginning, or give the query a new checkpoint"
     )

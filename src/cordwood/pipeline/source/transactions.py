@@ -10,22 +10,23 @@ Never writes, and never removes records itself: the decoder skips the ranges fou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cordwood.batch.columns import OFFSET_END, Aborted
 from cordwood.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, parse_headers
 from cordwood.batch.header_table import walk_batches
 from cordwood.batch.kernels.loader import kernels_ready
 from cordwood.batch.records import parse_marker
 from cordwood.config import KIB
 from cordwood.errors import CorruptionError
-from cordwood.log.format import scan
-from cordwood.log.format.layout import DELETED, FileKind, file_path, parse_file_name
-from cordwood.log.format.producers import Producers, WrongSnapshot, parse_aborted
-from cordwood.pipeline.source.segment_files import SegmentFileRef, list_segments, open_log
+from cordwood.log.format.layout import DELETED, FileKind, parse_file_name
+from cordwood.log.format.producers import Producers, WrongSnapshot
+from cordwood.log.format.scan import BatchWalk, read_fd
+from cordwood.log.read.segment_reader import SegmentReader
+from cordwood.model import OFFSET_MAX, Aborted
+from cordwood.pipeline.source.segment_files import list_segments
 
 PLAIN_BYTES: Final = 256 * KIB
 _TRIES_MAX: Final = 100  # give up on a directory that changes faster than it can be read
@@ -48,22 +49,17 @@ def has_transactions(data: bytes | memoryview) -> bool:
 
 def read_aborted(directory: Path, start: int, end: int) -> list[Aborted]:
     """The aborted transactions with offsets in ``[start, end)``; no open one may lie in there."""
-    found = replay_tail(directory).aborted  # first, as a segment sealed meanwhile gets an index
-    for path in _indexes(directory):
-        try:
-            entries = parse_aborted(path.read_bytes())
-        except FileNotFoundError:
-            continue  # reclaimed together with its records
-        except WrongSnapshot as error:
-            raise CorruptionError(f"{path}: {error}; restart the broker: it rebuilds it") from None
-        found += [Aborted(*entry[:3]) for entry in entries]
-    return [each for each in found if each.first_offset < end and each.last_offset >= start]
+    aborted = replay_tail(directory).aborted  # first, as a segment sealed meanwhile gets an index
+    for segment in _with_index(directory):
+        with suppress(FileNotFoundError):  # reclaimed together with its records
+            aborted += segment.read_aborted()
+    return [each for each in aborted if each.first_offset < end and each.last_offset >= start]
 
 
 def end_with_markers(data: Any, begun: Sequence[tuple[int, int]]) -> list[Aborted]:
     """Complete transactions of which only (producer id, first offset) is known to offset ranges.
 
-    A transaction whose marker is not in these batches continues past them (``OFFSET_END``).
+    A transaction whose marker is not in these batches continues past them (``OFFSET_MAX``).
     """
     if not begun:
         return []
@@ -73,7 +69,7 @@ def end_with_markers(data: Any, begun: Sequence[tuple[int, int]]) -> list[Aborte
     for producer_id, first in begun:
         is_its = (markers.producer_ids == producer_id) & (markers.base_offsets >= first)
         ends = markers.base_offsets[is_its]
-        ended.append(Aborted(producer_id, first, int(ends[0]) if len(ends) else OFFSET_END))
+        ended.append(Aborted(producer_id, first, int(ends[0]) if len(ends) else OFFSET_MAX))
     return ended
 
 
@@ -84,43 +80,40 @@ def replay_tail(directory: Path) -> Replayed:
             return _replay(list_segments(directory))
         except FileNotFoundError:
             continue  # swapped or reclaimed between listing and opening
-    raise CorruptionError(f"{directory} changes faster than it can be read")
+    raise CorruptionError(f"{directory} changes faster than it can be read; try again; try again")
 
 
-def _replay(segments: list[SegmentFileRef]) -> Replayed:
+def _replay(segments: list[SegmentReader]) -> Replayed:
     """Replay from the last producer snapshot, usually the start of the active segment."""
     live = [segment for segment in segments if segment.suffix != DELETED]
     first, producers = _last_snapshot(live)
     aborted: list[Aborted] = []
     for segment in live[first:]:
-        with open_log(segment.path) as fd:
-            read = scan.read_fd(fd)
-            size_bytes = os.fstat(fd).st_size
-            for located in scan.BatchWalk(read, size_bytes, segment.base_offset, verify=False):
+        with segment.reading() as fd:
+            walk = BatchWalk(read_fd(fd), segment.size_bytes, segment.base_offset, verify=False)
+            for located in walk:
                 header = located.header
                 if not header.is_transactional and not header.is_control:
                     continue
-                whole = read(located.position, header.size_bytes) if header.is_control else b""
+                whole = walk.batch(located) if header.is_control else b""
                 ended = producers.update(header, 0, parse_marker(whole) if whole else None)
                 if ended is not None:
-                    aborted.append(Aborted(*ended[:3]))
+                    aborted.append(ended)
     return Replayed(aborted, producers.first_unstable())
 
 
-def _last_snapshot(live: list[SegmentFileRef]) -> tuple[int, Producers]:
+def _last_snapshot(live: list[SegmentReader]) -> tuple[int, Producers]:
     """The last segment with a producer snapshot at its start, and that snapshot."""
     for at in reversed(range(1, len(live))):
-        segment = live[at]
-        path = file_path(segment.path.parent, segment.base_offset, FileKind.SNAPSHOT)
         try:
-            return at, Producers.from_snapshot(path.read_bytes())
+            return at, Producers.from_snapshot(live[at].path(FileKind.SNAPSHOT).read_bytes())
         except (FileNotFoundError, WrongSnapshot):
             continue
     return 0, Producers()
 
 
-def _indexes(directory: Path) -> Iterator[Path]:
+def _with_index(directory: Path) -> Iterator[SegmentReader]:
     for path in directory.iterdir():
         file = parse_file_name(path.name)
         if file is not None and file.kind is FileKind.TXNINDEX:
-            yield path
+            yield SegmentReader(directory, file.base_offset, file.suffix)

@@ -80,19 +80,19 @@ def read_statement(spark: SparkSession, text: str, topics: Collection[str]) -> S
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - Spark's parser has no public API
     is_query = not any(is_instance_of(gateway, plan, kind) for kind in _COMMANDS)
-    found = _NamedTopics()
+    used = _NamedTopics()
     if is_query:
-        found.walk(plan)
+        used.walk(plan)
     else:
-        found.walk_command(
+        used.walk_command(
             plan, lambda it: isinstance(it, JavaObject) and is_instance_of(gateway, it, _PLAN)
         )
-    named = match_topics(found.names, topics)
+    named = match_topics(used.names, topics)
     return Statement(
         text=text,
         topics=named,
-        alone=frozenset(filter(found.is_alone, named)) if is_query else frozenset(),
-        columns=found.columns() if is_query else tuple(COLUMNS),
+        alone=frozenset(filter(used.is_alone, named)) if is_query else frozenset(),
+        columns=used.columns() if is_query else tuple(COLUMNS),
         is_query=is_query,
     )
 

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cordwood.config import MIB, nearest
 from cordwood.errors import CordwoodError, InvalidOption, UnknownTopic
-from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.failure_reasons import failure, is_late, plain_reason
 from cordwood.pipeline.runtime.job_labels import labelled
-from cordwood.pipeline.runtime.session import told_parallelism
 from cordwood.pipeline.runtime.staging import StagingTarget
-from cordwood.pipeline.source.options import COMMITTED
+from cordwood.pipeline.runtime.topic_reads import read_options, read_topics
 from cordwood.pipeline.source.schema import COLUMNS, HEADERS
 from cordwood.pipeline.sql.statement import TEXTS, Statement, read_statement
 
@@ -40,12 +39,13 @@ _BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "View", "DataSourceV2Rel
 class TopicViews:
     """The topics of a broker as temporary views of a Spark session."""
 
-    def __init__(self, spark: SparkSession, api: BrokerApi, where: BrokerAddress) -> None:
+    def __init__(
+        self, spark: SparkSession, api: BrokerApi, *, page_bytes: int = PAGE_BYTES
+    ) -> None:
         self._spark = spark
         self._api = api
-        self._where = where
-        staging = StagingTarget.of(api, where)
-        self._path = staging.data if staging.is_reachable() else None
+        self._target = StagingTarget.of(api)
+        self._page_bytes = page_bytes
         self._kept: frozenset[str] = frozenset()  # named by commands; later ones may use them
 
     def names(self) -> list[str]:
@@ -58,27 +58,29 @@ class TopicViews:
 
         names = self.names()
         try:
-            said = read_statement(self._spark, text, names)
-            self._register(said)
+            statement = read_statement(self._spark, text, names)
+            self._register(statement)
             with labelled(self._spark, text):  # a command runs immediately
                 frame = self._spark.sql(text)
-            if said.is_query and said.topics and _is_by_row(frame):
-                self._register(said, in_pages=True)
+            if statement.is_query and statement.topics and _is_by_row(frame):
+                self._register(statement, in_pages=True)
                 frame = self._spark.sql(text)
         except AnalysisException as error:
             raise _refusal(error, names) from None
         except ParseException as error:
             raise InvalidOption(plain_reason(error)) from None
-        self._forget(said)
+        self._forget(statement)
         return frame
 
-    def _register(self, said: Statement, *, in_pages: bool = False) -> None:
+    def _register(self, statement: Statement, *, in_pages: bool = False) -> None:
         """Create the views of the statement's topics, and of topics that commands have named."""
-        if not said.is_query:
-            self._kept |= said.topics
-        for topic in said.topics | self._kept:
+        if not statement.is_query:
+            self._kept |= statement.topics
+        for topic in statement.topics | self._kept:
             if topic not in self._kept:
-                frame = self.view(topic, said.columns, **self._narrowing(topic, said, in_pages))
+                frame = self.view(
+                    topic, statement.columns, **self._narrowing(topic, statement, in_pages)
+                )
             elif self._is_cached(topic):
                 continue  # CACHE TABLE keeps it unchanged until UNCACHE TABLE
             else:
@@ -89,38 +91,32 @@ class TopicViews:
         catalog = self._spark.catalog
         return bool(catalog.tableExists(f"`{topic}`") and catalog.isCached(f"`{topic}`"))
 
-    def _forget(self, said: Statement) -> None:
+    def _forget(self, statement: Statement) -> None:
         """Drop the views that are valid only for this statement."""
-        for topic in said.topics - self._kept:
+        for topic in statement.topics - self._kept:
             self._spark.catalog.dropTempView(topic)
 
-    def _narrowing(self, topic: str, said: Statement, in_pages: bool) -> dict[str, str]:
-        options = {"filterPushdown": "true"} if topic in said.alone else {}
+    def _narrowing(self, topic: str, statement: Statement, in_pages: bool) -> dict[str, str]:
+        options = {"filterPushdown": "true"} if topic in statement.alone else {}
         if in_pages:
             options["maxRecordsPerPartition"] = str(self._page_records(topic))
         return options
 
     def _page_records(self, topic: str) -> int:
-        """The number of records of a topic that fill about ``PAGE_BYTES``."""
-        parts = self._api.topic(topic)["partitions"]
-        offsets: int = sum(part["high_watermark"] - part["log_start_offset"] for part in parts)
-        size_bytes: int = sum(part["size_bytes"] for part in parts)
-        return max(1, PAGE_BYTES * offsets // max(1, size_bytes))
+        """The number of records of a topic that fill about one page."""
+        parts = self._api.topic(topic).partitions
+        offsets: int = sum(part.high_watermark - part.log_start_offset for part in parts)
+        size_bytes: int = sum(part.size_bytes for part in parts)
+        return max(1, self._page_bytes * offsets // max(1, size_bytes))
 
     def view(self, topic: str, columns: Sequence[str] = tuple(COLUMNS), **more: str) -> DataFrame:
         """A DataFrame of one topic with its text columns; ``more`` are options of the source."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        options = {**COMMITTED, "subscribe": topic, "columns": ",".join(columns), **more}
+        options = read_options(self._target, topic, columns=",".join(columns), **more)
         if HEADERS in columns:
             options["includeHeaders"] = "true"
-        if self._where.servers:
-            options["kafka.bootstrap.servers"] = self._where.servers
-        if self._path:
-            options["path"] = self._path
-        if told := told_parallelism(self._spark):
-            options["parallelism"] = str(told)
-        frame = self._spark.read.format("cordwood").options(**options).load()
+        frame = read_topics(self._spark, options)
         texts = [
             F.col(name).cast("string").alias(text)
             for text, name in TEXTS.items()
@@ -147,10 +143,13 @@ def _is_by_row(frame: DataFrame) -> bool:
     return is_simple(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - no public API
 
 
-def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ...]]:
+def stream_rows(
+    frame: DataFrame, label: str = "rows", *, few_rows: int = FEW_ROWS
+) -> Iterator[tuple[Any, ...]]:
     """Yield the result row by row as it is computed; raises ``InvalidOption`` if the query fails.
 
-    ``label`` is the name in Spark's UI. Spark returns one partition at a time. A whole partition of
+    ``label`` is the name in Spark's UI. A result known to have at most ``few_rows`` rows is
+    computed without packing. Spark returns one partition at a time. A whole partition of
     rows may not fit into the memory of the driver's JVM, so tasks pack rows into compressed Arrow
     pages, which take less.
     """
@@ -159,7 +158,7 @@ def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ..
     is_packed = not _UNPACKED.search(frame.schema.simpleString())
     try:
         with labelled(frame.sparkSession, label):
-            frame = _settled(frame)
+            frame = _computed_if_few(frame, few_rows)
             source = _packed(frame) if is_packed else frame
             for row in source.toLocalIterator(prefetchPartitions=True):
                 if is_packed:
@@ -172,7 +171,7 @@ def stream_rows(frame: DataFrame, label: str = "rows") -> Iterator[tuple[Any, ..
         raise InvalidOption(plain_reason(error)) from None
 
 
-def _settled(frame: DataFrame) -> DataFrame:
+def _computed_if_few(frame: DataFrame, few_rows: int) -> DataFrame:
     """Compute a result that is known to have few rows; returns other results unchanged.
 
     Spark then reads one partition, and more only if needed. Packing pages reads every partition.
@@ -181,7 +180,7 @@ def _settled(frame: DataFrame) -> DataFrame:
 
     plan, session = frame._jdf, frame.sparkSession  # noqa: SLF001 - rows stay in Java
     most = plan.queryExecution().analyzed().maxRows()
-    if not most.isDefined() or most.get() > FEW_ROWS:
+    if not most.isDefined() or most.get() > few_rows:
         return frame
     rows = session._jsparkSession.createDataFrame(plan.collectAsList(), plan.schema())  # noqa: SLF001
     return DataFrame(rows, session)

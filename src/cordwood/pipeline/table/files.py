@@ -10,24 +10,22 @@ This module does not decide which files make up the table; ``storage`` does.
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.client.storage import Storage, open_storage
+from cordwood.client.topic_archive import CHECKERS, put_proved
 from cordwood.config import MIB
-from cordwood.errors import CordwoodError, CorruptionError, UnavailableError
-from cordwood.log.format.bundle import digest, proving
-from cordwood.pipeline.archive.topic_archive import CHECKERS
+from cordwood.errors import CorruptionError, UnavailableError
+from cordwood.log.format.bundle import proving
 from cordwood.pipeline.runtime.failure_reasons import plain_reason
 from cordwood.pipeline.runtime.probe import Probe, not_shared
-from cordwood.pipeline.runtime.tasks import outcome
+from cordwood.pipeline.runtime.tasks import run_on_rows, spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,25 +71,15 @@ def write_files(rows: DataFrame, storage: Storage, probe: Probe) -> list[TableFi
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
-    def act(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        result = pickle.dumps(outcome(partial(write_part, probe), batches))
-        yield pa.RecordBatch.from_pydict({"result": [result]})
-
     counted = Observation()
     observed = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
     try:
-        told = observed.mapInArrow(act, "result binary").collect()
+        written = run_on_rows(observed, partial(write_part, probe))
     except (Py4JError, PySparkException) as error:
         raise UnavailableError(
             f"{storage.place}: {plain_reason(error)}; fix this, then run the command again"
         ) from None
-    results = [pickle.loads(row["result"]) for row in told]  # noqa: S301 - our own tasks'
-    for result in results:
-        if isinstance(result, CordwoodError):
-            raise result
-    files = sorted(cast("list[TableFile]", [result for result in results if result is not None]))
+    files = sorted(file for file in written if file is not None)
     check_files(storage, files, probe.option)
     check_total(sum(file.rows for file in files), int(counted.get["rows"]), storage.place)
     return files
@@ -105,13 +93,13 @@ def write_part(probe: Probe, batches: Iterable[pa.RecordBatch]) -> TableFile | N
         if not rows:
             return None
         size_bytes = file.tell()
-        file.seek(0)
-        sha256 = digest(file)
-        file.seek(0)
-        storage, name = open_storage(probe.place), f"{INCOMING}/{file_name(sha256)}"
-        storage.put(name, file)
-    with closing(storage.open(name)) as written, proving(written, name, sha256):
-        return TableFile(name, rows, size_bytes, sha256)
+        sha256 = put_proved(open_storage(probe.place), file, incoming_name)
+    return TableFile(incoming_name(sha256), rows, size_bytes, sha256)
+
+
+def incoming_name(sha256: str) -> str:
+    """Return the name under which a file with this content is first written."""
+    return f"{INCOMING}/{file_name(sha256)}"
 
 
 def file_name(sha256: str) -> str:
@@ -155,7 +143,7 @@ def _check_file(storage: Storage, file: TableFile, option: str) -> None:
         with _fetched(storage, file) as copy:
             rows = pq.ParquetFile(copy).metadata.num_rows
     except (FileNotFoundError, NotADirectoryError):
-        what = f"wrote {file.name}, which the driver does not see there"
+        what = f"wrote {file.name}, but the driver does not see it there"
         raise not_shared(storage.place, option, what) from None
     check_total(rows, file.rows, f"{storage.place}/{file.name}")
 
@@ -165,17 +153,17 @@ def check_present(storage: Storage, files: Sequence[TableFile]) -> None:
     for file in files:
         if storage.size(file.name) != file.size_bytes:
             raise CorruptionError(
-                f"{file.name} of the table in {storage.place} is missing or has another size; "
+                f"{file.name} of the table in {storage.place} is missing or has a different size; "
                 "remove the table and build it again"
             )
 
 
-def check_total(found: int, wanted: int, where: str) -> None:
+def check_total(rows: int, wanted: int, where: str) -> None:
     """Raise ``CorruptionError`` if the number of rows is not the expected one."""
-    if found != wanted:
+    if rows != wanted:
         raise CorruptionError(
-            f"{where} has {found} rows, and {wanted} were to be written; the table is as it was, "
-            "run this again"
+            f"{where} has {rows} rows, but {wanted} were written; the table is unchanged; run the "
+            "command again"
         )
 
 
@@ -204,12 +192,7 @@ def read_files(spark: SparkSession, place: str, files: Sequence[TableFile]) -> D
     if not files:
         return spark.createDataFrame([], COLUMNS)
 
-    def act(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                yield from read_part(place, files[number])
-
-    return spark.range(0, len(files), 1, len(files)).mapInArrow(act, COLUMNS)
+    return spread(spark, partial(read_part, place), files, COLUMNS)
 
 
 def read_part(place: str, file: TableFile) -> Iterator[pa.RecordBatch]:
@@ -229,8 +212,3 @@ def stream_files(storage: Storage, files: Sequence[TableFile]) -> Iterator[Any]:
     """Yield the rows of the files one after another, to be written elsewhere."""
     for file in files:
         yield from read_part(storage.place, file)
-
-
-def sum_of(data: bytes) -> str:
-    """Return the sha256 of bytes in memory."""
-    return hashlib.sha256(data).hexdigest()

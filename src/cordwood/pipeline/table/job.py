@@ -21,16 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.client.storage import Storage, open_storage
-from cordwood.errors import CordwoodError, StaleManifest
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.job import source_options
-from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
-from cordwood.pipeline.runtime.job_labels import job, labelled
+from cordwood.pipeline.runtime.broker_api import BrokerApi
+from cordwood.pipeline.runtime.job_labels import labelled
 from cordwood.pipeline.runtime.probe import TASKS_MAX, shared_place
-from cordwood.pipeline.runtime.session import told_parallelism
-from cordwood.pipeline.runtime.tasks import followed
+from cordwood.pipeline.runtime.staging import StagingTarget
+from cordwood.pipeline.runtime.tasks import WATCH_S, followed
+from cordwood.pipeline.runtime.topic_reads import (
+    read_options,
+    read_topics,
+    unchanged_topic,
+    whole_log_options,
+)
 from cordwood.pipeline.source.log_access import open_log
-from cordwood.pipeline.source.options import COMMITTED
 from cordwood.pipeline.table.files import INCOMING, check_present, write_files
 from cordwood.pipeline.table.storage import LOCK, DeltaTable, ParquetTable, TableState, open_table
 
@@ -71,36 +74,40 @@ class Built(NamedTuple):
     place: str
 
 
-@job("table {3.topic}")
 def build_table(
     spark: SparkSession,
     api: BrokerApi,
-    where: BrokerAddress,
     request: TableRequest,
     *,
     progress: Progress | None = None,
     storage: Storage | None = None,
+    watch_s: float = WATCH_S,
 ) -> Built:
-    """Bring the table up to date, or to a past state; ``storage`` is ``out``, already opened."""
+    """Bring the table up to date, or to a past state; ``storage`` is ``out``, already opened.
+
+    ``progress`` is called about every ``watch_s`` seconds.
+    """
     storage = storage or open_storage(str(request.out))
     table = open_table(storage, request.form)
-    with storage.held(LOCK):
+    with storage.held(LOCK), labelled(spark, f"table {request.topic}"):
         table.sweep()
-        return _build(spark, api, where, request, storage=storage, table=table, progress=progress)
+        return _build(
+            spark, api, request, storage=storage, table=table, progress=progress, watch_s=watch_s
+        )
 
 
 def _build(
     spark: SparkSession,
     api: BrokerApi,
-    where: BrokerAddress,
     request: TableRequest,
     *,
     storage: Storage,
     table: ParquetTable | DeltaTable,
     progress: Progress | None,
+    watch_s: float,
 ) -> Built:
-    topic_id = str(api.archive(request.topic)["id"])
-    starts, ends = _bounds(api, where, request)
+    topic_id = api.archive(request.topic).id
+    starts, ends = _bounds(api, request)
     state = table.state()
     if state is not None:
         check_present(storage, state.files)
@@ -113,37 +120,27 @@ def _build(
     read = sum(ends[at] - begin[at] for at in ends)
     stages = Stages(request.topic, read, progress) if progress else None
     try:
-        with shared_place(spark, storage, INCOMING, tasks=TASKS_MAX, option="--out") as probe:
+        with (
+            unchanged_topic(api, request.topic, topic_id),
+            shared_place(spark, storage, INCOMING, tasks=TASKS_MAX, option="--out") as probe,
+        ):
             if not request.is_as_of:  # only now: an unusable ``out`` must not hold back RECLAIM
                 api.register(request.topic, request.reader)
-            changes = latest(_read(spark, api, where, request.topic, begin=begin, ends=ends))
+            changes = latest(_read(spark, api, request.topic, begin=begin, ends=ends))
             if is_incremental and state is not None:
                 changes = latest(table.read(spark, state).unionByName(changes))
             with (
                 labelled(spark, f"newest value of each key, {read} offsets to read"),
-                followed(spark, stages.tell if stages else None),
+                followed(spark, stages.report if stages else None, interval_s=watch_s),
             ):
                 files = write_files(changes.where("value is not null"), storage, probe)
-        _check_topic(api, request.topic, topic_id)
         published = table.publish(files, TableState(topic_id, ends))
-    except CordwoodError:
-        _check_topic(api, request.topic, topic_id)  # a deleted topic explains the error
-        raise
     finally:
         table.sweep()
     if not request.is_as_of:
         for partition, end in ends.items():
             api.advance(request.topic, partition, request.reader, end)
     return Built(published.rows, read, is_incremental=is_incremental, place=table.place)
-
-
-def _check_topic(api: BrokerApi, topic: str, topic_id: str) -> None:
-    """Check that the topic is still the same one, because tasks read it by name."""
-    if api.archive(topic)["id"] != topic_id:
-        raise StaleManifest(
-            f"topic {topic} was deleted and created again while it was read; the table is as it "
-            "was, run this again"
-        )
 
 
 class Stages:
@@ -159,7 +156,7 @@ class Stages:
         self._first: int | None = None
         progress(f"reading {topic}", 0, offsets)
 
-    def tell(self, stages: Sequence[Any]) -> None:
+    def report(self, stages: Sequence[Any]) -> None:
         """Report progress from the stages that are active in Spark now."""
         if not stages:
             return
@@ -187,11 +184,9 @@ def _continues(state: TableState, topic_id: str, ends: Mapping[int, int]) -> boo
     )
 
 
-def _bounds(
-    api: BrokerApi, where: BrokerAddress, request: TableRequest
-) -> tuple[dict[int, int], dict[int, int]]:
+def _bounds(api: BrokerApi, request: TableRequest) -> tuple[dict[int, int], dict[int, int]]:
     """Return the start and end offset to read of each partition."""
-    options = replace(source_options(api, where, request.topic), committed=True)
+    options = replace(whole_log_options(api, request.topic), committed=True)
     count = api.partition_counts()
     if request.topic not in count:
         api.topic(request.topic)  # raises the error for a missing topic
@@ -201,8 +196,8 @@ def _bounds(
         ends = {tp.partition: of.end for tp, of in bounds.items()}
         if request.as_of_ms is not None:
             for tp in tps:
-                found = log.find_time(tp, request.as_of_ms + 1)
-                ends[tp.partition] = ends[tp.partition] if found is None else found
+                later = log.find_time(tp, request.as_of_ms + 1)
+                ends[tp.partition] = ends[tp.partition] if later is None else later
         if request.as_of_offset is not None:
             ends = {at: min(end, request.as_of_offset) for at, end in ends.items()}
     starts = {tp.partition: min(of.start, ends[tp.partition]) for tp, of in bounds.items()}
@@ -212,7 +207,6 @@ def _bounds(
 def _read(
     spark: SparkSession,
     api: BrokerApi,
-    where: BrokerAddress,
     topic: str,
     *,
     begin: Mapping[int, int],
@@ -221,16 +215,11 @@ def _read(
     def offsets(at: Mapping[int, int]) -> str:
         return json.dumps({topic: {str(partition): offset for partition, offset in at.items()}})
 
-    path = source_options(api, where, topic).path
-    options = {
-        **COMMITTED,
-        "subscribe": topic,
-        "columns": "key,value,partition,offset,timestamp",
-        "startingOffsets": offsets(begin),
-        "endingOffsets": offsets(ends),
-        "kafka.bootstrap.servers": where.servers or "",
-    }
-    if cores := told_parallelism(spark):
-        options["parallelism"] = str(cores)
-    reader = spark.read.format("cordwood").options(**options)
-    return (reader.option("path", path) if path else reader).load()
+    options = read_options(
+        StagingTarget.of(api),
+        topic,
+        columns="key,value,partition,offset,timestamp",
+        startingOffsets=offsets(begin),
+        endingOffsets=offsets(ends),
+    )
+    return read_topics(spark, options)

@@ -20,17 +20,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cordwood.client.storage import DirectoryStorage, Storage
+from cordwood.client.storage import DirectoryStorage, Storage, read_small
+from cordwood.client.topic_archive import put_proved
 from cordwood.errors import ConfigError, CorruptionError, UnavailableError
 from cordwood.pipeline.table.files import (
     INCOMING,
     TableFile,
     arrow_schema,
     check_total,
-    file_name,
+    incoming_name,
     read_files,
     stream_files,
-    sum_of,
     write_parquet,
 )
 
@@ -61,9 +61,7 @@ def open_table(storage: Storage, form: str) -> ParquetTable | DeltaTable:
     """Open the table at a place; raises ``ConfigError`` if a table of the other format is there."""
     is_delta = bool(storage.names(DELTA_LOG))
     if form == "parquet" and is_delta:
-        raise ConfigError(
-            f"{storage.place} is a Delta table; say --format delta, or use another place"
-        )
+        raise ConfigError(f"{storage.place} is a Delta table; use --format delta, or another place")
     if form == "delta":
         if read_pointer(storage) is not None:
             raise ConfigError(f"{storage.place} is a Parquet table; use another place for Delta")
@@ -119,13 +117,13 @@ class ParquetTable:
     def _check_version(self, version: str, state: TableState) -> None:
         """Check that the version holds exactly its verified files, each with its size."""
         wanted = {file.name for file in state.files} | {f"{version}/{STATE}"}
-        found = set(self._storage.names(version))
+        present = set(self._storage.names(version))
         sizes = {file.name: self._storage.size(file.name) for file in state.files}
         wrong = {file.name for file in state.files if sizes[file.name] != file.size_bytes}
-        if odd := sorted((wanted ^ found) | wrong):
+        if odd := sorted((wanted ^ present) | wrong):
             raise CorruptionError(
-                f"{odd[0]} in {self._storage.place} is not as it was written; the table is as it "
-                "was, run this again"
+                f"{odd[0]} in {self._storage.place} has changed since it was written; the table "
+                "is unchanged; run the command again"
             )
 
     def _drop_before(self, number: int) -> None:
@@ -168,7 +166,7 @@ class DeltaTable:
         import pyarrow as pa
 
         rows = pa.RecordBatchReader.from_batches(arrow_schema(), stream_files(self._storage, files))
-        with self._asking(), closing(rows) as reader:
+        with self._plain_errors(), closing(rows) as reader:
             self._api.write_deltalake(self.place, reader, mode="overwrite")
         for file in files:
             self._storage.remove(file.name)
@@ -182,7 +180,7 @@ class DeltaTable:
 
         import pyarrow as pa
 
-        with self._asking():
+        with self._plain_errors():
             actions = pa.table(self._api.DeltaTable(self.place).get_add_actions(flatten=True))
         columns = [actions[name].to_pylist() for name in ("path", "num_records", "size_bytes")]
         return [
@@ -191,7 +189,7 @@ class DeltaTable:
         ]
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _plain_errors(self) -> Iterator[None]:
         """Turn errors of ``deltalake`` into ``UnavailableError`` with a one-line message."""
         try:
             yield
@@ -212,11 +210,8 @@ def read_pointer(storage: Storage) -> str | None:
             return str((Path(storage.place) / CURRENT).readlink())
         except OSError:
             return None
-    try:
-        with closing(storage.open(CURRENT)) as file:
-            return file.read().decode().strip()
-    except FileNotFoundError:
-        return None
+    pointer = read_small(storage, CURRENT)
+    return None if pointer is None else pointer.decode().strip()
 
 
 def write_pointer(storage: Storage, version: str) -> None:
@@ -239,34 +234,31 @@ def _number(name: str | None) -> int:
 
 def read_state(storage: Storage, name: str) -> TableState | None:
     """Read a table's state; None if there is none, or one in an old format without files."""
-    try:
-        with closing(storage.open(name)) as file:
-            said = json.loads(file.read())
-        if "files" not in said:
-            return None
-        offsets = {int(at): int(offset) for at, offset in said["offsets"].items()}
-        return TableState(
-            said["topic_id"], offsets, tuple(TableFile(*file) for file in said["files"])
-        )
-    except (FileNotFoundError, NotADirectoryError):
+    data = read_small(storage, name)
+    if data is None:
         return None
+    try:
+        state = json.loads(data)
+        if "files" not in state:
+            return None
+        offsets = {int(at): int(offset) for at, offset in state["offsets"].items()}
+        files = tuple(TableFile(*file) for file in state["files"])
+        return TableState(state["topic_id"], offsets, files)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(
-            f"{storage.place}/{name} does not parse; remove the table and build it again"
+            f"{storage.place}/{name} cannot be parsed; remove the table and build it again"
         ) from None
 
 
 def write_state(storage: Storage, name: str, state: TableState) -> None:
     """Write the state atomically; a failed attempt leaves a file only in ``_incoming``."""
-    said = {"topic_id": state.topic_id, "offsets": state.offsets, "files": state.files}
-    storage.put(f"{INCOMING}/{STATE}", io.BytesIO(json.dumps(said, sort_keys=True).encode()))
+    text = json.dumps(state._asdict(), sort_keys=True)
+    storage.put(f"{INCOMING}/{STATE}", io.BytesIO(text.encode()))
     storage.move(f"{INCOMING}/{STATE}", name)
 
 
 def _write_empty(storage: Storage) -> TableFile:
     file = io.BytesIO()
     write_parquet(file, [])
-    data = file.getvalue()
-    empty = TableFile(f"{INCOMING}/{file_name(sum_of(data))}", 0, len(data), sum_of(data))
-    storage.put(empty.name, io.BytesIO(data))
-    return empty
+    sha256 = put_proved(storage, file, incoming_name)
+    return TableFile(incoming_name(sha256), 0, len(file.getvalue()), sha256)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cordwood.batch.columns import Columns, encode_columns, plan_batches
+from cordwood.batch.column_encoder import encode_columns, plan_batches
+from cordwood.batch.columns import Columns
 from cordwood.batch.header import HEADER_BYTES
 from cordwood.batch.header_table import walk_batches
 from cordwood.config import MIB, BrokerConfig, TopicConfig
@@ -35,17 +36,17 @@ class Targets:
     def of(cls, api: BrokerApi) -> Targets:
         """Ask the broker for its topics."""
         status = api.status()
-        count = status["config"].get("num.partitions", BrokerConfig().num_partitions)
-        return cls(api.targets(), int(count), status["dead_letter_topic"])
+        count = status.config.get("num.partitions", BrokerConfig().num_partitions)
+        return cls(api.targets(), int(count), status.dead_letter_topic)
 
     def get(self, topic: str) -> TargetTopic:
         """The topic, or the topic that will be created under this name."""
-        found = self.known.get(topic) or TargetTopic(
+        target = self.known.get(topic) or TargetTopic(
             "", self.new_count, TopicConfig().max_message_bytes
         )
         if topic != self.dead_letter_topic:
-            return found
-        return found._replace(batch_bytes_max=max(found.batch_bytes_max, DEAD_LETTER_BYTES_MAX))
+            return target
+        return target._replace(batch_bytes_max=max(target.batch_bytes_max, DEAD_LETTER_BYTES_MAX))
 
 
 def encode_fitting(columns: Columns, codec: Codec, topic: str, bytes_max: int) -> bytes | bytearray:
@@ -92,6 +93,7 @@ def _one_batch(columns: Columns, codec: Codec) -> bytes:
 def too_large(batch: bytes | bytearray, topic: str, bytes_max: int) -> BatchTooLarge:
     """The error for a record that is larger than its topic's batch limit."""
     return BatchTooLarge(
-        f"a record takes {len(batch)} bytes as a batch of its own, and topic {topic} takes "
-        f"max.message.bytes={bytes_max} at most; raise that setting, or leave the record out"
+        f"a record takes {len(batch)} bytes as a batch of its own, more than "
+        f"max.message.bytes={bytes_max} of topic {topic}; raise that setting, or filter out the "
+        "record"
     )
