@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from cordwood.pipeline.runtime.session import open_session, told_parallelism
+from cordwood.pipeline.runtime.session import known_parallelism, open_session
 from cordwood.pipeline.source.filters import ceil_ms, floor_ms
 from cordwood.pipeline.source.offsets import parse_offsets
 from cordwood.pipeline.source.schema import ddl, parse_columns
@@ -60,18 +60,18 @@ def topic(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    said: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
-    said |= {"parallelism": told_parallelism(spark)}
-    said |= {"fromOffset": start, "beforeOffset": end}
-    said |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
+    chosen: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    chosen |= {"parallelism": known_parallelism(spark)}
+    chosen |= {"fromOffset": start, "beforeOffset": end}
+    chosen |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
     if since is not None:  # start at the first such record; later ones may still be older
-        said["startingTimestamp"] = floor_ms(since)
-        said["startingOffsetsByTimestampStrategy"] = "latest"
+        chosen["startingTimestamp"] = floor_ms(since)
+        chosen["startingOffsetsByTimestampStrategy"] = "latest"
     wanted = tuple(columns)
     if since is None and until is None:
-        return _load(spark.read, {**said, **options}, wanted)
+        return _load(spark.read, {**chosen, **options}, wanted)
     timed = wanted if not wanted or "timestamp" in wanted else (*wanted, "timestamp")
-    frame = _load(spark.read, {**said, **options}, timed)
+    frame = _load(spark.read, {**chosen, **options}, timed)
     if since is not None:
         frame = frame.filter(F.col("timestamp") >= F.timestamp_millis(F.lit(ceil_ms(since))))
     if until is not None:
@@ -94,7 +94,7 @@ def topic_stream(
 ) -> DataFrame:
     """The topic as a stream; starts at the end of the log unless ``startingOffsets`` is set."""
     where: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
-    where["parallelism"] = told_parallelism(spark)
+    where["parallelism"] = known_parallelism(spark)
     return _load(spark.readStream, {"subscribe": name, **where, **options}, columns)
 
 
@@ -113,12 +113,12 @@ def lag(query: StreamingQuery) -> dict[str, int]:
     return waiting
 
 
-def _offsets(said: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", json.loads(said) if isinstance(said, str) else said)
+def _offsets(offsets: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", json.loads(offsets) if isinstance(offsets, str) else offsets)
 
 
 def _load(reader: Any, options: Mapping[str, object], columns: Iterable[str]) -> DataFrame:
-    said = {key: value for key, value in options.items() if value is not None}
-    reader = reader.format("cordwood").options(**said)
+    given = {key: value for key, value in options.items() if value is not None}
+    reader = reader.format("cordwood").options(**given)
     wanted = ",".join(columns)
     return (reader.schema(ddl(parse_columns(wanted))) if wanted else reader).load()

@@ -21,8 +21,11 @@ from typing import Any, Self, TypeVar
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, changed
 from cordwood.errors import ConfigError
-from cordwood.log.files.disk import Files
+from cordwood.log.files.disk import Files, OpenFile
+from cordwood.log.files.modes import Modes
 from cordwood.server.service import Service, new_event_loop
+
+__all__ = ["Broker", "Clock", "Files", "Modes", "OpenFile"]
 
 T = TypeVar("T")
 
@@ -43,9 +46,10 @@ class Broker:
         """Pass ``data`` to keep the data; ``durability="os"`` is faster but weaker."""
         self._keep = data is not None
         self.data = Path(data or tempfile.mkdtemp(prefix="cordwood-"))
-        listeners = dict.fromkeys(("kafka", "ingress", "control", "http"), ANY_PORT)
-        said = {**listeners, **{name.replace("_", "."): value for name, value in settings.items()}}
-        self._config = changed(BrokerConfig(), {**said, "data": str(self.data)})
+        listeners = ("kafka", "ingress", "control", "http")
+        options: dict[str, object] = dict.fromkeys(listeners, ANY_PORT)
+        options |= {name.replace("_", "."): value for name, value in settings.items()}
+        self._config = changed(BrokerConfig(), {**options, "data": str(self.data)})
         self._clock = clock
         self._files = files
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -54,7 +58,7 @@ class Broker:
 
     @property
     def service(self) -> Service:
-        """The running service, for tests that inspect internal state."""
+        """Internal: the running service, for cordwood's own tests."""
         if self._service is None:
             raise ConfigError("the broker is not running; use it in a with block, or start() it")
         return self._service

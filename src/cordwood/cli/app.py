@@ -11,33 +11,33 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordwood import __version__
+from cordwood.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve", "Run a broker."),
     "topic": ("topic:app", "Create, list, describe, alter and delete topics."),
     "produce": ("produce:produce", "Append records from a file or pipe."),
     "consume": ("consume:consume", "Print records."),
-    "tail": ("consume:tail", "The last records, and new ones as they come."),
-    "cat": ("cat:cat", "A topic as lines for awk."),
-    "group": ("group:app", "Consumer groups: list, describe, seek, delete."),
-    "reader": ("reader:app", "Named readers that RECLAIM waits for."),
-    "route": ("route:app", "Bindings of routing keys to topics."),
-    "pipeline": ("pipeline:app", "The Spark jobs behind the log: run, status."),
-    "segment": ("segment:app", "Segment files: list, dump, verify."),
-    "config": ("config:app", "The broker's settings, and where they were set."),
-    "check": ("check:check", "Is the broker well? For monitoring, by exit code."),
-    "certs": ("certs:app", "Certificates for TLS in a lab."),
-    "compact": ("compact:compact", "Compact a topic, or say when it is due."),
-    "dlq": ("dlq:app", "Dead letters: count, look, replay."),
-    "audit": ("audit:audit", "Gaps, repeats, and books that balance."),
-    "table": ("table:table", "The latest state per key, as Parquet or Delta."),
-    "sql": ("sql:sql", "SQL over topics; a query, a file or a prompt."),
-    "archive": ("archive:app", "Archive records in verifiable bundles; bring them back."),
-    "demo": ("demo:demo", "Two stories on a real broker and Spark, checked step by step."),
-    "bench": ("bench:bench", "Measure this machine, or a broker: rates and waits."),
-    "completion": ("completion:completion", "Print the completion script of a shell."),
-    "scenario": ("scenario:scenario", "Play a scenario against a real broker."),
+    "tail": ("consume:tail", "Print the last records and follow new ones."),
+    "cat": ("cat:cat", "Print a topic as text lines for tools like awk."),
+    "group": ("group:app", "List, describe, seek and delete consumer groups."),
+    "reader": ("reader:app", "Manage the named readers that RECLAIM waits for."),
+    "route": ("route:app", "Bind routing keys to topics."),
+    "pipeline": ("pipeline:app", "Run the Spark jobs and show their status."),
+    "segment": ("segment:app", "List, dump and verify segment files."),
+    "config": ("config:app", "Show the broker's settings and where each was set."),
+    "check": ("check:check", "Check the broker's health; for monitoring, by exit code."),
+    "certs": ("certs:app", "Create test certificates for TLS."),
+    "compact": ("compact:compact", "Compact a topic, or explain when it is due."),
+    "dlq": ("dlq:app", "Count, show and replay dead letters."),
+    "audit": ("audit:audit", "Find gaps and duplicates; check that every record was routed."),
+    "table": ("table:table", "Write the latest value per key as a Parquet or Delta table."),
+    "sql": ("sql:sql", "Run SQL over topics: one query, a file or a prompt."),
+    "archive": ("archive:app", "Archive records in verifiable bundles, and restore them."),
+    "demo": ("demo:demo", "Play two stories on a real broker and Spark, checking every step."),
+    "bench": ("bench:bench", "Measure throughput and latency of this machine or a broker."),
+    "completion": ("completion:completion", "Print the completion script for a shell."),
+    "scenario": ("scenario:scenario", "Run a test scenario against a real broker."),
 }
 
 

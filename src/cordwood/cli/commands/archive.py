@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    OnlyTopicArgument,
+    TopicArgument,
+    command_group,
+)
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.errors import CorruptionError
+from cordwood.protocol.api.archive import ArchivedTopic
+from cordwood.protocol.api.topics import CutTopic
 
 if TYPE_CHECKING:
     from cordwood.client.storage import Storage
@@ -19,17 +27,8 @@ if TYPE_CHECKING:
 
 PROBLEMS = 5
 
-app = typer.Typer(
-    help="Archive sealed records in verifiable bundles, check them, bring them back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("Archive sealed records in verifiable bundles, verify them, and restore them.")
 
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
-AnyTopic = Annotated[
-    str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
-]
 DestOption = Annotated[
     str | None,
     typer.Option(
@@ -43,24 +42,24 @@ DestOption = Annotated[
 
 @app.command()
 def create(
-    topic: Topic,
+    topic: TopicArgument,
     through: Annotated[
         str | None,
-        typer.Option(help="Up to this SEQ (included), or older than a time.", metavar="SEQ|TIME"),
+        typer.Option(
+            help="Up to and including this seq, or older than a time.", metavar="SEQ|TIME"
+        ),
     ] = None,
     bundle_records: Annotated[
-        int | None, typer.Option(min=1, help="Records in a bundle at most.")
+        int | None, typer.Option(min=1, help="The most records in a bundle.")
     ] = None,
     bundle_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Batch bytes in a bundle at most. [default: 256 MiB]")
+        int | None, typer.Option(min=1, help="The most batch bytes in a bundle. [default: 256 MiB]")
     ] = None,
     dest: DestOption = None,
     cut: Annotated[bool, typer.Option("--cut", help="Seal the active segments first.")] = False,
-    lines: Annotated[
-        bool, typer.Option(help="Put the records as text lines beside the batches.")
-    ] = True,
+    lines: Annotated[bool, typer.Option(help="Also write the records as text lines.")] = True,
     parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write each bundle's records as Parquet, too.")
+        bool, typer.Option("--parquet", help="Also write each bundle's records as Parquet.")
     ] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
@@ -72,7 +71,7 @@ def create(
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.config import KEEP_ALL
     from cordwood.errors import ConfigError
-    from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+    from cordwood.pipeline.archive import ArchiveRequest, create_archive
     from cordwood.pipeline.runtime.staging import StagingTarget
 
     if bundle_records is not None and bundle_bytes is not None:
@@ -88,23 +87,22 @@ def create(
         parquet=parquet,
     )
     warnings: list[str] = []
-    with broker_context(broker) as service:
+    with broker_context(broker) as api:
         storage = _storage(dest, broker)
-        if dest is None and not StagingTarget.of(service.api, service.where).is_reachable():
+        if dest is None and not StagingTarget.of(api).is_reachable():
             raise ConfigError(
-                f"the broker's archive directory {storage.place} cannot be written from here; say "
-                "where the archive goes with --dest"
+                f"the broker's archive directory {storage.place} cannot be written from this "
+                "machine; choose the archive's place with --dest"
             )
         if cut:
-            service.api.cut(topic)
+            api.call(CutTopic(topic))
         with (
             spark_session("archive", master, conf) as spark,
             progress(f"archiving {topic}", quiet=quiet) as bar,
         ):
             entries = create_archive(
                 spark,
-                service.api,
-                service.where,
+                api,
                 storage,
                 request,
                 watch=bar.watch,
@@ -114,7 +112,8 @@ def create(
     typer.echo(
         f"{len(entries)} bundles in {storage.place}"
         if entries
-        else f"nothing sealed of {topic} waits to be archived; --cut seals what was written so far",
+        else f"{topic} has no sealed records to archive; use --cut to seal the active segments "
+        "first",
         err=True,
     )
     for warning in warnings:
@@ -123,14 +122,14 @@ def create(
 
 @app.command("ls")
 def list_bundles(
-    topic: AnyTopic = None,
+    topic: OnlyTopicArgument = None,
     dest: DestOption = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """List every bundle in the manifest, and whether the broker has verified it."""
+    from cordwood.client.topic_archive import list_topic_archives
     from cordwood.decide.archive import check_manifest
-    from cordwood.pipeline.archive.topic_archive import list_topic_archives
 
     rows = []
     for topic_archive in list_topic_archives(_storage(dest, broker), topic):
@@ -142,17 +141,18 @@ def list_bundles(
 
 @app.command()
 def verify(
-    topic: AnyTopic = None,
+    topic: OnlyTopicArgument = None,
     dest: DestOption = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not compare with what a broker remembers.")
+        bool,
+        typer.Option("--offline", help="Do not compare with the broker's records of the archive."),
     ] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
 ) -> None:
     """Check the manifest's chain and every bundle's bytes; exit 5 if something is wrong."""
-    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+    from cordwood.client.topic_archive import list_topic_archives
 
     topic_archives = list_topic_archives(_storage(dest, broker), topic)
     rows: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ def verify(
 
 @app.command()
 def restore(
-    topic: Topic,
+    topic: TopicArgument,
     to: Annotated[
         str | None, typer.Option(help="The topic to restore into. [default: the same name]")
     ] = None,
@@ -189,27 +189,26 @@ def restore(
     """Restore archived records and cursors, each once; run it again if it was interrupted."""
     from cordwood.cli.options.offset_spec import parse_time
     from cordwood.cli.options.spark_options import broker_context, spark_session
-    from cordwood.pipeline.archive.restore import restore_archive
-    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+    from cordwood.client.topic_archive import list_topic_archives
+    from cordwood.pipeline.archive import restore_archive
 
     topic_archive = list_topic_archives(_storage(dest, broker), topic)[-1]
     if findings := _compare_with_broker(broker, topic_archive, topic_archive.entries()):
         first = findings[0]
         raise CorruptionError(
             f"{first.where}: {first.detail} ({topic_archive.home} in "
-            f"{topic_archive.storage.place}); nothing was restored, "
-            "restore the manifest from a copy"
+            f"{topic_archive.storage.place}); nothing was restored. Restore the manifest from a "
+            "copy first"
         )
     at_ms = None if at is None else parse_time(at.removeprefix("@"))
     with (
-        broker_context(broker) as service,
+        broker_context(broker) as api,
         spark_session("restore", master, conf) as spark,
         progress(f"restoring {topic}", unit="bytes", quiet=quiet) as bar,
     ):
         restored = restore_archive(
             spark,
-            service.api,
-            service.where,
+            api,
             topic_archive,
             to=to or topic,
             at_ms=at_ms,
@@ -235,8 +234,8 @@ def _storage(dest: str | None, broker: str) -> Storage:
 
     if dest is not None:
         return open_storage(dest)
-    with broker_context(broker) as service:
-        return open_storage(str(Path(service.api.status()["data"]) / "archive"))
+    with broker_context(broker) as api:
+        return open_storage(str(Path(api.status().data) / "archive"))
 
 
 def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
@@ -248,35 +247,34 @@ def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
     except UnavailableError:  # an archive can be listed without a broker
         return {}
     return {
-        bundle["name"].partition("/")[2]: "yes" if bundle["verified"] else "no"
-        for part in (state or {"partitions": []})["partitions"]
-        for bundle in part["bundles"]
-        if bundle["place"] == topic_archive.storage.place
+        bundle.name.partition("/")[2]: "yes" if bundle.verified else "no"
+        for part in (state.partitions if state else ())
+        for bundle in part.bundles
+        if bundle.place == topic_archive.storage.place
     }
 
 
 def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) -> list[Any]:
     """Compare with the broker: the chain alone cannot show that its last entries are missing."""
     from cordwood.decide.archive import check_known
-    from cordwood.pipeline.archive.job import known_links
 
     state = _known_to_broker(broker, topic_archive)
-    return check_known(entries, known_links(state, topic_archive.storage.place)) if state else []
+    return check_known(entries, topic_archive.known_links(state)) if state else []
 
 
-def _known_to_broker(broker: str, topic_archive: Any) -> dict[str, Any] | None:
+def _known_to_broker(broker: str, topic_archive: Any) -> ArchivedTopic | None:
     """Return the broker's record of this archive; None if its topic was deleted or replaced."""
     from cordwood.cli.options.spark_options import broker_context
     from cordwood.decide.archive import topic_archive_name
     from cordwood.errors import UnknownTopic
 
     topic = topic_archive.home.rpartition(".")[0]
-    with broker_context(broker) as service:
+    with broker_context(broker) as api:
         try:
-            state = service.api.archive(topic)
+            state = api.archive(topic)
         except UnknownTopic:
             return None
-    return state if topic_archive_name(topic, state["id"]) == topic_archive.home else None
+    return state if topic_archive_name(topic, state.id) == topic_archive.home else None
 
 
 def _parse_through(text: str | None) -> tuple[int | None, int | None]:
@@ -297,16 +295,10 @@ def _row(entry: Entry) -> dict[str, Any]:
         "partition": entry.partition,
         "first_seq": entry.first_seq,
         "last_seq": entry.last_seq,
-        "first_time": _iso(entry.first_ms),
-        "newest_time": _iso(entry.newest_ms),
+        "first_time": format_time(entry.first_ms),
+        "newest_time": format_time(entry.newest_ms),
         "records": entry.records,
         "bytes": entry.size_bytes,
         "sha256": entry.sha256,
         "archived": entry.archived,
     }
-
-
-def _iso(time_ms: int) -> str | None:
-    if time_ms < 0:
-        return None
-    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")

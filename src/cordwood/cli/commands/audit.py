@@ -8,9 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    complete_topics,
+)
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.output.row_printer import Format, show
 
 PROBLEMS = 5
 _WINDOW = re.compile(r"[1-9]\d* (second|minute|hour|day|week)s?")
@@ -20,17 +25,21 @@ def audit(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Look for gaps in these only. [default: all]", autocompletion=complete_topics
+            help="Look for gaps only in this topic; repeat for more. [default: all]",
+            autocompletion=complete_topics,
         ),
     ] = None,
     window: Annotated[
-        str, typer.Option(help="Balance the books by stretches of this length.", metavar="TIME")
+        str,
+        typer.Option(help="Report the router's totals per window of this length.", metavar="TIME"),
     ] = "1 day",
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help="A topic that holds copies of routed records; repeat for more."),
+        typer.Option(help="A topic with copies of routed records; repeat for more."),
     ] = None,
-    books: Annotated[bool, typer.Option(help="Balance the router's books, too.")] = True,
+    books: Annotated[
+        bool, typer.Option(help="Also check that every record was routed exactly once.")
+    ] = True,
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -42,22 +51,19 @@ def audit(
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.decide.audit import is_whole
-    from cordwood.pipeline.audit.job import audit_topics, balance_books
+    from cordwood.pipeline.audit import audit_topics, balance_books
 
     if not _WINDOW.fullmatch(window):
         raise typer.BadParameter(
-            f"{window!r} is no window; use 1 hour, 7 days", param_hint="--window"
+            f"{window!r} is not a time window; use for example 1 hour or 7 days",
+            param_hint="--window",
         )
-    with broker_context(broker) as service:
-        wanted = topics or sorted(service.api.partition_counts())
+    with broker_context(broker) as api:
+        wanted = topics or sorted(api.partition_counts())
         with spark_session("audit", master, conf) as spark:
-            partitions = audit_topics(spark, service.api, service.where, wanted)
+            partitions = audit_topics(spark, api, wanted)
             found = (
-                balance_books(
-                    spark, service.api, service.where, ignored=ignore or (), window=window
-                )
-                if books
-                else None
+                balance_books(spark, api, ignored=ignore or (), window=window) if books else None
             )
     windows = found.windows if found else []
     whole = is_whole(partitions, windows)
@@ -92,10 +98,13 @@ def _print(report: dict[str, Any], *, has_books: bool) -> None:
     if has_books:
         show(report["books"], Format.TABLE)
     else:
-        typer.echo("No router has read the ingress topic: there are no books to balance.")
+        typer.echo("No router has read the ingress topic, so there is nothing to check.")
     for sample in report["samples"]:
         typer.echo(
             f"{sample['verdict']}: source partition {sample['partition']}, "
             f"offset {sample['offset']}"
         )
-    typer.echo("\nEverything is accounted for." if report["ok"] else "\nThe books do not balance.")
+    verdict = (
+        "Every record is accounted for." if report["ok"] else "Records are missing or repeated."
+    )
+    typer.echo(f"\n{verdict}")

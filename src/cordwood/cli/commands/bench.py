@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cordwood.cli.commands.produce import Compression
+from cordwood.cli.options.arguments import FormatOption, confirm
 from cordwood.cli.output.progress import QuietOption, progress
-from cordwood.cli.output.tables import Format, FormatOption, confirm, show
+from cordwood.cli.output.row_printer import Format, show
 
 if TYPE_CHECKING:
     from cordwood.lab.loadtest import Load, Results
@@ -60,13 +61,15 @@ class BenchTarget(NamedTuple):
 def bench(
     workload: Annotated[Workload, typer.Argument(help="What to measure.")] = Workload.ALL,
     records: Annotated[int, typer.Option("-n", "--records", min=1)] = 500_000,
-    size: Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of a record.")] = 100,
-    acks: Annotated[Acks, typer.Option(help="What a producer waits for.")] = Acks.ALL,
+    size: Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes per record.")] = 100,
+    acks: Annotated[
+        Acks, typer.Option(help="The acknowledgement that a producer waits for.")
+    ] = Acks.ALL,
     codec: Annotated[
         Compression, typer.Option("-z", "--compression", help="How batches are compressed.")
     ] = Compression.NONE,
     clients: Annotated[
-        int, typer.Option("-c", "--clients", min=1, max=256, help="How many at once.")
+        int, typer.Option("-c", "--clients", min=1, max=256, help="The number of parallel clients.")
     ] = 4,
     durability: Annotated[
         Durability, typer.Option(help="fsync (on the device) or os (in the page cache).")
@@ -74,7 +77,7 @@ def bench(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Measure the disk that holds this directory. [default: the temporary one]",
+            help="Measure the disk of this directory. [default: the temporary directory]",
             exists=True,
             file_okay=False,
         ),
@@ -84,12 +87,13 @@ def bench(
         typer.Option(
             "-b",
             "--broker",
-            help="Measure this broker, in topics that are deleted after. [default: one of its own]",
+            help="Measure this broker, in topics that are deleted afterwards. [default: a "
+            "temporary broker]",
             metavar="HOST:PORT",
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask before lines go to a broker that is in use.")
+        bool, typer.Option("--yes", help="Do not ask before sending lines to a running broker.")
     ] = False,
     quiet: QuietOption = False,
     form: FormatOption = Format.TABLE,

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    PartitionOption,
+    TopicArgument,
+)
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.model import TopicPartition
 
@@ -21,10 +25,10 @@ PLAIN_BYTES: Final = 256 * 1024  # above this, loading the kernels pays off
 
 
 def cat(
-    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
-    partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
+    topic: TopicArgument,
+    partition: PartitionOption = 0,
     data: Annotated[
-        Path | None, typer.Option(help="Read this data directory's files; no broker needed.")
+        Path | None, typer.Option(help="Read the files of this data directory, without a broker.")
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:

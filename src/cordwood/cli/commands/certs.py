@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    help="Certificates for TLS listeners.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+from cordwood.cli.options.arguments import command_group
+
+app = command_group("Certificates for TLS listeners.")
 
 
 @app.callback()
@@ -22,13 +19,17 @@ def _group() -> None:
 
 @app.command("init")
 def init(
-    directory: Annotated[Path, typer.Argument(help="Where the files go; made if missing.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The directory for the files; created if missing.")
+    ],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address the server is reached by; repeat for more."),
+        typer.Option(help="A host name or address of the server; repeat for more."),
     ] = None,
-    days: Annotated[int, typer.Option(help="How long the certificates hold.", min=1)] = 365,
-    force: Annotated[bool, typer.Option(help="Replace files that are there.")] = False,
+    days: Annotated[
+        int, typer.Option(help="How many days the certificates are valid.", min=1)
+    ] = 365,
+    force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
 ) -> None:
     """Create a CA, a server and a client certificate: enough for mutual TLS in a lab."""
     from cordwood.server.certs import write_lab_certificates

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, FormatOption
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.readers import GroupRow, ListGroups, ListReaders, ReaderRow
+from cordwood.protocol.api.status import GetHealth, Health
 
 PROBLEMS = 5
 
@@ -20,7 +25,10 @@ def check(
     ] = None,
     held: Annotated[
         int | None,
-        typer.Option(min=0, help="A reader that holds more bytes back than this is a problem."),
+        typer.Option(
+            min=0,
+            help="A reader that keeps more bytes than this from being reclaimed is a problem.",
+        ),
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
@@ -29,23 +37,22 @@ def check(
     from cordwood.cli.options.connect import http_client
 
     http = http_client(broker)
-    readers = http.get("/api/readers")
+    readers = http.call(ListReaders()).readers
+    registered = {(row.reader, row.topic) for row in readers}
     rows = [
-        *_readiness(http.get("/api/health")),
+        *_readiness(http.call(GetHealth())),
         *_readers(readers, lag, held),
-        *_groups(
-            http.get("/api/groups"), {(r["reader"], r["topic"]) for r in readers["readers"]}, lag
-        ),
+        *_groups(http.call(ListGroups()).groups, registered, lag),
     ]
     show(rows, form)
     if any(row["state"] != "ok" for row in rows):
         raise typer.Exit(PROBLEMS)
 
 
-def _readiness(health: dict[str, Any]) -> list[dict[str, Any]]:
+def _readiness(health: Health) -> list[dict[str, Any]]:
     """One row per condition; except ready, pipeline and accepted damage, a set one is a problem."""
-    rows = [_row("broker", "ok" if health["ready"] else "problem", "")]
-    for name, fact in health.items():
+    rows = [_row("broker", "ok" if health.ready else "problem", "")]
+    for name, fact in msgspec.structs.asdict(health).items():
         if name == "pipeline":
             rows.append(_row("pipeline", "ok", str(fact)))
         elif name == "data_directory":
@@ -59,26 +66,28 @@ def _readiness(health: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _readers(found: dict[str, Any], lag: int | None, held: int | None) -> list[dict[str, Any]]:
+def _readers(
+    readers: Sequence[ReaderRow], lag: int | None, held: int | None
+) -> list[dict[str, Any]]:
     rows = []
-    for reader in found["readers"]:
-        is_late = lag is not None and reader["lag"] > lag
-        is_holding = held is not None and reader["held_bytes"] > held
-        where = f"{reader['reader']} on {reader['topic']}-{reader['partition']}"
-        about = f"{reader['lag']} records behind, holds {reader['held_bytes']} bytes"
+    for row in readers:
+        is_late = lag is not None and row.lag > lag
+        is_holding = held is not None and row.held_bytes > held
+        where = f"{row.reader} on {row.topic}-{row.partition}"
+        about = f"{row.lag} records behind, holds {row.held_bytes} bytes"
         rows.append(_row(where, "problem" if is_late or is_holding else "ok", about))
     return rows
 
 
 def _groups(
-    found: dict[str, Any], registered: set[tuple[str, str]], lag: int | None
+    groups: Sequence[GroupRow], registered: set[tuple[str, str]], lag: int | None
 ) -> list[dict[str, Any]]:
     """One row per group and topic; registered readers have their own rows."""
     behind: dict[tuple[str, str], int] = {}
-    for row in found["groups"]:
-        where = row["group"], row["topic"]
-        if where not in registered and row["lag"] is not None:
-            behind[where] = behind.get(where, 0) + row["lag"]
+    for row in groups:
+        where = row.group, row.topic
+        if where not in registered and row.lag is not None:
+            behind[where] = behind.get(where, 0) + row.lag
     return [
         _row(
             f"{group} on {topic}",

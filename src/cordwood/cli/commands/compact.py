@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    complete_topics,
+)
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.output.row_printer import Format, format_time, show
+from cordwood.protocol.api.compaction import ListCompaction, PartitionCompaction
+
+if TYPE_CHECKING:
+    from cordwood.pipeline.runtime.broker_api import BrokerApi
 
 FAILED = 1
 
@@ -19,17 +27,29 @@ def compact(
     topic: Annotated[
         str,
         typer.Argument(
-            help="The topic; its cleanup.policy has compact.", autocompletion=complete_topics
+            help="The topic; its cleanup.policy must include compact.",
+            autocompletion=complete_topics,
         ),
     ],
     now: Annotated[
-        bool, typer.Option("--now", help="Cut first, and clean all that may be, due or not.")
+        bool,
+        typer.Option(
+            "--now",
+            help="Seal the active segments first, and compact everything eligible, due or not.",
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go and what it frees; change nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what would be removed and how many bytes that frees; change nothing.",
+        ),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say which rule decides and when the next is due.")
+        bool,
+        typer.Option(
+            "--explain", help="Show which rule decides and when the next compaction is due."
+        ),
     ] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
@@ -42,16 +62,16 @@ def compact(
     Without --now, only partitions that are due. The broker keeps serving meanwhile.
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
-    from cordwood.pipeline.compact.job import ANSWER_S, on_spark, run_due
+    from cordwood.pipeline.compact import ANSWER_S, PassLimits, on_spark, run_due
     from cordwood.pipeline.runtime.session import parallelism
 
-    with broker_context(broker, answer_s=ANSWER_S) as (api, _):
+    with broker_context(broker, answer_s=ANSWER_S) as api:
         if explain:
             show([plan_row(row) for row in _partitions(api, topic)], form)
             return
-        if not now and not any(row["is_due"] for row in _partitions(api, topic)):
+        if not now and not any(row.is_due for row in _partitions(api, topic)):
             show([plan_row(row) for row in _partitions(api, topic)], form)
-            typer.echo("nothing is due; --now compacts all the same", err=True)
+            typer.echo("no partition is due; use --now to compact anyway", err=True)
             return
         with (
             spark_session("compact", master, conf) as spark,
@@ -65,32 +85,31 @@ def compact(
                 demand=now,
                 dry=dry_run,
                 progress=stages.begin,
-                tasks=parallelism(spark),
+                limits=PassLimits(parallelism(spark)),
             )
         if not outcomes:
             show([plan_row(row) for row in _partitions(api, topic)], form)
-            typer.echo("nothing was compacted; the table says why", err=True)
+            typer.echo("nothing was compacted; the table gives the reasons", err=True)
             return
     show([_outcome_row(outcome) for outcome in outcomes], form)
     if any(outcome.error for outcome in outcomes):
         raise typer.Exit(FAILED)
 
 
-def _partitions(api: Any, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.get("/api/compaction", topic=topic)["partitions"]
-    return found
+def _partitions(api: BrokerApi, topic: str) -> tuple[PartitionCompaction, ...]:
+    return api.call(ListCompaction(topic)).partitions
 
 
-def plan_row(row: dict[str, Any]) -> dict[str, Any]:
+def plan_row(row: PartitionCompaction) -> dict[str, Any]:
     """Format one partition: dirty ratio, last compaction, bytes freed, and when it is due next."""
-    state = row["state"]
+    state = row.state
     return {
-        "partition": row["partition"],
-        "dirty_ratio": row["dirty_ratio"],
-        "last_compacted": _moment(state["last_ms"]) if state["passes"] else None,
-        "freed_bytes": state["freed_bytes"],
-        "next_due": "now" if row["is_due"] else _moment(row["next_due_ms"]),
-        "explain": row["explain"],
+        "partition": row.partition,
+        "dirty_ratio": row.dirty_ratio,
+        "last_compacted": format_time(state.last_ms) if state.passes else None,
+        "freed_bytes": state.freed_bytes,
+        "next_due": "now" if row.is_due else format_time(row.next_due_ms),
+        "explain": row.explain,
     }
 
 
@@ -107,12 +126,6 @@ def _outcome_row(outcome: Any) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 2),
         "error": outcome.error,
     }
-
-
-def _moment(at_ms: int | None) -> str | None:
-    if at_ms is None:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
 
 
 class _Stages:

@@ -7,10 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.output.tables import DEFAULT_BROKER
-
-ANSWER_S = 1.0  # a user does not wait longer for a completion
-
 
 class ShellName(StrEnum):
     """The supported shells."""
@@ -36,16 +32,3 @@ def completion(
             prog_name="cordwood", complete_var="_CORDWOOD_COMPLETE", shell=shell.value
         )
     )
-
-
-def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the matching topics of the given broker; none if it does not answer."""
-    from cordwood.client.kafka import KafkaClient
-    from cordwood.errors import CordwoodError
-
-    try:
-        with KafkaClient(ctx.params.get("broker", DEFAULT_BROKER), timeout_s=ANSWER_S) as client:
-            names = [topic.name or "" for topic in client.topics()]
-    except CordwoodError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.output.tables import Format, FormatOption, show
+from cordwood.cli.options.arguments import FormatOption, command_group
+from cordwood.cli.output.row_printer import Format, show
 from cordwood.config import (
     BrokerConfig,
     environment_name,
@@ -17,12 +18,7 @@ from cordwood.config import (
     rows,
 )
 
-app = typer.Typer(
-    help="Settings of the broker.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("Settings of the broker.")
 
 
 @app.callback()

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    complete_topics,
+)
 from cordwood.cli.options.offset_spec import OffsetSpec, find_place, parse_span
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
 from cordwood.cli.output.record_format import compile_format, encode_json
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
 from cordwood.errors import UnknownTopic
 from cordwood.model import Record, TopicPartition
 
@@ -26,10 +29,13 @@ WAIT_MS = 500
 Topics = Annotated[
     list[str], typer.Argument(help="One or more topics.", autocompletion=complete_topics)
 ]
-FormatOption = Annotated[
-    str, typer.Option("-f", "--record-format", help="Percent format; see `cordwood consume -h`.")
+RecordFormatOption = Annotated[
+    str,
+    typer.Option(
+        "-f", "--record-format", help="Output format with % fields; see `cordwood consume -h`."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("-J", "--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("-J", "--json", help="Print one JSON object per line.")]
 
 
 def consume(
@@ -38,20 +44,25 @@ def consume(
         str, typer.Option("-o", "--offset", help="start, end, N, -N, @time or @t1:t2.")
     ] = "start",
     count: Annotated[
-        int | None, typer.Option("-n", "--num", min=1, help="Stop after so many.")
+        int | None, typer.Option("-n", "--num", min=1, help="Stop after this many records.")
     ] = None,
-    exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at the end.")] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("-e", "--exit", help="Stop at the end of the topic.")
+    ] = False,
     partition: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", help="Only this one; repeat for more.")
+        list[int] | None,
+        typer.Option("-p", "--partition", help="Only this partition; repeat for more."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("-g", "--group", help="Begin at this group's cursor, and move it."),
+        typer.Option(
+            "-g", "--group", help="Start at this consumer group's committed offset, and commit."
+        ),
     ] = None,
     committed: Annotated[
-        bool, typer.Option("--read-committed", help="Leave out aborted transactions.")
+        bool, typer.Option("--read-committed", help="Skip records of aborted transactions.")
     ] = False,
-    form: FormatOption = DEFAULT_FORMAT,
+    form: RecordFormatOption = DEFAULT_FORMAT,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
@@ -81,10 +92,10 @@ def consume(
 def tail(
     topics: Topics,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=0, help="How many to begin with.")
+        int, typer.Option("-n", "--lines", min=0, help="How many records to start with.")
     ] = 10,
     follow: Annotated[bool, typer.Option("-F/-1", "--follow/--once", help="Go on.")] = True,
-    form: FormatOption = DEFAULT_FORMAT,
+    form: RecordFormatOption = DEFAULT_FORMAT,
     as_json: JsonOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:

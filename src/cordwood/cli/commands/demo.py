@@ -25,16 +25,19 @@ TITLE = "The life of the log: bytes on disk, step by step"
 
 def demo(
     story: Annotated[str, typer.Argument(help="cdc, timecode, or both.")] = "both",
-    picture: Annotated[Path, typer.Option(help="Where to draw the log's life (SVG).")] = Path(
-        "demo.svg"
-    ),
+    picture: Annotated[
+        Path, typer.Option(help="Where to write a drawing of the log's life (SVG).")
+    ] = Path("demo.svg"),
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the broker running to play with, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--keep", help="Keep the broker running for your own experiments, until Ctrl-C."
+        ),
     ] = False,
 ) -> None:
     """Play two stories on a real broker and a real Spark session, and check every step."""
     if story not in {"cdc", "timecode", "both"}:
-        raise typer.BadParameter(f"{story!r} is none of cdc, timecode, both")
+        raise typer.BadParameter(f"{story!r} is not a story; use cdc, timecode or both")
     from cordwood.cli.options.spark_options import spark_session
     from cordwood.cli.output.progress import progress
     from cordwood.lab.demo.picture import draw
@@ -66,7 +69,7 @@ def demo(
 
 
 def _summary(stage: DemoRun, seconds: float) -> int:
-    from cordwood.cli.output.tables import Format, show
+    from cordwood.cli.output.row_printer import Format, show
 
     typer.echo("\nbytes, step by step:")
     show(
@@ -86,7 +89,7 @@ def _summary(stage: DemoRun, seconds: float) -> int:
     )
     failed = sum(not holds for _, holds in stage.checks)
     passed = len(stage.checks) - failed
-    typer.echo(f"\n{passed} checks held, {failed} did not, in {seconds:.0f} s")
+    typer.echo(f"\n{passed} checks passed, {failed} failed, in {seconds:.0f} s")
     return failed
 
 
@@ -95,13 +98,13 @@ def _wait(stage: DemoRun) -> None:
     import threading
 
     typer.echo(
-        f"""
-still running, to play with; Ctrl-C ends it and removes {stage.directory}
-  export CORDWOOD_BROKER={stage.broker.kafka}
-  cordwood topic list
-  cordwood consume append -n 3
-  cordwood dlq ls
-  curl http://{stage.broker.http}/metrics""",
+        "\n"
+        f"the broker is still running; Ctrl-C stops it and removes {stage.directory}\n"
+        f"  export CORDWOOD_BROKER={stage.broker.kafka}\n"
+        "  cordwood topic list\n"
+        "  cordwood consume append -n 3\n"
+        "  cordwood dlq ls\n"
+        f"  curl http://{stage.broker.http}/metrics",
         err=True,
     )
     with contextlib.suppress(KeyboardInterrupt):

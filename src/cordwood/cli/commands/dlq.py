@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    command_group,
+    complete_topics,
+)
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.decide.deadletters import Cause, parse_cause
 from cordwood.model import Record, TopicPartition
+from cordwood.protocol.api.deliveries import ListReplays
+from cordwood.protocol.api.status import GetBrokerStatus
 
-app = typer.Typer(
-    help="Dead letters: count, look, replay.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("Dead letters: count, look, replay.")
 
 FromOption = Annotated[
     str | None,
@@ -50,8 +52,8 @@ def list_letters(
             "reason": reason,
             "source": source,
             "letters": len(times),
-            "first": _iso(min(times)),
-            "last": _iso(max(times)),
+            "first": format_time(min(times)),
+            "last": format_time(max(times)),
         }
         for (reason, source), times in sorted(groups.items(), key=lambda each: -len(each[1]))
     ]
@@ -61,7 +63,7 @@ def list_letters(
 @app.command()
 def sample(
     count: Annotated[int, typer.Option("-n", "--num", min=1, help="How many.")] = 10,
-    reason: Annotated[str | None, typer.Option(help="Only those that died of this.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only those with this reason.")] = None,
     topic: FromOption = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
@@ -73,7 +75,7 @@ def sample(
         {
             "partition": tp.partition,
             "offset": record.offset,
-            "time": _iso(record.timestamp_ms),
+            "time": format_time(record.timestamp_ms),
             "reason": cause.reason,
             "detail": cause.detail,
             "source": cause.source or _place(cause),
@@ -89,7 +91,8 @@ def sample(
 @app.command()
 def replay(
     where: Annotated[
-        str | None, typer.Option("--where", help="Which letters, as an SQL condition.")
+        str | None,
+        typer.Option("--where", help="Which dead letters to replay, as an SQL condition."),
     ] = None,
     set_key: Annotated[
         str | None, typer.Option(help="The new key, as an SQL expression.", metavar="SQL")
@@ -100,18 +103,22 @@ def replay(
     to: Annotated[
         str | None,
         typer.Option(
-            help="The topic to append to. [default: the ingress topic, to be routed]",
+            help="The topic to append to. [default: the ingress topic, so that they are routed "
+            "again]",
             autocompletion=complete_topics,
         ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(help="Records a second at most.", metavar="N/s")
+        str | None, typer.Option(help="The most records per second.", metavar="N/s")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be sent, without sending it.")
     ] = False,
     name: Annotated[
-        str, typer.Option(help="A name of its own makes an equal replay another one.")
+        str,
+        typer.Option(
+            help="The replay's name; under a new name, an identical replay is sent again."
+        ),
     ] = "",
     topic: FromOption = None,
     broker: BrokerOption = DEFAULT_BROKER,
@@ -126,31 +133,28 @@ def replay(
     source_partition, source_offset, and the record's own columns.
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
-    from cordwood.pipeline.replay.job import Replay, preview, read_options, run_replay
+    from cordwood.pipeline.replay import Replay, preview, run_replay
     from cordwood.pipeline.runtime.job_labels import labelled
 
     most = _parse_rate(rate)
-    with broker_context(broker) as service:
-        status = service.api.status()
+    with broker_context(broker) as api:
+        status = api.status()
         job = Replay(
-            topic=topic or status["dead_letter_topic"],
-            to=to or status["ingress_topic"],
+            topic=topic or status.dead_letter_topic,
+            to=to or status.ingress_topic,
             where=where,
             set_key=set_key,
             set_value=set_value,
             name=name,
         )
-        service.api.topic(job.topic)  # reports a missing topic before Spark starts
+        api.topic(job.topic)  # reports a missing topic before Spark starts
         with spark_session("replay", master, conf) as spark:
             if dry_run:
-                options = read_options(service.api, service.where, job.topic)
                 with labelled(spark, f"dry run, {job.topic} to {job.to}"):
-                    _show_preview(preview(spark, options, job), job, form)
+                    _show_preview(preview(spark, api, job), job, form)
                 return
             with progress(f"replaying {job.topic}", unit="letters", quiet=quiet) as bar:
-                outcome = run_replay(
-                    spark, service.api, service.where, job, rate=most, watch=bar.watch
-                )
+                outcome = run_replay(spark, api, job, rate=most, watch=bar.watch)
     show([{"replay": outcome.id, "scanned": outcome.scanned, "replayed": outcome.replayed}], form)
     typer.echo(f"{outcome.replayed} of {outcome.scanned} letters sent to {job.to}", err=True)
 
@@ -160,18 +164,18 @@ def replays(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.T
     """List every replay: what it did, and its progress."""
     from cordwood.cli.options.connect import http_client
 
-    rows = http_client(broker).get("/api/replays")["replays"]
+    rows = http_client(broker).call(ListReplays()).replays
     names = ("id", "state", "topic", "to", "where", "set_key", "set_value", "name")
     numbers = ("scanned", "records", "started", "updated")
-    show([{name: row.get(name) for name in (*names, *numbers)} for row in rows], form)
+    show([{name: getattr(row, name) for name in (*names, *numbers)} for row in rows], form)
 
 
 def _show_preview(frame: Any, job: Any, form: Format) -> None:
-    from cordwood.pipeline.replay.job import collect_rows
+    from cordwood.pipeline.replay import run_expressions
 
-    rows = [row.asDict() for row in collect_rows(frame.limit(20))]
+    rows = [row.asDict() for row in run_expressions(frame.limit(20).collect)]
     show(rows, form)
-    total = collect_rows(frame.groupBy().count())[0]["count"]
+    total = run_expressions(frame.count)
     typer.echo(f"dry run: {total} letters would be sent to {job.to}", err=True)
 
 
@@ -185,7 +189,7 @@ def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, R
     if wanted is None:
         from cordwood.cli.options.connect import http_client
 
-        wanted = http_client(broker).get("/api/status")["dead_letter_topic"]
+        wanted = http_client(broker).call(GetBrokerStatus()).dead_letter_topic
     with KafkaClient(broker) as client:
         if topic is None and wanted not in {each.name for each in client.topics()}:
             return  # the topic is created with the first dead letter: there are none
@@ -208,7 +212,9 @@ def _parse_rate(text: str | None) -> float | None:
         return None
     match = _RATE.fullmatch(text)
     if match is None or float(match[1]) <= 0:
-        raise typer.BadParameter(f"{text!r} is no rate; use 100/s", param_hint="--rate")
+        raise typer.BadParameter(
+            f"{text!r} is not a rate; use for example 100/s", param_hint="--rate"
+        )
     return float(match[1])
 
 
@@ -218,7 +224,3 @@ def _place(cause: Cause) -> str | None:
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
-
-
-def _iso(time_ms: int) -> str:
-    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="seconds")

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.tables import (
+from cordwood.cli.options.arguments import (
     DEFAULT_BROKER,
     BrokerOption,
-    Format,
     FormatOption,
+    YesOption,
+    complete_topics,
     confirm,
-    show,
 )
+from cordwood.cli.output.row_printer import Format, show
 from cordwood.errors import UnknownReader
 
 app = typer.Typer(
@@ -67,7 +67,9 @@ def seek(
     topic: Annotated[
         list[str] | None, typer.Option(help="Only these topics.", autocompletion=complete_topics)
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Show, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Show the result, without changing anything.")
+    ] = False,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
@@ -85,7 +87,9 @@ def seek(
         wanted = [tp for tp in now if not topic or tp.topic in topic]
         wanted += [tp for name in topic or [] for tp in client.partitions(name) if tp not in now]
         if not wanted:
-            raise UnknownReader(f"group {group} has no cursors; name its topics with --topic")
+            raise UnknownReader(
+                f"group {group} has no committed offsets; name its topics with --topic"
+            )
         asked = {tp: find_place(client, tp, place) for tp in wanted}
         after = {tp: clamp_place(client, tp, offset) for tp, offset in asked.items()}
         if not dry_run:
@@ -95,20 +99,20 @@ def seek(
         for tp, offset in sorted(after.items())
     ]
     for tp in sorted(tp for tp in wanted if asked[tp] != after[tp]):
-        typer.echo(f"{tp} has no offset {asked[tp]}; {after[tp]} is the nearest", err=True)
+        typer.echo(f"{tp} has no offset {asked[tp]}; using the nearest, {after[tp]}", err=True)
     show(rows, form)
 
 
 @app.command()
 def delete(
     group: Group,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Delete a group and its cursors."""
     from cordwood.client.kafka import KafkaClient
 
-    confirm(f"Delete group {group} and its cursors?", yes=yes)
+    confirm(f"Delete group {group} and its committed offsets?", yes=yes)
     with KafkaClient(broker) as client:
         client.delete_group(group)
     typer.echo(f"deleted {group}", err=True)

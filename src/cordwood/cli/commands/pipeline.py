@@ -7,23 +7,24 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.options.spark_options import ConfOption, MasterOption
-from cordwood.cli.output.tables import (
+from cordwood.cli.options.arguments import (
     DEFAULT_BROKER,
     BrokerOption,
-    Format,
     FormatOption,
+    YesOption,
+    command_group,
     confirm,
     parse_settings,
-    show,
 )
+from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.deliveries import DeliveryRow, GiveUpDelivery, ListDeliveries
+from cordwood.protocol.api.readers import ListReaders
+from cordwood.protocol.api.status import GetPipeline
 
-app = typer.Typer(
-    help="The pipeline: routing and the work on segments, by Spark.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("The Spark pipeline: routing, compaction and delivery.")
+
+ROUTER = "route"  # the reader whose cursor the router moves
 
 
 @app.command()
@@ -35,10 +36,11 @@ def run(
         str | None, typer.Option(help="A Spark Connect server, sc://host:port.", metavar="URL")
     ] = None,
     jobs: Annotated[
-        str, typer.Option(help="Which jobs, comma separated; without it, all.", metavar="NAMES")
+        str,
+        typer.Option(help="Which jobs to run, comma separated. [default: all]", metavar="NAMES"),
     ] = "",
     lifeline: Annotated[
-        bool, typer.Option("--lifeline", help="End when stdin ends; for supervisors.")
+        bool, typer.Option("--lifeline", help="Exit when stdin is closed; for supervisors.")
     ] = False,
 ) -> None:
     """Run the pipeline in the foreground, embedded or on a cluster.
@@ -82,16 +84,16 @@ def status(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TA
     from cordwood.cli.options.connect import http_client
 
     client = http_client(broker)
-    facts = client.get("/api/pipeline")
-    lag = sum(row["lag"] for row in client.get("/api/readers")["readers"] if _is_ours(row))
+    report = client.call(GetPipeline())
+    readers = client.call(ListReaders()).readers
     row = {
-        "state": facts["state"],
-        "pid": facts["pid"],
-        "restarts": facts["restarts"],
-        "route_lag": lag,
-        "detail": facts["detail"],
+        "state": report.state,
+        "pid": report.pid,
+        "restarts": report.restarts,
+        "route_lag": sum(each.lag for each in readers if each.reader == ROUTER),
+        "detail": report.detail,
     }
-    show([row if form is Format.TABLE else {**row, "jobs": facts["jobs"]}], form)
+    show([row if form is Format.TABLE else {**row, "jobs": report.jobs}], form)
 
 
 @app.command()
@@ -99,14 +101,14 @@ def deliveries(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Forma
     """Show the last batch of each query, and what blocks one that cannot be finished."""
     from cordwood.cli.options.connect import http_client
 
-    found = http_client(broker).get("/api/deliveries")["deliveries"]
+    found = http_client(broker).call(ListDeliveries()).deliveries
     rows = [
         {
             "query": name,
-            "batch": row.get("batch"),
+            "batch": row.batch,
             "state": _state(row),
-            "topics": ", ".join(row.get("topics", ())),
-            "detail": row.get("quarantined") or "",
+            "topics": ", ".join(row.topics),
+            "detail": row.quarantined or "",
         }
         for name, row in sorted(found.items())
     ]
@@ -115,8 +117,8 @@ def deliveries(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Forma
 
 @app.command()
 def discard(
-    query: Annotated[str, typer.Argument(help="The query, as `pipeline deliveries` names it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    query: Annotated[str, typer.Argument(help="The query, as listed by `pipeline deliveries`.")],
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
@@ -127,16 +129,12 @@ def discard(
     """
     from cordwood.cli.options.connect import http_client
 
-    confirm(f"Give up the records that are missing of query {query}?", yes=yes)
-    lost = http_client(broker).delete("/api/deliveries", query=query)["discarded"]
+    confirm(f"Give up the missing records of query {query}?", yes=yes)
+    lost = http_client(broker).call(GiveUpDelivery(query)).discarded
     show([{"partition": name, "discarded": count} for name, count in lost.items()], form)
 
 
-def _state(row: dict[str, object]) -> str:
-    if row.get("quarantined"):
+def _state(row: DeliveryRow) -> str:
+    if row.quarantined:
         return "quarantined"
-    return "done" if row.get("done") else "under way"
-
-
-def _is_ours(row: dict[str, object]) -> bool:
-    return row["reader"] == "route"
+    return "done" if row.done else "under way"

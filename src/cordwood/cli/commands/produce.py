@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, complete_topics
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
 from cordwood.cli.output.record_format import parse_separator
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
 from cordwood.config import KIB
 from cordwood.errors import UnknownTopic
 from cordwood.model import Codec, Header, Record, TopicPartition
@@ -44,25 +43,31 @@ def produce(
     topic: Annotated[
         str,
         typer.Argument(
-            help="Where to; created on sight if the broker may.", autocompletion=complete_topics
+            help="The topic; created if missing and auto.create.topics is on.",
+            autocompletion=complete_topics,
         ),
     ],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files to read; without one, standard input.", exists=True, dir_okay=False
+            help="Files to read. [default: standard input]", exists=True, dir_okay=False
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("-k", "--key", help="One key for all.")] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="The key of every record.")] = None,
     separator: Annotated[
         str | None,
-        typer.Option("-K", "--key-separator", help=r"The line is key, this, value; \t is a tab."),
+        typer.Option(
+            "-K",
+            "--key-separator",
+            help="Split each line into key and value at this separator; \\t is a tab.",
+        ),
     ] = None,
     headers: Annotated[
-        list[str] | None, typer.Option("-H", "--header", help="A header, name=value; repeat.")
+        list[str] | None,
+        typer.Option("-H", "--header", help="A header, name=value; repeat for more."),
     ] = None,
     null: Annotated[
-        bool, typer.Option("-Z", "--null", help="An empty value is a null: a tombstone.")
+        bool, typer.Option("-Z", "--null", help="Send an empty value as null, a tombstone.")
     ] = False,
     codec: Annotated[
         Compression, typer.Option("-z", "--compression", help="How batches are compressed.")

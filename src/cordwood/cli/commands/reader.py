@@ -5,33 +5,34 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.tables import (
+from cordwood.cli.options.arguments import (
     DEFAULT_BROKER,
     BrokerOption,
-    Format,
     FormatOption,
+    OnlyTopicArgument,
+    PartitionOption,
+    TopicArgument,
+    YesOption,
+    command_group,
     confirm,
-    show,
+)
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.readers import ChangeReader, ListReaders
+
+app = command_group(
+    "Named readers: RECLAIM waits for them on topics whose cleanup.policy includes consume."
 )
 
-app = typer.Typer(
-    help="Named readers: RECLAIM waits for them where cleanup.policy says consume.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
-
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
-Reader = Annotated[str, typer.Argument(help="The reader's name; a consumer group is one too.")]
+Reader = Annotated[
+    str, typer.Argument(help="The reader's name; a consumer group is also a reader.")
+]
 
 
 @app.command("list")
 def list_readers(
-    topic: Annotated[
-        str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
-    ] = None,
+    topic: OnlyTopicArgument = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
 ) -> None:
@@ -42,43 +43,42 @@ def list_readers(
     if topic:
         with KafkaClient(broker) as client:
             client.topics([topic])  # a topic without readers has no rows; a missing one is an error
-    show(
-        http_client(broker).get("/api/readers", **({"topic": topic} if topic else {}))["readers"],
-        form,
-    )
+    show([asdict(row) for row in http_client(broker).call(ListReaders(topic)).readers], form)
 
 
 @app.command()
-def register(topic: Topic, reader: Reader, broker: BrokerOption = DEFAULT_BROKER) -> None:
+def register(topic: TopicArgument, reader: Reader, broker: BrokerOption = DEFAULT_BROKER) -> None:
     """Register a reader: from now on RECLAIM waits for it."""
-    _change(broker, action="register", topic=topic, reader=reader)
+    _change(broker, ChangeReader("register", topic, reader))
 
 
 @app.command()
 def reset(
-    topic: Topic,
+    topic: TopicArgument,
     reader: Reader,
-    offset: Annotated[int, typer.Argument(min=0, help="The next offset it will read.")],
-    partition: Annotated[int, typer.Option("-p", "--partition", min=0)] = 0,
+    offset: Annotated[int, typer.Argument(min=0, help="The next offset the reader will read.")],
+    partition: PartitionOption = 0,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Move a reader's cursor to any offset up to the end of the partition."""
-    _change(broker, action="reset", topic=topic, reader=reader, partition=partition, offset=offset)
+    _change(broker, ChangeReader("reset", topic, reader, partition, offset))
 
 
 @app.command()
 def remove(
-    topic: Topic,
+    topic: TopicArgument,
     reader: Reader,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Remove a reader: RECLAIM may delete what only this reader retained."""
-    confirm(f"Forget reader {reader} on {topic}, and release what it holds?", yes=yes)
-    _change(broker, action="remove", topic=topic, reader=reader)
+    confirm(
+        f"Remove reader {reader} from {topic}, so that RECLAIM no longer waits for it?", yes=yes
+    )
+    _change(broker, ChangeReader("remove", topic, reader))
 
 
-def _change(broker: str, **change: str | int) -> None:
+def _change(broker: str, change: ChangeReader) -> None:
     from cordwood.cli.options.connect import http_client
 
-    http_client(broker).post("/api/readers", change)
+    http_client(broker).call(change)

@@ -6,15 +6,20 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption, Format, FormatOption, show
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    command_group,
+    complete_topics,
+)
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.readers import ListRoutes, RemoveRoute, RouteKind, SetRoute
 
-app = typer.Typer(
-    help="Bindings of routing keys to topics; the next micro-batch obeys a change.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
+app = command_group(
+    "Bindings of routing keys to topics; a change takes effect with the next micro-batch."
 )
 
 
@@ -25,7 +30,9 @@ class BindingKind(StrEnum):
     PREFIX = "prefix"
 
 
-KeyArgument = Annotated[str, typer.Argument(help="The routing key, or its part before the dot.")]
+KeyArgument = Annotated[
+    str, typer.Argument(help="The routing key, or its part before the first dot.")
+]
 KindOption = Annotated[
     BindingKind | None,
     typer.Option(
@@ -41,7 +48,7 @@ def set_route(
     topic: Annotated[
         str,
         typer.Argument(
-            help="Where its records go; created on sight.", autocompletion=complete_topics
+            help="The topic for its records; created if missing.", autocompletion=complete_topics
         ),
     ],
     kind: KindOption = None,
@@ -50,8 +57,7 @@ def set_route(
     """Bind a key to a topic."""
     from cordwood.cli.options.connect import http_client
 
-    said = {"kind": _kind(key, kind), "key": key, "topic": topic}
-    http_client(broker).post("/api/routes", said)
+    http_client(broker).call(SetRoute(_kind(key, kind), key, topic))
 
 
 @app.command("list")
@@ -59,7 +65,7 @@ def list_routes(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
     """List every binding; keys without one go to the topic named by their first part."""
     from cordwood.cli.options.connect import http_client
 
-    show(http_client(broker).get("/api/routes")["routes"], form)
+    show([asdict(row) for row in http_client(broker).call(ListRoutes()).routes], form)
 
 
 @app.command()
@@ -69,8 +75,8 @@ def remove(
     """Remove a binding; its keys use the default again."""
     from cordwood.cli.options.connect import http_client
 
-    http_client(broker).delete("/api/routes", kind=_kind(key, kind), key=key)
+    http_client(broker).call(RemoveRoute(_kind(key, kind), key))
 
 
-def _kind(key: str, kind: BindingKind | None) -> str:
+def _kind(key: str, kind: BindingKind | None) -> RouteKind:
     return (kind or (BindingKind.EXACT if "." in key else BindingKind.PREFIX)).value

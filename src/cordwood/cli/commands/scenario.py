@@ -10,8 +10,10 @@ CHECK_FAILED = 5
 
 
 def scenario(
-    name: Annotated[str, typer.Argument(help="Which one; `list` names them all.")],
-    seed: Annotated[int | None, typer.Option(help="Repeat a run's chances.")] = None,
+    name: Annotated[str, typer.Argument(help="Which scenario; `list` shows all.")],
+    seed: Annotated[
+        int | None, typer.Option(help="Repeat a run with the same random choices.")
+    ] = None,
 ) -> None:
     """Run a scenario against a real broker: logfmt output, and exit code 5 if a check fails."""
     from cordwood.lab.scenarios import SCENARIOS, Failed, ScenarioRun
@@ -21,7 +23,7 @@ def scenario(
             typer.echo(f"{known:<20} {(play.__doc__ or '').splitlines()[0]}")
         return
     if name not in SCENARIOS:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(SCENARIOS)}")
+        raise typer.BadParameter(f"{name!r} is not a scenario; use one of {', '.join(SCENARIOS)}")
     try:
         with ScenarioRun(name, seed) as stage:
             SCENARIOS[name](stage)

@@ -7,25 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.progress import QuietOption, progress
-from cordwood.cli.output.tables import (
+from cordwood.cli.options.arguments import (
     DEFAULT_BROKER,
     BrokerOption,
-    Format,
     FormatOption,
+    OnlyTopicArgument,
+    TopicArgument,
+    YesOption,
     confirm,
-    show,
 )
+from cordwood.cli.output.progress import QuietOption, progress
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.topics import AcceptDamage, GetScrub, ScrubStatus, StartScrub
 
 PROBLEMS = 5
 POLL_S = 0.1
 
 
 def scrub(
-    topic: Annotated[
-        str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
-    ] = None,
+    topic: OnlyTopicArgument = None,
     broker: BrokerOption = DEFAULT_BROKER,
     form: FormatOption = Format.TABLE,
     quiet: QuietOption = False,
@@ -34,50 +34,50 @@ def scrub(
     from cordwood.cli.options.connect import http_client
 
     http = http_client(broker)
-    run = http.post("/api/scrub", {} if topic is None else {"topic": topic})
-    with progress("scrubbing", total=run["total_bytes"], unit="bytes", quiet=quiet) as bar:
-        while run["running"]:
+    run = http.call(StartScrub(topic))
+    with progress("scrubbing", total=run.total_bytes, unit="bytes", quiet=quiet) as bar:
+        while run.running:
             time.sleep(POLL_S)
-            run = http.get("/api/scrub")
-            bar.reach(run["bytes"])
+            run = http.call(GetScrub())
+            bar.reach(run.bytes)
     show(_rows(run), form)
     if form is Format.TABLE:
-        typer.echo(f"read {run['segments']} sealed segments, {run['bytes']} bytes", err=True)
-    if run["failed"] or any(not found["accepted"] for found in run["damaged"]):
+        typer.echo(f"read {run.segments} sealed segments, {run.bytes} bytes", err=True)
+    if run.failed or any(not each.accepted for each in run.damaged):
         raise typer.Exit(PROBLEMS)
 
 
 def accept_damage(
-    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
+    topic: TopicArgument,
     partition: Annotated[int, typer.Argument(min=0, help="The partition.")],
     segment: Annotated[int, typer.Argument(min=0, help="The base offset of the segment.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Accept a segment's damaged records as lost: still unreadable, but no longer a problem."""
     from cordwood.cli.options.connect import http_client
 
     where = f"segment {segment} of {topic}-{partition}"
-    confirm(f"Go on without the damaged records of {where}?", yes=yes)
-    body = {"topic": topic, "partition": partition, "segment": segment}
-    for found in http_client(broker).post("/api/accept-damage", body)["accepted"]:
-        first, last = found["start_offset"], found["end_offset"] - 1
+    confirm(f"Accept the loss of the damaged records of {where}?", yes=yes)
+    request = AcceptDamage(topic, partition, segment)
+    for damage in http_client(broker).call(request).accepted:
+        first, last = damage.start_offset, damage.end_offset - 1
         typer.echo(f"accepted: offsets {first} to {last} of {topic}-{partition}", err=True)
 
 
-def _rows(run: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(run: ScrubStatus) -> list[dict[str, Any]]:
     """One row per damaged range, and one per segment that could not be read."""
     rows = [
         {
-            "partition": found["partition"],
-            "segment": found["segment"],
-            "first_offset": found["start_offset"],
-            "last_offset": found["end_offset"] - 1,
-            "accepted": found["accepted"],
-            "problem": found["problem"],
+            "partition": damage.partition,
+            "segment": damage.segment,
+            "first_offset": damage.start_offset,
+            "last_offset": damage.end_offset - 1,
+            "accepted": damage.accepted,
+            "problem": damage.problem,
         }
-        for found in run["damaged"]
+        for damage in run.damaged
     ]
-    for where, error in run["failed"].items():
+    for where, error in run.failed.items():
         rows.append({"partition": where, "problem": error})
     return rows

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cordwood.cli.commands.scrub import accept_damage, scrub
+from cordwood.cli.options.arguments import FormatOption, command_group
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
-from cordwood.cli.output.tables import Format, FormatOption, show
+from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.errors import UnknownTopic
 from cordwood.log.format.layout import parse_directory_name, parse_file_name
 from cordwood.log.format.scan import BatchWalk, End, Located, read_fd
 from cordwood.metadata.keys import SegmentEntry
 from cordwood.model import TopicPartition
 
-app = typer.Typer(
-    help="Segment files of a data directory: list, dump, verify, scrub, accept-damage.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("Segment files of a data directory: list, dump, verify, scrub, accept-damage.")
 
 app.command()(scrub)
 app.command("accept-damage")(accept_damage)
@@ -69,9 +64,8 @@ def _scrubbed(
     entry = entries.get((tp, int(path.stem))) if tp is not None else None
     if entry is None or entry.scrub is None:
         return {"scrubbed": None, "damaged_ranges": None, "accepted_ranges": None}
-    moment = datetime.fromtimestamp(entry.scrub.at_ms / 1000, tz=UTC)
     return {
-        "scrubbed": f"{moment:%Y-%m-%d %H:%M:%S}Z",
+        "scrubbed": format_time(entry.scrub.at_ms),
         "damaged_ranges": len(entry.scrub.damage),
         "accepted_ranges": len(entry.scrub.accepted),
     }
@@ -107,7 +101,7 @@ def verify(
     show(rows, form)
     damaged = sum(row["end"] != End.CLEAN.value for row in rows)
     if damaged:
-        typer.echo(f"{damaged} damaged, unfinished or unreadable segment files", err=True)
+        typer.echo(f"{damaged} segment files are damaged, unfinished or unreadable", err=True)
         raise typer.Exit(PROBLEMS)
 
 
@@ -119,12 +113,12 @@ def _logs(data: Path, topic: str | None) -> Iterator[Path]:
         if topic is not None and (partition is None or partition.topic != topic):
             continue
         if partition is None or parse_file_name(path.name) is None:
-            typer.echo(f"{path} is not a segment file, and is passed over", err=True)
+            typer.echo(f"{path} is not a segment file; skipped", err=True)
         else:
             wanted.append(path)
     if not wanted:
         what = f"no segment of topic {topic}" if topic else "no segments"
-        raise UnknownTopic(f"{data} has {what}; name the data directory with --data")
+        raise UnknownTopic(f"{data} has {what}; give the data directory with --data")
     yield from wanted
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.address import parse_address
 from cordwood.config import BrokerConfig, load_broker_config, rows
 
 
@@ -47,10 +48,10 @@ def serve(
         str | None, typer.Option("--config", help="A TOML file of settings.", metavar="FILE")
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="How much to log: debug, info, warning, error.", metavar="LEVEL")
+        str, typer.Option(help="The log level: debug, info, warning or error.", metavar="LEVEL")
     ] = "info",
     no_pipeline: Annotated[
-        bool, typer.Option("--no-pipeline", help="Leave Spark out; the same as --pipeline off.")
+        bool, typer.Option("--no-pipeline", help="Run without Spark; the same as --pipeline off.")
     ] = False,
     **settings: Any,
 ) -> None:
@@ -73,7 +74,11 @@ def serve(
 def _start_logging(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise typer.BadParameter(f"{level!r} is not a log level", param_hint="--log-level")
+        raise typer.BadParameter(
+            f"{level!r} is not a log level; use debug, info, warning or error; use debug, info, "
+            "warning or error",
+            param_hint="--log-level",
+        )
     logging.basicConfig(
         level=number,
         stream=sys.stderr,
@@ -88,15 +93,20 @@ def _announce(addresses: dict[str, list[str]]) -> None:
     print("READY " + json.dumps(first), flush=True)
 
 
+def _nc(address: str) -> str:
+    """Write an address as netcat takes it."""
+    return " ".join(map(str, parse_address(address)))
+
+
 def _banner(first: dict[str, str]) -> str:
     lines = ["cordwood is ready:"]
     if "kafka" in first:
         lines.append(f"  kafka    {first['kafka']:<22} kcat -b {first['kafka']} -L")
     if "ingress" in first:
-        nc = " ".join(first["ingress"].rsplit(":", 1))
+        nc = _nc(first["ingress"])
         lines.append(f"  ingress  {first['ingress']:<22} echo 'test.hi|0|1|hello' | nc -N {nc}")
     if "control" in first:
-        nc = " ".join(first["control"].rsplit(":", 1))
+        nc = _nc(first["control"])
         lines.append(f"  control  {first['control']:<22} echo GET_ACK | nc -N {nc}")
     if "http" in first:
         lines.append(f"  http     {first['http']:<22} curl http://{first['http']}/metrics")

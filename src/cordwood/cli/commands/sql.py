@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.options.spark_options import ConfOption, MasterOption, cancel_jobs
 from cordwood.cli.output.row_printer import PrintMode, print_rows
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
 from cordwood.errors import CordwoodError
 
 if TYPE_CHECKING:
-    from cordwood.pipeline.sql.views import TopicViews
+    from cordwood.pipeline.sql import TopicViews
 
 CANCEL_S = 0.2
 DROPPED = "\x03"  # represents a line that Ctrl-C ended
@@ -25,15 +25,15 @@ HELP = """\
 .tables          topics of the broker
 .schema TOPIC    columns of a topic
 .mode [MODE]     table, json, ndjson, csv or markdown
-.timer on|off    say how long each query takes
-.help            this
-.quit            leave (or Ctrl-D)
-A query ends with a semicolon. Ctrl-C cancels the one that runs, or forgets the one half typed."""
+.timer on|off    show how long each query takes
+.help            show this help
+.quit            exit (or Ctrl-D)
+A query ends with a semicolon. Ctrl-C cancels a running query, or discards an unfinished one."""
 
 
 def sql(
     query: Annotated[
-        str | None, typer.Argument(help="One query; without it, stdin or a prompt.")
+        str | None, typer.Argument(help="One query. [default: read stdin, or show a prompt]")
     ] = None,
     mode: Annotated[
         PrintMode, typer.Option("--format", "--mode", help="How results are printed.")
@@ -47,12 +47,12 @@ def sql(
     key_text and value_text are key and value as text, for get_json_object(value_text, '$.user.id').
     """
     from cordwood.cli.options.spark_options import broker_context, spark_session
-    from cordwood.pipeline.sql.views import TopicViews
+    from cordwood.pipeline.sql import TopicViews
 
-    with broker_context(broker) as service:
-        service.api.status()  # reports an unreachable broker before Spark starts
+    with broker_context(broker) as api:
+        api.status()  # reports an unreachable broker before Spark starts
         with spark_session("sql", master, conf) as spark:
-            shell = SqlPrompt(TopicViews(spark, service.api, service.where), spark, mode)
+            shell = SqlPrompt(TopicViews(spark, api), spark, mode)
             if query is not None:
                 shell.run(query)
             elif sys.stdin.isatty():
@@ -77,7 +77,7 @@ class SqlPrompt:
         if text.startswith("."):
             self._command(*text.split())
             return
-        from cordwood.pipeline.sql.views import stream_rows
+        from cordwood.pipeline.sql import stream_rows
 
         started = time.monotonic()
         frame = self._topics.query(text.rstrip().removesuffix(";"))
@@ -127,7 +127,7 @@ class SqlPrompt:
         elif name == ".help":
             typer.echo(HELP)
         else:
-            typer.echo(f"{' '.join([name, *words])} is no command; .help lists them", err=True)
+            typer.echo(f"{' '.join([name, *words])} is not a command; .help lists all", err=True)
 
 
 def statements(lines: Iterable[str]) -> Iterator[str]:

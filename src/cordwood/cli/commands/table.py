@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
+from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, complete_topics
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
-from cordwood.cli.output.tables import DEFAULT_BROKER, BrokerOption
 
 
 class TableFormat(StrEnum):
@@ -24,23 +23,23 @@ def table(
     topic: Annotated[
         str,
         typer.Argument(
-            help="A changelog topic: records have keys.", autocompletion=complete_topics
+            help="A changelog topic: its records have keys.", autocompletion=complete_topics
         ),
     ],
     out: Annotated[
         str,
         typer.Option(
             "--out",
-            help="The table's directory, made if missing, or an object-store URL.",
+            help="The table's directory, created if missing, or an object-store URL.",
             metavar="PATH-OR-URL",
         ),
     ],
-    form: Annotated[TableFormat, typer.Option("--format", help="How it is stored.")] = (
+    form: Annotated[TableFormat, typer.Option("--format", help="The table's file format.")] = (
         TableFormat.PARQUET
     ),
     as_of: Annotated[
         str | None,
-        typer.Option(help="The state of a time, or before an offset.", metavar="TIME|OFFSET"),
+        typer.Option(help="The state at a time, or before an offset.", metavar="TIME|OFFSET"),
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
@@ -53,7 +52,7 @@ def table(
     """
     from cordwood.cli.options.offset_spec import parse_time
     from cordwood.cli.options.spark_options import broker_context, spark_session
-    from cordwood.pipeline.table.job import TableRequest, build_table
+    from cordwood.pipeline.table import TableRequest, build_table
 
     is_offset = as_of is not None and as_of.isdecimal()
     request = TableRequest(
@@ -65,15 +64,13 @@ def table(
         if as_of is not None and not is_offset
         else None,
     )
-    with broker_context(broker) as service:
-        service.api.topic(topic)  # reports a missing topic before Spark starts
+    with broker_context(broker) as api:
+        api.topic(topic)  # reports a missing topic before Spark starts
         with (
             spark_session("table", master, conf) as spark,
             progress(f"reading {topic}", quiet=quiet) as bar,
         ):
-            built = build_table(
-                spark, service.api, service.where, request, progress=None if quiet else bar.stage
-            )
+            built = build_table(spark, api, request, progress=None if quiet else bar.stage)
     typer.echo(built.place)
-    how = "laid over the table" if built.is_incremental else "read from the start"
+    how = "merged into the table" if built.is_incremental else "read from the start"
     typer.echo(f"{built.rows} keys; {built.read} offsets {how}", err=True)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from cordwood.cli.commands.completion import complete_topics
-from cordwood.cli.output.tables import (
+from cordwood.cli.options.arguments import (
     DEFAULT_BROKER,
     BrokerOption,
-    Format,
     FormatOption,
+    YesOption,
+    command_group,
+    complete_topics,
     confirm,
     parse_settings,
-    show,
+)
+from cordwood.cli.output.row_printer import Format, show
+from cordwood.protocol.api.compaction import ListCompaction
+from cordwood.protocol.api.topics import (
+    AcceptLoss,
+    ListTopics,
+    PartitionDetail,
+    PartitionProblem,
+    TopicDetail,
 )
 
-app = typer.Typer(
-    help="Topics and their settings.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = command_group("Topics and their settings.")
 
 Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
@@ -59,28 +64,28 @@ def describe(
     topic: Topic, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
 ) -> None:
     """Show a topic's partitions, its compaction state, and settings that are not defaults."""
-    found = _topics(broker, topic)[0]
+    (found,) = _topics(broker, topic)
     cleaning = _cleaning(broker, found)
-    rows = {p["partition"]: _partition(p) for p in found["partitions"]}
-    for problem in found["problems"]:
-        number = problem["partition"]
-        rows.setdefault(number, {"partition": number})["state"] = problem["state"]
+    rows = {part.partition: _partition(part) for part in found.partitions}
+    for problem in found.problems:
+        number = problem.partition
+        rows.setdefault(number, {"partition": number})["state"] = problem.state
     show([{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)], form)
     if form is Format.TABLE:
-        for name, value in found["config"].items():
+        for name, value in found.config.items():
             typer.echo(f"{name}={value}", err=True)
-        for problem in found["problems"]:
-            _tell(f"{topic}-{problem['partition']}", problem)
+        for problem in found.problems:
+            _print_problem(f"{topic}-{problem.partition}", problem)
 
 
-def _tell(partition: str, problem: dict[str, Any]) -> None:
+def _print_problem(partition: str, problem: PartitionProblem) -> None:
     """Print the problems of one partition, one per line."""
-    for condition, reason in problem["problems"].items():
+    for condition, reason in problem.problems.items():
         typer.echo(f"{partition} {condition}: {reason}", err=True)
-    for found in problem["damage"]:
-        first, last = found["start_offset"], found["end_offset"] - 1
-        what = "damaged, accepted" if found["accepted"] else "damaged"
-        typer.echo(f"{partition} {what}: offsets {first} to {last}: {found['problem']}", err=True)
+    for damage in problem.damage:
+        first, last = damage.start_offset, damage.end_offset - 1
+        what = "damaged, accepted" if damage.accepted else "damaged"
+        typer.echo(f"{partition} {what}: offsets {first} to {last}: {damage.problem}", err=True)
 
 
 @app.command()
@@ -88,9 +93,11 @@ def alter(
     topic: Topic,
     config: ConfigOption = None,
     unset: Annotated[
-        list[str] | None, typer.Option(help="A setting to give its default back.")
+        list[str] | None, typer.Option(help="A setting to reset to its default.")
     ] = None,
-    partitions: Annotated[int | None, typer.Option(help="Raise the count to this.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Raise the number of partitions to this.")
+    ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Change settings (all or none), or add partitions."""
@@ -109,7 +116,7 @@ def alter(
 @app.command()
 def delete(
     topic: Topic,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Delete a topic, its records and all of its metadata."""
@@ -125,68 +132,64 @@ def delete(
 def accept_loss(
     topic: Topic,
     partition: Annotated[int, typer.Argument(min=0, help="The partition that is offline.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Serve an offline partition without the records that are missing from its directory."""
     from cordwood.cli.options.connect import http_client
 
-    confirm(f"Go on without the records that {topic}-{partition} lost?", yes=yes)
-    body = {"topic": topic, "partition": partition}
-    found = http_client(broker).post("/api/accept-loss", body)
+    confirm(f"Accept the loss of the missing records of {topic}-{partition}?", yes=yes)
+    kept = http_client(broker).call(AcceptLoss(topic, partition))
     typer.echo(
-        f"{topic}-{partition} is online: offsets {found['log_start_offset']} to "
-        f"{found['kept_end']} (end not included) are left, the next record gets "
-        f"{found['next_offset']}",
+        f"{topic}-{partition} is online: offsets {kept.log_start_offset} to {kept.kept_end} (end "
+        f"not included) are kept, the next record gets {kept.next_offset}",
         err=True,
     )
 
 
-def _topics(broker: str, name: str | None = None) -> list[dict[str, Any]]:
+def _topics(broker: str, name: str | None = None) -> tuple[TopicDetail, ...]:
     from cordwood.cli.options.connect import http_client
 
-    found = http_client(broker).get("/api/topics", **({"name": name} if name else {}))
-    topics: list[dict[str, Any]] = found["topics"]
-    return topics
+    return http_client(broker).call(ListTopics(name)).topics
 
 
-def _cleaning(broker: str, topic: dict[str, Any]) -> dict[int, dict[str, Any]]:
+def _cleaning(broker: str, topic: TopicDetail) -> dict[int, dict[str, Any]]:
     """Return the compaction state per partition; empty for a topic that is not compacted."""
-    if "compact" not in topic["config"].get("cleanup.policy", ""):
+    if "compact" not in topic.config.get("cleanup.policy", ""):
         return {}
     from cordwood.cli.commands.compact import plan_row
     from cordwood.cli.options.connect import http_client
 
-    rows = http_client(broker).get("/api/compaction", topic=topic["name"])["partitions"]
-    return {row["partition"]: plan_row(row) for row in rows}
+    rows = http_client(broker).call(ListCompaction(topic.name)).partitions
+    return {row.partition: plan_row(row) for row in rows}
 
 
-def _summary(topic: dict[str, Any]) -> dict[str, Any]:
-    parts = topic["partitions"]
+def _summary(topic: TopicDetail) -> dict[str, Any]:
+    parts = topic.partitions
     return {
-        "topic": topic["name"],
-        "partitions": topic["partition_count"],
-        "records": sum(s["records"] for part in parts for s in part["segments"]),
-        "bytes": sum(part["size_bytes"] for part in parts),
-        "segments": sum(len(part["segments"]) for part in parts),
-        "policy": topic["config"].get("cleanup.policy", "delete"),
-        "state": _worst(topic["problems"]),
+        "topic": topic.name,
+        "partitions": topic.partition_count,
+        "records": sum(s.records for part in parts for s in part.segments),
+        "bytes": sum(part.size_bytes for part in parts),
+        "segments": sum(len(part.segments) for part in parts),
+        "policy": topic.config.get("cleanup.policy", "delete"),
+        "state": _worst(topic.problems),
     }
 
 
-def _worst(problems: list[dict[str, Any]]) -> str:
+def _worst(problems: Sequence[PartitionProblem]) -> str:
     """Return the worst state of any partition."""
-    states = {problem["state"] for problem in problems}
+    states = {problem.state for problem in problems}
     return next((state for state in STATES if state in states), "online")
 
 
-def _partition(part: dict[str, Any]) -> dict[str, Any]:
+def _partition(part: PartitionDetail) -> dict[str, Any]:
     return {
-        "partition": part["partition"],
-        "start": part["log_start_offset"],
-        "end": part["high_watermark"],
-        "records": sum(segment["records"] for segment in part["segments"]),
-        "bytes": part["size_bytes"],
-        "segments": len(part["segments"]),
+        "partition": part.partition,
+        "start": part.log_start_offset,
+        "end": part.high_watermark,
+        "records": sum(segment.records for segment in part.segments),
+        "bytes": part.size_bytes,
+        "segments": len(part.segments),
         "state": "online",
     }

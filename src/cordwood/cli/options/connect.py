@@ -13,7 +13,8 @@ def listener_address(broker: str, listener: str) -> str:
         addresses = client.addresses()
     if listener not in addresses:
         raise UnavailableError(
-            f"the broker at {broker} has no {listener} listener; serve with --{listener}"
+            f"the broker at {broker} has no {listener} listener; start it with --{listener} "
+            "HOST:PORT"
         )
     return addresses[listener]
 

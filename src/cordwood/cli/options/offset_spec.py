@@ -60,7 +60,7 @@ def parse_place(text: str) -> OffsetSpec:
         return OffsetSpec(Anchor.OFFSET, _parse_int64(text))
     if text.startswith("-") and text[1:].isdecimal():
         return OffsetSpec(Anchor.FROM_END, _parse_int64(text[1:]))
-    raise typer.BadParameter(f"{text!r} is no place; use start, end, N, -N, @time or @t1:t2")
+    raise typer.BadParameter(f"{text!r} is not an offset; use start, end, N, -N, @time or @t1:t2")
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
@@ -74,7 +74,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time; use -1h, milliseconds, or 2026-11-15T10:00Z"
+            f"{text!r} is not a time; use -1h, milliseconds, or 2026-11-15T10:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.astimezone()

@@ -12,16 +12,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cordwood.cli.options.arguments import parse_settings
 from cordwood.cli.output.progress import progress
-from cordwood.cli.output.tables import parse_settings
 from cordwood.errors import CordwoodError, UnavailableError
 
 if TYPE_CHECKING:
-    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+    from cordwood.pipeline.runtime.broker_api import BrokerApi
 
 RESTART_S = 10  # a restarting broker is back by then
 ENDING_S = 10  # a Java process that closed its connection has exited by then
@@ -29,7 +29,7 @@ ENDING_S = 10  # a Java process that closed its connection has exited by then
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        help="A Spark master such as spark://host:7077; without it Spark runs in here.",
+        help="A Spark master such as spark://host:7077. [default: Spark runs in this process]",
         metavar="URL",
         envvar="CORDWOOD_MASTER",
     ),
@@ -44,15 +44,8 @@ ConfOption = Annotated[
 ]
 
 
-class BrokerContext(NamedTuple):
-    """A broker's API and its address."""
-
-    api: BrokerApi
-    where: BrokerAddress
-
-
 @contextmanager
-def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerContext]:
+def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerApi]:
     """Connect to the JSON API. The broker must be up now; later, restarts are waited for."""
     from contextlib import closing
 
@@ -62,21 +55,21 @@ def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerConte
     listener_address(broker, "http")
     where = BrokerAddress(broker)
     with closing(BrokerApi(where, timeout_s=RESTART_S, answer_s=answer_s)) as api:
-        yield BrokerContext(api, where)
+        yield api
 
 
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Hide Java's start-up messages on stderr; show them only if the start fails."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         stderr = os.dup(2)
         sys.stderr.flush()
-        os.dup2(said.fileno(), 2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            said.seek(0)
-            os.write(stderr, said.read()[-4096:])
+            output.seek(0)
+            os.write(stderr, output.read()[-4096:])
             raise
         finally:
             os.dup2(stderr, 2)
@@ -97,11 +90,11 @@ def ungreeted() -> Iterator[None]:
     def hear() -> bool:
         """Read what has arrived; return False when the pipe is closed."""
         try:
-            while said := os.read(reading, 1 << 16):
+            while output := os.read(reading, 1 << 16):
                 if started.is_set():
-                    os.write(stderr, said)
+                    os.write(stderr, output)
                 else:
-                    greeting.extend(said)
+                    greeting.extend(output)
         except BlockingIOError:
             return True
         return False
@@ -168,8 +161,8 @@ def spark_session(app: str, master: str | None, conf: Sequence[str] | None) -> I
             raise KeyboardInterrupt from None
         if _has_ended(spark):
             raise UnavailableError(
-                "Spark's Java ended in the middle, most likely for want of memory; "
-                "give it more with --conf spark.driver.memory=4g"
+                "Spark's Java process ended unexpectedly, most likely out of memory; give it "
+                "more with --conf spark.driver.memory=4g"
             ) from None
         raise sentence(error) from None
     finally:

@@ -28,7 +28,7 @@ REFRESH_S = 0.1
 _SCALES = ("kB", "MB", "GB", "TB")
 NARROW_COLUMNS = 72  # below this the amount is left out
 
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Do not show progress.")]
 
 
 class ProgressBar:

@@ -10,7 +10,6 @@ is -1.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 import typer
 
+from cordwood.cli.output.row_printer import format_time
 from cordwood.model import Header, Record, TopicPartition
 
 Part = Callable[[TopicPartition, Record], bytes]
@@ -36,7 +36,7 @@ def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
         token = _TOKEN.match(text, position)
         if token is None:
             raise typer.BadParameter(
-                f"{text[position : position + 2]!r} in the format means nothing"
+                f"{text[position : position + 2]!r} is not a known escape in the format"
             )
         parts.append(_part(token))
         position = token.end()
@@ -96,7 +96,7 @@ def _part(token: re.Match[str]) -> Part:
         return lambda _tp, _record: literal
     if letter not in _LETTERS:
         raise typer.BadParameter(
-            f"%{letter} means nothing; use {' '.join(f'%{x}' for x in _LETTERS)}"
+            f"%{letter} is not a known field; use {' '.join(f'%{x}' for x in _LETTERS)}"
         )
     shape = _shape(modifier)
     show = _LETTERS[letter]
@@ -114,7 +114,9 @@ def _shape(modifier: str | None) -> Callable[[bytes], bytes]:
         "base64": base64.b64encode,
     }
     if modifier not in shapes:
-        raise typer.BadParameter(f"{{{modifier}}} means nothing; use {{hex}} or {{base64}}")
+        raise typer.BadParameter(
+            f"{{{modifier}}} is not a known modifier; use {{hex}} or {{base64}}"
+        )
     return shapes[modifier]
 
 
@@ -128,11 +130,6 @@ def _headers(record: Record) -> bytes:
     )
 
 
-def _iso(record: Record) -> bytes:
-    moment = dt.datetime.fromtimestamp(record.timestamp_ms / 1000, dt.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
-
-
 _LETTERS: dict[str, Part] = {
     "t": lambda tp, _: tp.topic.encode(),
     "p": lambda tp, _: b"%d" % tp.partition,
@@ -142,7 +139,7 @@ _LETTERS: dict[str, Part] = {
     "s": lambda _, record: record.value or b"",
     "h": lambda _, record: _headers(record),
     "T": lambda _, record: b"%d" % record.timestamp_ms,
-    "d": lambda _, record: _iso(record),
+    "d": lambda _, record: (format_time(record.timestamp_ms) or "").encode(),
     "K": lambda _, record: _size(record.key),
     "V": lambda _, record: _size(record.value),
     "S": lambda _, record: _size(record.value),
