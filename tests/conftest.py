@@ -1,8 +1,8 @@
-"""What every test may lean on: seeds that are printed, tools that are named, children that end.
+"""Hooks and fixtures for all tests: printed seeds, checks for tools, and clean-up of processes.
 
-A test that drives a command of ``tools.txt`` says ``@pytest.mark.needs("kcat")``, one that starts
-Spark says ``@pytest.mark.spark``; where it is missing the test is skipped, and the last lines of
-the run say loudly what was not proved.
+A test that runs a command of ``tools.txt`` has the mark ``@pytest.mark.needs("kcat")``, and a test
+that starts Spark has ``@pytest.mark.spark``. If the tool is missing the test is skipped, and the
+summary of the run lists what was not tested.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ TOOLS: dict[str, str] = dict(
 MISSING = "missing tool: "
 DESCRIPTORS_MAX = 300  # at the end of a run
 SPARKS_SOCKETS = "ignore:unclosed <socket.socket:ResourceWarning"
-os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # a test's broker brings Spark only if asked to
-# Jobs yield to everybody else, so beside a busy neighbour they would end when it does.
+os.environ.setdefault("CORDWOOD_PIPELINE", "off")  # brokers in tests start Spark only on request
+# Spark jobs have low priority by default, so on a busy machine they would take too long.
 os.environ.setdefault("CORDWOOD_SPARK_CONF", "spark.cordwood.priority=normal")
 
-# `make check` has the same verdict whether or not Spark and the other extras are installed.
+# `make check` has the same result whether or not Spark and the other extras are installed.
 for name in os.environ.get("CORDWOOD_TESTS_WITHOUT", "").split():
     sys.modules[name] = None  # importing it fails as if it were not installed
 
-# Importing and collecting makes objects that live until the end; looking for garbage among them
-# again and again was a tenth of the run's CPU time.
+# Imports and collection create objects that live until the end. Garbage collection among them took
+# a tenth of the run's CPU time.
 gc.disable()
 
-# A shell's usual limit is 1,024; tests of a crowd hold both ends of hundreds of connections.
+# A shell's usual limit is 1,024; some tests hold both ends of hundreds of connections.
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
 
-# Locally every run explores new examples; CI repeats the same ones, so that a red run is about the
-# change. `make check` tries fewer than `make test`. A deadline would measure the neighbours' load.
+# Local runs try new examples each time; CI repeats the same ones, so that a failure is due to the
+# change. `make check` tries fewer than `make test`. Deadlines would measure other processes' load.
 settings.register_profile(
     "whole",
     max_examples=100,
@@ -63,7 +63,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whole"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip, by name, what cannot run here."""
+    """Skip tests whose tools are missing, and name the tool."""
     for mark in item.iter_markers("needs"):
         (tool,) = mark.args
         assert tool in TOOLS, f"{tool} is not in tests/tools.txt"
@@ -74,14 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the sockets of collect() to the collector; our own leaks stay errors."""
+    """Ignore sockets that PySpark's collect() leaves open; our own leaks stay errors."""
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.filterwarnings(SPARKS_SOCKETS))
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from here on, among what tests make."""
+    """Enable garbage collection for the objects that tests create."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -89,7 +89,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def disk_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory for tests about the page cache, on disk also where ``tmp_path`` is in memory."""
+    """Return a directory on disk for tests of the page cache, even if ``tmp_path`` is in memory."""
     disk = os.environ.get("CORDWOOD_TESTS_DISK")  # scripts/check.sh
     if disk is None:
         yield tmp_path
@@ -100,7 +100,7 @@ def disk_path(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Close its logs; collect what Spark's left before a test that must leave nothing."""
+    """Close the test's logs, and collect Spark's garbage before a test without Spark."""
     logs.leave_none_open()
     if item.get_closest_marker("spark") and not (nextitem and nextitem.get_closest_marker("spark")):
         gc.collect()
@@ -121,7 +121,7 @@ def _prepare_spark() -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what was skipped for want of a tool, and how to repeat a failure."""
+    """Report the tests skipped for missing tools, and how to repeat a failure."""
     reasons = [str(report.longrepr[2]) for report in terminalreporter.getreports("skipped")]
     missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
     if missing:
@@ -137,11 +137,11 @@ def pytest_terminal_summary(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what tests left running, by process id, and say so."""
+    """Kill processes that tests left running, by process id, and report them."""
     if session.config.pluginmanager.hasplugin("dsession"):
-        return  # the children here are xdist's workers, and each looks after its own
+        return  # the children here are xdist's workers, and each cleans up its own
     for pid, command in children.left_behind():
         print(f"\nleft running by a test, ended now: {pid} {command}")
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)  # gone before we are, with its ports and files
+            os.waitpid(pid, 0)  # wait until its ports and files are released

@@ -1,6 +1,6 @@
-"""Every command block of the README, the tutorials and other pages, played on a real broker.
+"""Run every command block of the README, the tutorials and other pages on a real broker.
 
-What is printed is what the page says, but for times, ids and the width of columns.
+The output must match the page, except for times, ids and the width of columns.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ TYPED = ("cordwood", "make", "pip", "python", *TOOLS)
 
 
 def name_of(path: Path) -> str:
-    """As a reader would type it."""
+    """Return the path relative to the repository."""
     return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_prints_what_it_says(page: Path, tmp_path: Path):
-    """Typed in order into one shell, from an empty directory.
+    """A page's commands, typed in order into one shell in an empty directory, print its output.
 
-    A page with ``<!-- serve -->`` takes for granted that a broker runs, one with ``<!-- spark -->``
-    that Spark is installed.
+    A page with ``<!-- serve -->`` requires a running broker, and one with ``<!-- spark -->``
+    requires Spark.
     """
     steps = list(steps_of(page.read_text()))
     for tool in TOOLS:
@@ -58,7 +58,7 @@ def test_page_prints_what_it_says(page: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_has_commands_that_are_played(page: Path):
-    """The test above cannot pass by finding nothing."""
+    """Every page has commands with output, so that the test above checks something."""
     typed = [step for step in steps_of(page.read_text()) if not step.file]
     assert len(typed) > 2
     assert any(step.printed for step in typed)
@@ -66,7 +66,7 @@ def test_page_has_commands_that_are_played(page: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_is_not_played_is_set_up(page: Path):
-    """Unplayed blocks hold make targets that exist, and pip."""
+    """Blocks that are not run contain only existing make targets and pip."""
     targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for file, kind, body in blocks_of(page.read_text()):
         for line in body.splitlines() if kind == "sh" and not file else []:
@@ -77,7 +77,7 @@ def test_what_is_not_played_is_set_up(page: Path):
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
 def test_no_command_stands_in_a_block_that_nobody_plays(page: Path):
-    """What can be typed is in a console block, or is set-up."""
+    """Every command is in a console block, unless it is set-up."""
     for _, kind, body in blocks_of(page.read_text()):
         if kind not in {"console", "sh"}:
             typed = re.findall(rf"^(?:\$ )?(?:{'|'.join(TYPED)}) .*", body, re.MULTILINE)
@@ -86,7 +86,7 @@ def test_no_command_stands_in_a_block_that_nobody_plays(page: Path):
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
 def test_commands_named_in_the_text_exist_with_their_flags(page: Path):
-    """A page that teaches a flag nobody reads is found out at the worst time."""
+    """Every command and flag that a page mentions exists in the command line."""
     root = typer.main.get_command(app)
     for span in re.findall(r"`(cordwood [a-z][^`]*)`", prose_of(page.read_text())):
         _, name, *words = shlex.split(" ".join(span.split()).replace("…", ""))
@@ -100,7 +100,7 @@ def test_commands_named_in_the_text_exist_with_their_flags(page: Path):
 
 
 def test_console_block_is_read_as_typed_and_printed_lines():
-    """Prompts begin commands, continuations join them, the rest is output; files are kept."""
+    """``$`` begins a command and ``>`` continues it; the rest is output, and files are kept."""
     page = "<!-- file: a.py -->\n```python\nprint(1)\n```\n\n"
     page += "```console\n$ one \\\n> two\nx\n$ three\n```\n"
     assert list(steps_of(page)) == [
@@ -111,6 +111,6 @@ def test_console_block_is_read_as_typed_and_printed_lines():
 
 
 def test_only_what_varies_is_forgiven():
-    """Times, ids and widths may differ; a count may not."""
+    """Times, ids and spacing may differ; a count may not."""
     assert settled("ACK 1794782240456  x\n") == settled("ACK 1694782240000 x")
     assert settled("ACK 2") != settled("ACK 3")

@@ -1,4 +1,4 @@
-"""The client against brokers that misbehave; every test runs blocking and async."""
+"""The client handles faulty brokers; most tests run with the blocking and the async client."""
 
 import asyncio
 import inspect
@@ -11,9 +11,10 @@ import pytest
 import trustme
 
 from cordwood import client as blocking
+from cordwood.address import Address
 from cordwood.client import Line, Status, StatusWord, Taken, aio
 from cordwood.client import blocking as blocking_wire
-from cordwood.client.effects import Address, Connect, Transfer
+from cordwood.client.effects import Connect, Transfer
 from cordwood.errors import (
     DiskFull,
     ProtocolError,
@@ -23,13 +24,16 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.model import Header, Record
-from cordwood.protocol.line import Framing, StartPosition, encode_error, encode_records
 from cordwood.protocol.line import commands as c
+from cordwood.protocol.line.commands import StartPosition
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.records import encode_records
+from cordwood.protocol.line.replies import encode_error
 from support.flaky_broker import Cut, FlakyControl, FlakyIngress, Whims
 
 
 class Awaited:
-    """An async object used as if it blocked, on one loop."""
+    """Wraps an async client so that its calls block, all on one event loop."""
 
     def __init__(self, runner: asyncio.Runner, inner: object) -> None:
         self._runner, self._inner = runner, inner
@@ -66,7 +70,7 @@ class Awaited:
 
 @pytest.fixture(params=["blocking", "aio"])
 def api(request):
-    """``api(class name, …)`` makes a client of either kind."""
+    """``api(class name, …)`` makes a blocking or an async client."""
     if request.param == "blocking":
         yield lambda name, *args, **kwargs: getattr(blocking, name)(*args, **kwargs)
         return
@@ -83,7 +87,7 @@ def payloads(broker: FlakyIngress, name: str) -> list[bytes]:
 
 
 def test_send_and_confirm_stores_each_record_once_on_a_good_connection(api):
-    """The plain case: all durable on return, numbered from one, nothing sent twice."""
+    """On return, all records are confirmed; each was sent and stored once."""
     with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
         count = producer.send_and_confirm([("k", b"%d" % i) for i in range(1000)])
         assert count == 1000
@@ -96,7 +100,7 @@ def test_send_and_confirm_stores_each_record_once_on_a_good_connection(api):
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_cut_connections_half_replies_and_late_acks_lose_and_double_nothing(api, seed, binary):
-    """The retry loop of the notes without its duplicates: 20,000 records, each stored once."""
+    """Retries after connection failures store each of 20,000 records exactly once."""
     whims = Whims(seed=seed, cut=0.03, half=0.03, hold=0.3)
     sent = [b"%d" % i for i in range(20_000)]
     with (
@@ -116,7 +120,7 @@ def send_many(producer, count: int) -> None:
 
 
 def test_send_waits_while_too_much_is_unconfirmed(api):
-    """A broker that confirms nothing stops the producer, with memory bounded, then an error."""
+    """Without acknowledgements, send() blocks at the memory bound and then raises an error."""
     with (
         FlakyIngress(Whims(silent=True)) as broker,
         api(
@@ -127,7 +131,7 @@ def test_send_waits_while_too_much_is_unconfirmed(api):
             unconfirmed_bytes_max=5000,
         ) as producer,
     ):
-        with pytest.raises(UnavailableError, match="unconfirmed and kept"):
+        with pytest.raises(UnavailableError, match="unconfirmed records are kept"):
             send_many(producer, 10_000)
         assert 5000 / 130 < producer.unconfirmed < 8000 / 100
         broker.whims.silent = False
@@ -136,7 +140,7 @@ def test_send_waits_while_too_much_is_unconfirmed(api):
 
 
 def test_records_sent_before_a_timeout_are_confirmed_by_a_later_flush(api):
-    """What was handed over is kept, under its numbers, until the broker is back."""
+    """The producer keeps unconfirmed records until the broker acknowledges them."""
     with (
         FlakyIngress(Whims(silent=True)) as broker,
         api("Producer", broker.address, "p") as producer,
@@ -149,7 +153,7 @@ def test_records_sent_before_a_timeout_are_confirmed_by_a_later_flush(api):
 
 
 def test_a_silent_connection_is_replaced(api):
-    """Nothing confirmed for the stall time means the connection is dead; another may live."""
+    """The producer reconnects when nothing is confirmed within the stall timeout."""
     with (
         FlakyIngress(Whims(silent_connections=2)) as broker,
         api("Producer", broker.address, "p", stall_timeout_s=0.05) as producer,
@@ -160,7 +164,7 @@ def test_a_silent_connection_is_replaced(api):
 
 
 def test_a_producer_that_returns_continues_after_what_is_stored(api):
-    """Its name is its memory; the epoch the broker said is kept when reconnecting."""
+    """Numbering continues by producer name, and a reconnect sends the epoch the broker assigned."""
     with FlakyIngress() as broker:
         for part in (b"1", b"2"):
             with api("Producer", broker.address, "p") as producer:
@@ -181,7 +185,7 @@ def fail_after_sending(made) -> None:
 
 
 def test_a_block_that_fails_is_not_flushed(api):
-    """An exception leaves at once, without waiting for a broker that may be its reason."""
+    """If the ``with`` block raises, the producer closes without flushing its records."""
     with FlakyIngress() as broker:
         with pytest.raises(ZeroDivisionError):
             fail_after_sending(api("Producer", broker.address, "p"))
@@ -189,7 +193,7 @@ def test_a_block_that_fails_is_not_flushed(api):
 
 
 def test_a_passing_error_is_retried_and_a_lasting_one_is_raised(api):
-    """A full disk may have room again; a fenced producer will stay fenced."""
+    """A full disk is retried; a fenced producer raises StaleProducer."""
     with FlakyIngress() as broker, api("Producer", broker.address, "p") as producer:
         broker.refusal = DiskFull("no space")
         producer.send_and_confirm([("k", b"1")])
@@ -199,21 +203,21 @@ def test_a_passing_error_is_retried_and_a_lasting_one_is_raised(api):
 
 
 def test_a_producer_without_a_broker_says_so_after_its_time(api, free_address):
-    """It keeps trying, as brokers start late; then the error names the address."""
-    with pytest.raises(UnavailableError, match=f"{free_address[1]} is away.*Errno"):
+    """The producer retries until its timeout; then the error names the broker's address."""
+    with pytest.raises(UnavailableError, match=f"{free_address[1]} is unreachable.*Errno"):
         api("Producer", free_address, timeout_s=0.2).send("k", b"x")
 
 
 @pytest.fixture
 def free_address():
-    """Where nobody listens."""
+    """An address on which no process listens."""
     with FlakyIngress() as broker:
         left = broker
     return left.address
 
 
 def test_two_peers_with_much_to_say_do_not_block_each_other(api):
-    """Replies are read while records are written, or both sides would wait to write for ever."""
+    """The producer reads replies while it writes records, which prevents a deadlock."""
     with (
         FlakyIngress(Whims(chatter=3000)) as broker,
         api("Producer", broker.address, "p", unconfirmed_bytes_max=2**30) as producer,
@@ -224,7 +228,7 @@ def test_two_peers_with_much_to_say_do_not_block_each_other(api):
 
 @pytest.mark.parametrize("kind", ["blocking", "aio"])
 def test_a_transfer_nobody_reads_ends_with_its_time(kind):
-    """Data that was not written is never reported as written."""
+    """A write that the peer does not read fails with a timeout error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
 
@@ -234,11 +238,11 @@ def test_a_transfer_nobody_reads_ends_with_its_time(kind):
 
         if kind == "blocking":
             wire = blocking_wire.BlockingConnection(address, None)
-            with pytest.raises(TimeoutError, match="takes no more data"):
+            with pytest.raises(TimeoutError, match="accepts no more data"):
                 wire.run(flow())
         else:
             wire = aio.AsyncConnection(address, None)
-            with pytest.raises(TimeoutError, match="takes no more data"):
+            with pytest.raises(TimeoutError, match="accepts no more data"):
                 asyncio.run(wire.run(flow()))
         wire.close()
 
@@ -249,7 +253,7 @@ def authority():
 
 
 def test_tls_works_and_an_unknown_authority_is_refused_at_once(api, authority):
-    """The same promises through TLS; a certificate nobody vouches for is not retried."""
+    """Each record is stored once over TLS; an untrusted certificate fails without a retry."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server)
     trusting = ssl.create_default_context()
@@ -259,7 +263,7 @@ def test_tls_works_and_an_unknown_authority_is_refused_at_once(api, authority):
             producer.send_and_confirm([("k", b"%d" % i) for i in range(5000)], 60)
         assert payloads(broker, "p") == [b"%d" % i for i in range(5000)]
         doubtful = api("Producer", broker.address, "q", tls=ssl.create_default_context())
-        with pytest.raises(UnavailableError, match="not to be trusted"):
+        with pytest.raises(UnavailableError, match="is not trusted"):
             doubtful.send("k", b"x")
 
 
@@ -294,7 +298,7 @@ def by_table(request, connection):
 
 
 def test_every_question_is_asked_and_its_answer_understood(api):
-    """One connection, one request per call, and every answer as its type."""
+    """Each call sends one request on the shared connection and returns a typed reply."""
     with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
         assert client.get_ack() == 500
         assert client.get_ack("t") == 0
@@ -320,7 +324,7 @@ def test_every_question_is_asked_and_its_answer_understood(api):
 
 
 def test_errors_are_raised_as_their_class_and_the_connection_goes_on(api):
-    """The broker's own words, and no reconnect for a mere refusal."""
+    """An error reply raises its class with the broker's message and keeps the connection open."""
     with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
         for _ in range(2):
             with pytest.raises(UnknownTopic, match="no such topic"):
@@ -330,7 +334,7 @@ def test_errors_are_raised_as_their_class_and_the_connection_goes_on(api):
 
 
 def test_a_name_that_would_be_another_command_is_never_sent(api):
-    """Words are checked before they are written, so nothing can be smuggled in."""
+    """Topic names are validated before sending, so they cannot inject another command."""
     with FlakyControl(by_table) as broker, api("Client", broker.address) as client:
         for topic in ("t AS r", "a b", "t\nQUIT", ""):
             with pytest.raises(RequestError):
@@ -339,7 +343,7 @@ def test_a_name_that_would_be_another_command_is_never_sent(api):
 
 
 def test_a_dead_idle_connection_is_replaced_for_harmless_questions_only(api):
-    """``GET_ACK`` is asked again; ``PUT`` may have been heard, so the caller decides."""
+    """``GET_ACK`` is retried; ``PUT`` is not, because the broker may have stored the record."""
     is_cutting = threading.Event()
 
     def answer(request, connection):
@@ -353,14 +357,14 @@ def test_a_dead_idle_connection_is_replaced_for_harmless_questions_only(api):
         is_cutting.set()
         assert client.get_ack() == 500
         is_cutting.set()
-        with pytest.raises(UnavailableError, match="away"):
+        with pytest.raises(UnavailableError, match="unreachable"):
             client.put("t", b"a\nb\0 ")
         assert sum(isinstance(request, c.Put) for request in broker.requests) == 1
         client.put("t", b"a\nb\0 ")
 
 
 def test_a_late_answer_is_never_taken_for_the_next_one(api):
-    """After a timeout the connection is given up, and its answer with it."""
+    """After a timeout the client drops the connection, so a late reply is discarded."""
     release = threading.Event()
 
     def answer(request, connection):
@@ -370,14 +374,14 @@ def test_a_late_answer_is_never_taken_for_the_next_one(api):
         return by_table(request, connection)
 
     with FlakyControl(answer) as broker, api("Client", broker.address, timeout_s=0.1) as client:
-        with pytest.raises(UnavailableError, match="no answer"):
+        with pytest.raises(UnavailableError, match="no reply"):
             client.get_ack()
         release.set()
         assert client.get_ack("t") == 0
 
 
 def test_half_an_answer_and_nonsense_are_told_apart(api):
-    """Cut in the middle is unavailable; a whole but foreign answer is a protocol error."""
+    """A truncated reply raises UnavailableError; an invalid reply raises ProtocolError."""
     replies = iter([b"\x05\0\0\0AC", b"\x05\0\0\0HTTP/", b"\xff\xff\xff\xff"])
 
     def answer(request, connection):
@@ -402,7 +406,7 @@ def records(count: int) -> list[Record]:
 
 
 def test_subscribe_yields_typed_lines_from_where_it_was_asked(api):
-    """Payloads arrive raw, records in order, and each way to say where to begin is said."""
+    """Records arrive in order with raw payloads, and each start position is sent to the broker."""
 
     def answer(request, connection):
         return encode_records(records(3000), Framing.FRAMES)
@@ -423,13 +427,13 @@ def test_subscribe_yields_typed_lines_from_where_it_was_asked(api):
 
 
 def test_a_quiet_subscription_ends_after_its_idle_time(api):
-    """The loop over what is there ends by itself; without an idle time it never would."""
+    """With an idle timeout, iteration ends when no record arrives in that time."""
     with FlakyControl(lambda *_: b"") as broker, api("Client", broker.address) as client:
         assert list(client.subscribe("t", idle_timeout_s=0.05)) == []
 
 
 def test_a_broken_subscription_says_where_to_go_on(api):
-    """A lost connection is an error, not a quiet end; whole records before it were delivered."""
+    """A lost connection raises an error after all complete records have been delivered."""
 
     def answer(request, connection):
         return encode_records(records(5), Framing.FRAMES)[:-3]
@@ -446,7 +450,7 @@ def test_a_broken_subscription_says_where_to_go_on(api):
 
 
 def test_an_error_instead_of_records_is_raised(api):
-    """``SUBSCRIBE`` of what is not there."""
+    """Subscribing to an unknown topic raises UnknownTopic."""
 
     def answer(request, connection):
         return connection.encode(encode_error(UnknownTopic("no topic t")))

@@ -1,6 +1,6 @@
-"""Compaction under a running broker: Rivven's guarantees, consumers under way, time that passes.
+"""Compaction on a running broker: Rivven's guarantees, active clients, time-based rules.
 
-The job's tasks run in this process; ``spark/test_compaction.py`` has the same on Spark.
+The job's tasks run in this process; ``spark/test_compaction.py`` runs compaction on Spark.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cordwood.client.http import HttpClient
 from cordwood.clock import ManualClock
+from cordwood.pipeline.compact import PassLimits
 from cordwood.pipeline.compact.job import in_process, run_due
+from cordwood.protocol.api.compaction import FinishCompaction
 from cordwood.testing import Broker
 from support.compaction import CompactionHarness
+from support.http import JsonClient
 
 DAY_MS = 86_400_000
 FIGURE = ["K1:A", "K2:B", "K1:C", "K3:D", "K2:E", "K1:F", "K3:G", "K2:H", "K1:I"]
@@ -38,7 +40,7 @@ def broker(clock):
 
 
 def create(broker, name="t", **config):
-    """A compacted topic; underscores become dots."""
+    """Create a compacted topic; underscores in setting names become dots."""
     dotted = {key.replace("_", "."): str(value) for key, value in config.items()}
     topic = NewTopic(name, 1, config={"cleanup.policy": "compact", **dotted})
     admin = AdminClient({"bootstrap.servers": broker.kafka})
@@ -46,7 +48,7 @@ def create(broker, name="t", **config):
 
 
 def produce(broker, *words, topic="t"):
-    """``key:value`` in a batch each; ``key`` alone is a tombstone."""
+    """Produce each ``key:value`` in its own batch; ``key`` alone is a tombstone."""
     producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0})
     failed = []
     for word in words:
@@ -60,12 +62,12 @@ def produce(broker, *words, topic="t"):
 
 
 def consume(broker, topic="t", *, start=0):
-    """``(offset, key:value)`` of everything from an offset on."""
+    """Return ``(offset, key:value)`` of every record from ``start`` on."""
     settings = {
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
-        "fetch.wait.max.ms": 0,  # the broker's clock stands still, and so would a wait
+        "fetch.wait.max.ms": 0,  # the broker's clock is manual, so a wait would never end
     }
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "x", **settings})
     consumer.assign([TopicPartition(topic, 0, start)])
@@ -79,7 +81,7 @@ def consume(broker, topic="t", *, start=0):
 
 
 def compact(broker, topic="t", **options):
-    api = HttpClient(broker.http)
+    api = JsonClient(broker.http)
     outcomes = run_due(api, in_process, topic=topic, **{"demand": True, **options})
     assert [outcome.error for outcome in outcomes if outcome.error] == []
     return outcomes
@@ -93,7 +95,7 @@ def words(found):
 
 
 def test_rivven_latest_value_preserved_the_pages_figure(broker):
-    """Nine records, all sealed: K3:G, K2:H and K1:I are left, in that order."""
+    """Of nine sealed records, only the newest per key remain: K3:G, K2:H and K1:I, in order."""
     create(broker)
     produce(broker, *FIGURE)
     compact(broker)
@@ -101,10 +103,10 @@ def test_rivven_latest_value_preserved_the_pages_figure(broker):
 
 
 def test_rivven_active_segment_safety(broker):
-    """K1:F survives only while K1:I is in the active segment."""
+    """A record in the active segment does not supersede K1:F until its segment is sealed."""
     create(broker, min_cleanable_dirty_ratio=0)
     produce(broker, *FIGURE[:8])
-    HttpClient(broker.http).post("/api/cut", {"topic": "t"})
+    JsonClient(broker.http).post("/api/cut", {"topic": "t"})
     produce(broker, FIGURE[8])
     compact(broker, demand=False)
     assert words(consume(broker)) == ["K1:F", "K3:G", "K2:H", "K1:I"]
@@ -113,7 +115,7 @@ def test_rivven_active_segment_safety(broker):
 
 
 def test_rivven_order_within_key_and_offsets_kept(broker):
-    """What is left stands at its old offset: a key's records keep their order, as all others do."""
+    """The remaining records keep their offsets and their order."""
     create(broker)
     produce(broker, *FIGURE)
     before = consume(broker)
@@ -124,7 +126,7 @@ def test_rivven_order_within_key_and_offsets_kept(broker):
 
 
 def test_rivven_tombstone_visibility_for_its_period(broker, clock):
-    """K4 deleted: readers see the tombstone for ``delete.retention.ms`` after the first pass."""
+    """A tombstone stays readable for ``delete.retention.ms`` after the first compaction pass."""
     create(broker)
     produce(broker, "K4:X", "K4")
     compact(broker)
@@ -138,30 +140,30 @@ def test_rivven_tombstone_visibility_for_its_period(broker, clock):
 
 
 def test_rivven_crash_safety_a_staged_result_is_nothing_until_it_is_swapped(broker):
-    """A job that got as far as its manifests changes nothing; what it left is in nobody's way."""
+    """A job that dies before the swap changes nothing, and a later compaction succeeds."""
 
     class Dying:
         def __init__(self, api):
-            self.post = lambda path, body: (
-                pytest.fail("dead") if body["action"] == "finish" else api.post(path, body)
+            self.call = lambda request: (
+                pytest.fail("dead") if isinstance(request, FinishCompaction) else api.call(request)
             )
 
     create(broker)
     produce(broker, *FIGURE)
     before = consume(broker)
     with pytest.raises(pytest.fail.Exception):
-        run_due(Dying(HttpClient(broker.http)), in_process, topic="t", demand=True)
+        run_due(Dying(JsonClient(broker.http)), in_process, topic="t", demand=True)
     assert consume(broker) == before
     broker.restart()
     compact(broker)
     assert words(consume(broker)) == ["K3:G", "K2:H", "K1:I"]
 
 
-# --- consumers and producers under way ------------------------------------------------------
+# --- active consumers and producers ---------------------------------------------------------
 
 
 def test_a_consumer_in_a_segment_being_replaced_goes_on_without_error_gap_or_repeat(broker):
-    """It has read half of a segment when that is swapped away, and reads on."""
+    """A consumer halfway through a segment reads on after compaction replaces it."""
     create(broker)
     produce(broker, *(f"k{i % 50}:{i}" for i in range(200)))
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g",
@@ -179,7 +181,7 @@ def test_a_consumer_in_a_segment_being_replaced_goes_on_without_error_gap_or_rep
 
 
 def test_producers_keep_writing_while_a_pass_runs(broker):
-    """Every acknowledged record is there, and newer values beat what the pass has seen."""
+    """Records acknowledged during compaction are kept, and each key has its newest value."""
     create(broker, segment_bytes=20_000)
     produce(broker, *(f"k{i % 20}:{i}" for i in range(100)))
     done = threading.Event()
@@ -210,12 +212,12 @@ def test_producers_keep_writing_while_a_pass_runs(broker):
 
 
 def test_an_idle_topic_is_cut_and_compacted_by_max_lag_alone(broker, clock):
-    """Kafka's waits for an append that never comes."""
+    """``max.compaction.lag.ms`` seals and compacts the active segment without a new append."""
     create(broker, max_compaction_lag_ms=60_000, min_cleanable_dirty_ratio=1)
     produce(broker, "a:1", "a:2")
     assert compact(broker, demand=False) == []
     clock.advance(60_001)
-    api = HttpClient(broker.http)
+    api = JsonClient(broker.http)
     wait_for(lambda: api.get("/api/compaction", topic="t")["partitions"][0]["is_due"])
     (outcome,) = compact(broker, None, demand=False)
     assert outcome.rule == "max_lag"
@@ -223,7 +225,7 @@ def test_an_idle_topic_is_cut_and_compacted_by_max_lag_alone(broker, clock):
 
 
 def wait_for(holds, tries=2000):
-    """Ask until it holds; the monitor looks every 50 ms."""
+    """Poll until the condition holds; the monitor runs every 50 ms."""
     pause = threading.Event()
     for _ in range(tries):
         if holds():
@@ -233,14 +235,14 @@ def wait_for(holds, tries=2000):
 
 
 def test_compact_delete_expires_and_goes_on_compacting(broker, clock):
-    """[39] Both policies act; after expiry the log starts at its end, and cleaning goes on."""
+    """[39] With ``compact,delete``, old segments expire and newer records are still compacted."""
     create(broker, cleanup_policy="compact,delete", retention_ms=10_000)
     now = clock.now_ms()
     produce_at(broker, now, "a:1", "a:2")
     compact(broker)
     assert words(consume(broker)) == ["a:2"]
     clock.advance(20_000)
-    api = HttpClient(broker.http)
+    api = JsonClient(broker.http)
     wait_for(lambda: start_of(api) == 2)
     produce_at(broker, clock.now_ms(), "b:1", "b:2")
     compact(broker)
@@ -260,9 +262,9 @@ def produce_at(broker, at_ms, *pairs):
 
 
 def test_a_tombstone_waits_for_a_registered_reader(broker, clock):
-    """A slow reader, known by name, sees the deletion however late it comes."""
+    """A tombstone is kept until every registered reader has passed it."""
     create(broker)
-    api = HttpClient(broker.http)
+    api = JsonClient(broker.http)
     api.post("/api/readers", {"action": "register", "topic": "t", "reader": "slow"})
     produce(broker, "a:1", "a")
     compact(broker)
@@ -278,11 +280,11 @@ def test_a_tombstone_waits_for_a_registered_reader(broker, clock):
     assert consume(broker) == []
 
 
-# --- what is visible ------------------------------------------------------------------------
+# --- metrics, health and commands -----------------------------------------------------------
 
 
 def test_metrics_and_state_tell_what_a_pass_did_and_survive_a_restart(broker):
-    """Per partition: passes, bytes freed, dirty ratio, duration; topic bytes by policy."""
+    """Compaction metrics keep their values across a broker restart."""
     create(broker)
     produce(broker, *FIGURE)
     (outcome,) = compact(broker)
@@ -306,7 +308,7 @@ def metrics(broker):
 
 
 def sorted_labels(line):
-    """Labels in order, whatever order the exposition has."""
+    """Sort the labels of a metrics line."""
     name, brace, rest = line.partition("{")
     if not brace:
         return line
@@ -315,10 +317,10 @@ def sorted_labels(line):
 
 
 def test_a_failing_partition_is_named_by_readyz_and_does_not_make_it_unready(broker):
-    """It serves; only its compaction rests."""
+    """``/readyz`` lists a partition whose compaction failed and still reports ready."""
     create(broker)
     produce(broker, *FIGURE)
-    api = HttpClient(broker.http)
+    api = JsonClient(broker.http)
     begin = {"action": "begin", "topic": "t", "demand": True, "dry": False}
     (order,) = api.post("/api/compaction", begin)["orders"]
     where = {"topic": "t", "partition": 0, "lease": order["lease"]}
@@ -330,7 +332,7 @@ def test_a_failing_partition_is_named_by_readyz_and_does_not_make_it_unready(bro
 
 
 def test_the_command_explains_without_spark(broker):
-    """``cordwood compact --explain``: which rule decides, and when the next pass is due."""
+    """``cordwood compact --explain`` reports why a partition is not compacted."""
     from typer.testing import CliRunner
 
     from cordwood.cli.app import app
@@ -345,7 +347,7 @@ def test_the_command_explains_without_spark(broker):
 
 
 def test_topic_describe_shows_how_compaction_stands(broker):
-    """Per partition: dirty ratio, last compacted, bytes freed, due or why not."""
+    """``topic describe`` shows dirty ratio, last compaction, freed bytes and whether one is due."""
     from typer.testing import CliRunner
 
     from cordwood.cli.app import app
@@ -363,14 +365,14 @@ def test_topic_describe_shows_how_compaction_stands(broker):
 
 
 def test_bad_requests_are_refused_with_the_remedy(broker):
-    """An unknown action, a topic that is not compacted, a state that cannot be."""
-    api = HttpClient(broker.http)
+    """Unknown actions, uncompacted topics and missing fields fail with an explanatory error."""
+    api = JsonClient(broker.http)
     create(broker)
     create(broker, "plain", cleanup_policy="delete")
     bad = [
         ({"action": "dance", "topic": "t", "partition": 0}, "renew, finish, fail or release"),
         ({"action": "begin", "topic": "plain", "demand": True}, r"cleanup\.policy"),
-        ({"action": "finish", "topic": "t", "partition": 0, "topic_id": "x"}, "jobs is missing"),
+        ({"action": "finish", "topic": "t", "partition": 0, "topic_id": "x"}, r"\$\.jobs: missing"),
     ]
     for body, words_ in bad:
         with pytest.raises(Exception, match=words_):
@@ -379,14 +381,14 @@ def test_bad_requests_are_refused_with_the_remedy(broker):
 
 # --- memory ---------------------------------------------------------------------------------
 
-GIVEN_BYTES = 96 << 20  # beside what the process holds before the pass
+GIVEN_BYTES = 96 << 20  # in addition to what the process holds before the pass
 LOG_BYTES = 4 * GIVEN_BYTES
 VALUE_BYTES = 32_000
 
 
 @pytest.fixture
 def tight_memory():
-    """A function that lets this process allocate so much more and no more; undone at the end."""
+    """Return a function that limits further allocation by this process; undone at the end."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
 
     def tighten(more_bytes):
@@ -398,9 +400,9 @@ def tight_memory():
 
 
 def test_a_log_larger_than_all_the_memory_there_is_gets_compacted(tmp_path, tight_memory):
-    """Job, broker and tasks together are given a quarter of the log's size; the kernel sees to it.
+    """Compaction succeeds with memory limited to a quarter of the log's size.
 
-    That the limit bites is part of the test.
+    The kernel enforces the limit, and the test checks that it takes effect.
     """
     with CompactionHarness(tmp_path / "data", {"segment.bytes": str(LOG_BYTES // 2)}) as harness:
         rounds, keys = 4, LOG_BYTES // 4 // VALUE_BYTES
@@ -411,11 +413,11 @@ def test_a_log_larger_than_all_the_memory_there_is_gets_compacted(tmp_path, tigh
                 ]
                 harness.append(*records)
         harness.cut()
-        make_small_pass_in(tmp_path / "warm")  # kernels are loaded from here on
+        make_small_pass_in(tmp_path / "warm")  # loads the kernels before memory is limited
         tight_memory(GIVEN_BYTES)
         with pytest.raises(MemoryError):
             bytearray(2 * GIVEN_BYTES)
-        outcome = harness.compact_well(task_bytes=16 << 20)
+        outcome = harness.compact_well(limits=PassLimits(task_bytes=16 << 20))
     assert outcome.bytes_before >= LOG_BYTES
     assert outcome.records_after == outcome.records_before // rounds
 

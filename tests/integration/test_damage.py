@@ -1,4 +1,4 @@
-"""One flipped byte in a sealed segment, from outside: clients, commands, health, the scrub."""
+"""Effects of one flipped byte in a sealed segment on clients, commands, health and scrubbing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def health(broker: Broker) -> tuple[int, str]:
 
 
 def consume(consumer: Consumer, count: int) -> tuple[list[bytes], list[KafkaError]]:
-    """So many records, or the first error and what came before it."""
+    """Read up to ``count`` records and stop at the first error."""
     values, errors = [], []
     while len(values) < count and not errors:
         message = consumer.poll(30)
@@ -57,7 +57,7 @@ def consume(consumer: Consumer, count: int) -> tuple[list[bytes], list[KafkaErro
 
 
 def test_a_consumer_gets_what_is_sound_an_error_and_the_rest_after_a_seek(broker: Broker):
-    """Not silence: librdkafka shows CORRUPT_MESSAGE, and retries KAFKA_STORAGE_ERROR for ever."""
+    """The error is CORRUPT_MESSAGE, as librdkafka would retry KAFKA_STORAGE_ERROR forever."""
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
     values, errors = consume(consumer, RECORDS)
@@ -65,7 +65,7 @@ def test_a_consumer_gets_what_is_sound_an_error_and_the_rest_after_a_seek(broker
     assert [error.code() for error in errors] == [2]
     consumer.seek(TopicPartition("t", 0, DAMAGED + 1))
     rest: list[bytes] = []
-    while len(rest) < RECORDS - DAMAGED:  # errors fetched before the seek may still come
+    while len(rest) < RECORDS - DAMAGED:  # errors fetched before the seek may still arrive
         rest += consume(consumer, RECORDS - DAMAGED - len(rest))[0]
     assert rest == [*(b"v%d" % n for n in range(DAMAGED + 1, RECORDS)), b"last"]
     consumer.close()
@@ -77,7 +77,7 @@ def test_a_consumer_gets_what_is_sound_an_error_and_the_rest_after_a_seek(broker
 
 
 def test_line_readers_are_told_where_to_go_on(broker: Broker):
-    """GET stops at the damage with a sentence; a reset goes past it."""
+    """GET fails at the damaged offset and names the next one; RESET skips the damage."""
     got = [ask(broker.control, "GET t AS r") for _ in range(DAMAGED + 1)]
     assert got[:DAMAGED] == [b"OK v%d" % n for n in range(DAMAGED)]
     assert got[DAMAGED].startswith(b"ERR DAMAGED_RECORDS ")
@@ -87,7 +87,7 @@ def test_line_readers_are_told_where_to_go_on(broker: Broker):
 
 
 def test_the_scrub_finds_it_before_a_reader_does(broker: Broker):
-    """Exit code 5 and the offsets; everything that shows health names them."""
+    """Scrub exits with code 5 and prints the offsets; health and commands then report them."""
     assert health(broker) == (200, "")
     told = run("segment", "scrub", "t", "--quiet", "--format", "json", "--broker", broker.kafka)
     (row,) = json.loads(told.stdout)
@@ -104,7 +104,7 @@ def test_the_scrub_finds_it_before_a_reader_does(broker: Broker):
 
 
 def test_damage_is_told_after_a_restart_until_the_segment_is_whole_again(broker: Broker):
-    """And then it is told no longer, without anybody asking for a scrub."""
+    """After a restart, damage is still reported; once the segment is intact, it is not."""
     run("segment", "scrub", "--quiet", "--broker", broker.kafka)
     broker.stop()
     broker.start()
@@ -118,7 +118,7 @@ def test_damage_is_told_after_a_restart_until_the_segment_is_whole_again(broker:
 
 
 def test_printing_a_damaged_topic_is_one_sentence(broker: Broker):
-    """From the files and over the wire; the exit code is 5."""
+    """``cat`` fails with CorruptionError and exit code 5, from files and from a broker."""
     for where in (("--data", str(broker.data)), ("--broker", broker.kafka)):
         told = run("cat", "t", *where)
         assert isinstance(told.exception, CorruptionError), told.exception

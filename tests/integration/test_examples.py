@@ -1,4 +1,4 @@
-"""Every file of examples/ is run as its user runs it, against a real broker."""
+"""Runs every file of examples/ as a user would, against a real broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN_HERE = {
 
 
 def run(*words: str | Path, cwd: Path = ROOT) -> str:
-    """What a command prints; it must succeed."""
+    """Return the standard output of a command, which must succeed."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -40,7 +40,7 @@ def run(*words: str | Path, cwd: Path = ROOT) -> str:
 
 
 def example(name: str, *words: str | Path) -> str:
-    """A Python example's output."""
+    """Return a Python example's output."""
     return run(sys.executable, EXAMPLES / name, *words)
 
 
@@ -51,7 +51,7 @@ def broker():
 
 
 def produce(broker: Broker, topic: str, text: str, *words: str) -> None:
-    """Records through the command line, one a line."""
+    """Produce records with the command line, one per line."""
     done = subprocess.run(
         [sys.executable, "-m", "cordwood", "produce", topic, *words, "-b", broker.kafka],
         input=text,
@@ -63,12 +63,12 @@ def produce(broker: Broker, topic: str, text: str, *words: str) -> None:
 
 
 def test_every_example_is_run_by_a_test():
-    """A new example needs a test; a test of a lost example is noticed."""
+    """RUN_HERE lists exactly the files in examples/."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == RUN_HERE
 
 
 def test_confluent_example_reads_what_it_wrote(broker: Broker):
-    """And its group's cursor is where it stopped."""
+    """The example reads its own records and commits its group's offset."""
     printed = example("confluent_client.py", broker.kafka)
     assert printed == "".join(f"{i} customer-{i} order {i}\n" for i in range(3))
     shown = run(sys.executable, "-m", "cordwood", "group", "describe", "billing", "-b",
@@ -77,26 +77,26 @@ def test_confluent_example_reads_what_it_wrote(broker: Broker):
 
 
 def test_kafka_python_example_reads_what_it_wrote(broker: Broker):
-    """JSON through its serializers."""
+    """JSON records round-trip through the client's serializers."""
     printed = example("kafka_python_client.py", broker.kafka)
     assert printed == "0 kitchen 19.5\n1 kitchen 20.0\n2 kitchen 20.5\n"
 
 
 def test_aiokafka_example_sees_only_the_committed_transfer(broker: Broker):
-    """The aborted transaction is not for ``read_committed`` readers."""
+    """A ``read_committed`` consumer does not see the aborted transaction."""
     assert example("aiokafka_client.py", broker.kafka) == "alice -70\nbob +70\n"
 
 
 @pytest.mark.needs("nc")
 def test_line_example_stores_each_line_once(broker: Broker):
-    """Three records, one of them sent twice; awk sees their mean."""
+    """A record that is sent twice is stored once, so the mean is computed over three records."""
     printed = run("sh", EXAMPLES / "lines.sh", broker.ingress, broker.control).splitlines()
     assert printed[-2:] == ["ACK 3", "mean 22.5"]
     assert printed.count("ACK 3") == 3, printed
 
 
 def test_service_example_passes_its_own_tests(tmp_path: Path):
-    """By the installed plugin alone, with pytest's defaults."""
+    """The example's tests pass with only the installed plugin and pytest's defaults."""
     words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
     assert "4 passed" in run(sys.executable, "-m", "pytest", *words, EXAMPLES / "service_test.py")
 
@@ -105,10 +105,10 @@ def test_service_example_passes_its_own_tests(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # Spark starts twice, on a machine that may be busy
 def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Path):
-    """Run twice with records in between, every record is there once.
+    """A second run continues from the checkpoint, and every record appears once.
 
-    Spark tells a source that a batch is done when it plans the next one, so the committed cursor is
-    one micro-batch behind.
+    Spark commits a batch to its source when it plans the next one, so the committed cursor is one
+    micro-batch behind.
     """
     produce(broker, "lines", "one\ntwo\n")
     words = (broker.kafka, tmp_path / "checkpoint")
@@ -124,7 +124,7 @@ def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # Spark starts twice, on a machine that may be busy
 def test_cdc_example_gives_the_newest_row_of_each_key(broker: Broker, tmp_path: Path):
-    """Updates win over inserts, deletions leave nothing."""
+    """The table holds the latest update of each key and no deleted keys."""
     changes = [
         '1={"name": "Ada", "city": "London"}',
         '2={"name": "Bob", "city": "Paris"}',

@@ -1,4 +1,4 @@
-"""docs/http.md against a real broker: every shape on the page is what is answered."""
+"""A real broker's replies have the shapes that docs/http.md documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support import lines
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
 SHAPES = dict(re.findall(r"<!-- shape: (\S+) -->\n```json\n(.*?)```", PAGE, re.DOTALL))
-FREE = {  # keys are data
+FREE = {  # objects whose keys are data, so their keys are not compared
     "addresses",
     "background_tasks_died",
     "compaction_quarantined",
@@ -31,7 +31,7 @@ FREE = {  # keys are data
 
 
 def shape(value: Any, name: str = "") -> Any:
-    """Names and types, and of a list its first element."""
+    """Reduce a JSON value to names and types; a list to its first element."""
     if isinstance(value, dict):
         return {} if name in FREE else {key: shape(each, key) for key, each in value.items()}
     if isinstance(value, list):
@@ -40,7 +40,7 @@ def shape(value: Any, name: str = "") -> Any:
 
 
 def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
-    """The JSON answer, an error's too."""
+    """Return the JSON reply, also for an HTTP error."""
     data = None if body is None else json.dumps(body).encode()
     kind = {"content-type": "application/json"} if data else {}
     asked = urllib.request.Request(f"http://{broker.http}{path}", data, kind, method=method)
@@ -54,7 +54,7 @@ def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker with a topic, a reader and a binding, made over HTTP as the page says."""
+    """A broker with a topic, a reader and a route, created over HTTP as the page documents."""
     with Broker() as running:
         told = {"topic": "orders", "reader": "billing"}
         made = ask(running, "POST", "/api/readers", {"action": "register", "create": True, **told})
@@ -68,18 +68,18 @@ def broker():
 
 @pytest.mark.parametrize("path", SHAPES)
 def test_answer_has_the_shape_on_the_page(broker: Broker, path: str):
-    """The same names with the same types, all the way down."""
+    """Reply and documentation have the same names and types at every level."""
     assert shape(ask(broker, "GET", path)) == shape(json.loads(SHAPES[path]))
 
 
 def test_cut_and_reclaim_answer_with_counts(broker: Broker):
-    """As the page says, with and without a topic."""
+    """``cut`` of one topic and ``reclaim`` of all topics reply with counts."""
     assert ask(broker, "POST", "/api/cut", {"topic": "orders"}) == {"sealed": 0}
     assert ask(broker, "POST", "/api/reclaim", {}) == {"dropped": 0}
 
 
 def test_readers_are_moved_and_removed_as_the_page_says(broker: Broker):
-    """``advance`` never goes back, ``reset`` goes anywhere, ``remove`` forgets."""
+    """``advance`` never moves a cursor back, ``reset`` sets it, ``remove`` deletes the reader."""
     who = {"topic": "moved", "reader": "another", "partition": 0}
     for _ in range(7):
         lines.ask(broker.control, "PUT moved one")

@@ -1,7 +1,7 @@
-"""A compacted topic takes no record without a key, by any way in; and what it has of them stays.
+"""A compacted topic rejects records without a key, and keeps those it already has.
 
-Compaction keeps the newest record of each key. One without a key would be nobody's version, so it
-is refused before it is acknowledged: at the one place every append passes.
+Compaction keeps the newest record of each key, so it cannot judge a record without one. Every
+append passes one check, which rejects such a record before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pytest
 
 from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch
-from cordwood.client.http import HttpClient
 from cordwood.errors import InvalidRecord
 from cordwood.log.write.commit import Append, Committer
 from cordwood.log.write.partition import Appended
 from cordwood.model import Record
 from cordwood.pipeline.compact.job import in_process, run_due
 from cordwood.testing import Broker
+from support.http import JsonClient
 from support.lines import Wire, ask, high_watermark, read_topic, until
 
 
 @pytest.fixture
 def broker():
-    """With a compacted topic."""
+    """A broker with a compacted topic."""
     with Broker(durability="os", pipeline="off") as running:
         assert ask(running.control, "REGISTER kept") == b"OK"
         assert ask(running.control, "CONFIGURE kept cleanup.policy=compact") == b"OK"
@@ -38,12 +38,12 @@ def broker():
 
 
 def compact(broker: Broker, topic: str) -> None:
-    (outcome,) = run_due(HttpClient(broker.http), in_process, topic=topic, demand=True)
+    (outcome,) = run_due(JsonClient(broker.http), in_process, topic=topic, demand=True)
     assert outcome.error == ""
 
 
 def supersede(broker: Broker, topic: str) -> None:
-    """Two records of one key, so that a pass has something to rewrite."""
+    """Write two records of one key, so that compaction has a record to remove."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
     for value in (b"old", b"new"):
         producer.produce(topic, value, b"k")
@@ -55,9 +55,9 @@ def payloads(broker: Broker, topic: str) -> list[bytes | None]:
 
 
 def test_put_is_refused_and_says_what_to_do(broker):
-    """It has no key, so nothing is acknowledged that the next pass would have to judge."""
+    """PUT to a compacted topic stores nothing and replies with an error and its remedy."""
     reply = ask(broker.control, "PUT kept lost")
-    assert reply.startswith(b"ERR INVALID_RECORD topic kept is compacted and takes no record")
+    assert reply.startswith(b"ERR INVALID_RECORD topic kept is compacted and requires a key")
     assert b"produce -K" in reply
     assert high_watermark(broker.control, "kept") == 0
     with Wire(broker.control) as wire:
@@ -65,7 +65,7 @@ def test_put_is_refused_and_says_what_to_do(broker):
 
 
 def test_cordwood_produce_without_a_key_is_refused_in_one_sentence(broker):
-    """And with one it is stored."""
+    """``produce`` without a key fails with a one-line error; with a key it succeeds."""
 
     def produce(*flags: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -80,14 +80,14 @@ def test_cordwood_produce_without_a_key_is_refused_in_one_sentence(broker):
 
     refused = produce()
     assert refused.returncode == 1
-    assert "is compacted and takes no record without a key" in refused.stderr
+    assert "is compacted and requires a key on every record" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert produce("-K:").returncode == 0
     assert payloads(broker, "kept") == [b"1"]
 
 
 def test_ingress_lines_have_keys_and_those_that_have_none_are_dead_letters(broker):
-    """A compacted ingress topic stores lines by their routing key."""
+    """A compacted ingress topic stores keyed lines; keyless lines go to the dead-letter topic."""
     with Wire(broker.ingress) as wire:
         wire.hello("till")
         wire.send(b"a|1|1|one\n").acked(1)
@@ -99,7 +99,7 @@ def test_ingress_lines_have_keys_and_those_that_have_none_are_dead_letters(broke
 
 
 def test_a_delivery_with_a_keyless_record_is_refused_whole(broker):
-    """As a Spark sink's, which names its staged file."""
+    """One keyless record in a staged file rejects the whole delivery."""
     staging = Path(broker.data) / "staging" / "job"
     staging.mkdir(parents=True)
     records = [Record(0, 1, b"k", b"v"), Record(1, 1, None, b"v")]
@@ -109,12 +109,12 @@ def test_a_delivery_with_a_keyless_record_is_refused_whole(broker):
     part = {"topic": "kept", "partition": 0, "file": "file", "sha256": sha256}
     said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(InvalidRecord, match="kept is compacted"):
-        HttpClient(broker.http).post("/api/deliveries", said)
+        JsonClient(broker.http).post("/api/deliveries", said)
     assert high_watermark(broker.control, "kept") == 0
 
 
 def test_an_append_that_was_on_its_way_when_the_policy_changed_is_refused(broker):
-    """The policy that counts is the one at the moment of the write, not of the request."""
+    """The committer applies the cleanup policy in force at the time of the write."""
     running = broker.service.broker
     partition = running.store.topic("kept").partition(0)
 
@@ -134,7 +134,7 @@ def test_an_append_that_was_on_its_way_when_the_policy_changed_is_refused(broker
 
 
 def test_records_acknowledged_before_the_policy_changed_stay(broker):
-    """Compaction takes what is superseded, and nothing supersedes a record without a key."""
+    """Compaction keeps existing records without a key, because nothing supersedes them."""
     for number in range(3):
         assert ask(broker.control, f"PUT plain {number}") == b"OK"
     assert ask(broker.control, "CONFIGURE plain cleanup.policy=compact") == b"OK"
@@ -143,12 +143,12 @@ def test_records_acknowledged_before_the_policy_changed_stay(broker):
     assert ask(broker.control, "CUT plain") == b"OK 1"
     compact(broker, "plain")
     assert payloads(broker, "plain") == [b"0", b"1", b"2", b"new"]
-    (row,) = HttpClient(broker.http).get("/api/compaction", topic="plain")["partitions"]
+    (row,) = JsonClient(broker.http).get("/api/compaction", topic="plain")["partitions"]
     assert row["state"]["keyless_records"] == 3
 
 
 def test_the_dead_letter_topic_cannot_be_compacted(broker):
-    """Two bad lines are not versions of each other; whoever asks is told."""
+    """A compact policy for the dead-letter topic is rejected; other policies are accepted."""
     for policy in ("compact", "compact,delete"):
         reply = ask(broker.control, f"CONFIGURE dead_letter cleanup.policy={policy}")
         assert reply.startswith(b"ERR INVALID_CONFIG dead_letter is the dead-letter topic")
@@ -158,7 +158,7 @@ def test_the_dead_letter_topic_cannot_be_compacted(broker):
 
 
 def test_dead_letters_of_a_topic_that_was_compacted_before_are_kept_all_the_same(tmp_path):
-    """A broker is told to use a compacted topic for them: bad lines are stored, and stay."""
+    """If the dead-letter topic is already compacted, bad lines are still stored and kept."""
     with Broker(tmp_path / "data", durability="os", pipeline="off") as broker:
         assert ask(broker.control, "REGISTER letters") == b"OK"
         assert ask(broker.control, "CONFIGURE letters cleanup.policy=compact") == b"OK"
@@ -174,7 +174,7 @@ def test_dead_letters_of_a_topic_that_was_compacted_before_are_kept_all_the_same
 
 
 def test_markers_of_transactions_have_no_keys_and_are_taken(broker):
-    """They are the broker's own, and say what became of records that have."""
+    """A compacted topic accepts transaction markers, which have no record key."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.kafka, "transactional.id": "t"}
     )

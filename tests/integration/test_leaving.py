@@ -1,6 +1,6 @@
-"""Clients that wait for something and leave: their connection is given back at once.
+"""The broker releases the connection of a waiting client as soon as the client disconnects.
 
-Nothing is written to any of the topics here, so nobody finds out by writing to a closed socket.
+These topics receive no records, so the broker cannot notice by writing to a closed socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VISITS = 300
 
 @pytest.fixture
 def broker():
-    """Fewer places than there are visits: whoever is not let go shuts the listener."""
+    """A broker that allows fewer connections than VISITS, so a leaked one causes refusals."""
     with Broker(durability="os", connections_max=40) as running:
         assert ask(running.control, "REGISTER quiet") == b"OK"
         yield running
@@ -44,12 +44,12 @@ def gone(broker: Broker, listener: str) -> None:
 
 
 def waits(broker: Broker) -> int:
-    """How many futures wait for records."""
+    """Count the futures that wait for records."""
     return sum(len(waiting) for waiting in broker.service.broker.notifier._waits.values())
 
 
 def test_subscribers_of_a_quiet_topic_that_close_are_let_go(broker):
-    """Each visit takes a place and gives it back, though no record ever comes."""
+    """A closed subscription releases its connection although no record is ever sent."""
     for _ in range(VISITS):
         with Wire(broker.control) as wire:
             wire.send(b"SUBSCRIBE quiet\nGET_ACK quiet\n")
@@ -60,7 +60,7 @@ def test_subscribers_of_a_quiet_topic_that_close_are_let_go(broker):
 
 
 def test_subscribers_of_a_quiet_topic_that_reset_are_let_go(broker):
-    """As when their process is killed."""
+    """A TCP reset, as from a killed process, releases the connection."""
     for _ in range(VISITS):
         wire = Wire(broker.control)
         assert wire.send(b"SUBSCRIBE quiet\nGET_ACK quiet\n").line() == b"ACK 0"
@@ -70,7 +70,7 @@ def test_subscribers_of_a_quiet_topic_that_reset_are_let_go(broker):
 
 
 def test_a_half_closed_subscriber_of_a_quiet_topic_gets_the_end(broker):
-    """``nc -N``: there is nothing, and it is told so."""
+    """After a half-close, as by ``nc -N``, the broker sends nothing and closes the connection."""
     for command in (b"SUBSCRIBE quiet\n", b"SUBSCRIBE quiet FROM_START AS reader\n"):
         with Wire(broker.control) as wire:
             assert wire.send(command).end().rest() == b""
@@ -78,7 +78,7 @@ def test_a_half_closed_subscriber_of_a_quiet_topic_gets_the_end(broker):
 
 
 def test_tls_subscribers_that_close_are_let_go(tmp_path):
-    """With and without TLS's own farewell."""
+    """A TLS connection is released with and without a close_notify."""
     write_lab_certificates(tmp_path, ["localhost", "127.0.0.1"], 1, replace=False)
     settings = {"tls_cert": str(tmp_path / "server.pem"), "tls_key": str(tmp_path / "server.key")}
     with Broker(durability="os", control_tls="127.0.0.1:0", **settings) as broker:
@@ -93,7 +93,7 @@ def test_tls_subscribers_that_close_are_let_go(tmp_path):
 
 
 def test_descriptors_do_not_grow_with_visits(tmp_path):
-    """A process of its own, and Linux counts."""
+    """The broker process's open file descriptors do not increase with the number of visits."""
     with Served(tmp_path / "data", durability="os", connections_max=50) as served:
         assert ask(served.control, "REGISTER quiet") == b"OK"
         before = descriptors(served.process.pid)
@@ -115,14 +115,14 @@ def descriptors(pid: int) -> int:
 
 
 def long_poll() -> bytes:
-    """A Fetch that waits a minute for a record."""
+    """Encode a Fetch that waits one minute for a record."""
     part = FetchPartition(0, -1, 0, -1, -1, 1_000_000)
     request = FetchRequest(-1, 60_000, 1, 1_000_000, 0, 0, -1, [FetchTopic("quiet", [part])])
     return b"".join(encode_request(request, 11, 1, "leaving"))
 
 
 def join(group: str) -> bytes:
-    """A JoinGroup that waits for a member who never comes back."""
+    """Encode a JoinGroup that waits for a member that never rejoins."""
     request = JoinGroupRequest(
         group,
         30_000,
@@ -147,7 +147,7 @@ def connect(broker: Broker) -> socket.socket:
 @pytest.mark.parametrize("behind", [0, 300], ids=["alone", "with requests behind it"])
 @pytest.mark.parametrize("is_rude", [False, True], ids=["closed", "reset"])
 def test_a_consumer_that_leaves_amid_a_long_poll_is_let_go(broker, behind, is_rude):
-    """Also when so much was sent behind it that its socket is left unread."""
+    """The connection is released even if pipelined requests make the broker stop reading."""
     for _ in range(10):
         with connect(broker) as listener:
             listener.sendall(long_poll() + versions(behind))
@@ -160,7 +160,7 @@ def test_a_consumer_that_leaves_amid_a_long_poll_is_let_go(broker, behind, is_ru
 
 @pytest.mark.parametrize("behind", [0, 300], ids=["alone", "with requests behind it"])
 def test_a_member_that_leaves_while_its_group_rebalances_is_let_go(broker, behind):
-    """The rebalance may last as long as it asked for; its connection does not."""
+    """The broker releases the member's connection without waiting for the rebalance to end."""
     first = connect(broker)
     first.sendall(join("g"))
     assert first.recv(4)
@@ -174,7 +174,7 @@ def test_a_member_that_leaves_while_its_group_rebalances_is_let_go(broker, behin
 
 
 def test_a_subscription_that_fails_ends_its_connection(broker, monkeypatch, caplog):
-    """A mistake of ours is logged, and the subscriber is not left to wait for ever."""
+    """An internal error in a subscription is logged and closes the connection."""
 
     def fail(*_):
         raise ValueError("ours")
@@ -196,7 +196,7 @@ def test_a_subscription_that_fails_ends_its_connection(broker, monkeypatch, capl
     "said", [b"", b"GET /heal", b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\n"]
 )
 def test_an_http_client_that_leaves_mid_request_is_let_go(broker, said):
-    """Closed and reset."""
+    """An incomplete HTTP request releases its connection after a close or a reset."""
     for is_rude in (False, True) * 30:
         wire = Wire(broker.http).send(said)
         wire.reset() if is_rude else wire.close()
@@ -205,7 +205,7 @@ def test_an_http_client_that_leaves_mid_request_is_let_go(broker, said):
 
 @pytest.mark.parametrize("said", [b"", b"HELLO me\n", b"HELLO me\nk|1|1|ha", b"k|1|1|half"])
 def test_an_ingress_client_that_leaves_is_let_go(broker, said):
-    """Between lines, in one, and after its HELLO."""
+    """An ingress client may disconnect between lines, within a line or after HELLO."""
     for is_rude in (False, True) * 20:
         wire = Wire(broker.ingress).send(said)
         wire.reset() if is_rude else wire.close()

@@ -1,4 +1,4 @@
-"""Data directories that earlier versions wrote are opened, read and written by this one."""
+"""This version opens, reads and writes data directories of earlier versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data(request, tmp_path):
 
 
 def read_committed(bootstrap, topic, partition=0):
-    """Key and value of every record a ``read_committed`` consumer gets."""
+    """Return key and value of every record a ``read_committed`` consumer gets."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -51,7 +51,7 @@ def read_committed(bootstrap, topic, partition=0):
 
 
 def written(partition):
-    """What the writer produced into ``plain`` before its transactions."""
+    """Return the records produced to a partition of ``plain`` before its transactions."""
     return [
         (b"k%d" % (number % 7), b"v%03d" % number + b"." * 40)
         for number in range(100)
@@ -60,7 +60,7 @@ def written(partition):
 
 
 def test_every_record_of_an_older_directory_is_read(data):
-    """At its offset, in order; an aborted transaction stays aborted."""
+    """Records are read in order, and aborted transactions stay invisible."""
     with Broker(data) as broker:
         assert read_committed(broker.kafka, "plain", 0) == [*written(0), (b"txn", b"committed")]
         assert read_committed(broker.kafka, "plain", 1) == written(1)
@@ -69,7 +69,7 @@ def test_every_record_of_an_older_directory_is_read(data):
 
 
 def test_cursors_and_settings_of_an_older_directory_are_kept(data):
-    """A group's offsets, a named reader and the topic's own settings."""
+    """A group's offsets, a named reader and topic settings survive the upgrade."""
     with Broker(data) as broker:
         group = confluent_kafka.Consumer({"bootstrap.servers": broker.kafka, "group.id": "readers"})
         where = confluent_kafka.TopicPartition("plain", 1)
@@ -85,7 +85,7 @@ def test_cursors_and_settings_of_an_older_directory_are_kept(data):
 
 
 def test_an_older_directory_is_written_to_and_reopened(data):
-    """New records follow the old ones; resent lines of a known producer are not stored twice."""
+    """New records follow the old ones and are still there after a restart."""
     with Broker(data) as broker:
         with Producer(broker.ingress, name="sensor") as producer:
             producer.send_and_confirm([("temp.kitchen", b"21")])

@@ -1,4 +1,4 @@
-"""The pytest plugin as somebody else's test suite meets it."""
+"""The pytest plugin as used by another project's test suite."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SUITE = """
 
 
 def run_suite(directory: Path, suite: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A suite of its own, in a process of its own, without our conftest and settings."""
+    """Run a test suite in a separate process, without our conftest and settings."""
     (directory / "test_theirs.py").write_text(textwrap.dedent(suite))
     (directory / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -72,20 +72,20 @@ def run_suite(directory: Path, suite: str, *words: str) -> subprocess.CompletedP
 
 
 def test_fixture_gives_each_test_a_real_broker_of_its_own(tmp_path: Path):
-    """By installation alone; marks change settings; nothing is left behind."""
+    """Each test gets its own broker, marks change its settings, and its data is deleted."""
     run = run_suite(tmp_path, SUITE)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "4 passed" in run.stdout
 
 
 def test_fixture_is_listed_with_what_it_is_for(tmp_path: Path):
-    """``pytest --fixtures`` and ``--markers`` are where people look."""
+    """``pytest --fixtures`` and ``--markers`` list the fixture and the marker."""
     assert "cordwood_broker" in run_suite(tmp_path, SUITE, "--fixtures").stdout
     assert "@pytest.mark.cordwood(**settings)" in run_suite(tmp_path, SUITE, "--markers").stdout
 
 
 def test_unknown_setting_is_refused_by_name(tmp_path: Path):
-    """A typing mistake in a mark is told as anywhere else, with the nearest name."""
+    """A misspelled setting in a mark fails with the nearest valid name."""
     suite = """
         import pytest
 
@@ -95,11 +95,11 @@ def test_unknown_setting_is_refused_by_name(tmp_path: Path):
     """
     run = run_suite(tmp_path, suite)
     assert run.returncode == 1
-    assert "there is no setting durabilty; did you mean durability?" in run.stdout
+    assert "unknown setting durabilty; did you mean durability?" in run.stdout
 
 
 def test_plugin_costs_a_suite_that_does_not_use_it_nothing(tmp_path: Path):
-    """Only the plugin's own module is loaded before the fixture is asked for."""
+    """Until a test requests the fixture, only the plugin's own module is imported."""
     suite = """
         import sys
 
@@ -111,7 +111,7 @@ def test_plugin_costs_a_suite_that_does_not_use_it_nothing(tmp_path: Path):
 
 
 def test_broker_starts_in_well_under_a_second():
-    """Measured once warm, best of five: the machine may be busy."""
+    """The fastest of five starts is under half a second; the machine may be busy."""
     took_s = []
     for _ in range(5):
         began = time.perf_counter()
@@ -121,6 +121,6 @@ def test_broker_starts_in_well_under_a_second():
 
 
 def test_broker_used_outside_its_block_says_so(tmp_path: Path):
-    """Asked for an address before it runs, it answers with the remedy."""
+    """Reading an address before the broker runs raises an error with the remedy."""
     with pytest.raises(Exception, match="use it in a with block"):
         _ = Broker(tmp_path).kafka

@@ -1,4 +1,4 @@
-"""``read_committed``: segment files and the wire give what a Kafka consumer gives, and no more."""
+"""``read_committed`` reads from segment files and from a broker return only committed records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import confluent_kafka
 import pytest
 
-from cordwood.batch.columns import decode_columns
+from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
 from cordwood.log.format.layout import FileKind
@@ -31,7 +31,7 @@ def broker(tmp_path):
 
 
 class Writer:
-    """A transactional producer, one record a request."""
+    """A transactional producer that sends one record per request."""
 
     def __init__(self, broker, name):
         self.producer = confluent_kafka.Producer(
@@ -46,7 +46,7 @@ class Writer:
     def write(self, *values):
         for value in values:
             self.producer.produce(TP.topic, value)
-            assert self.producer.flush(PATIENCE_S) == 0  # stored, whatever becomes of it
+            assert self.producer.flush(PATIENCE_S) == 0  # stored before commit or abort
 
     def commit(self):
         self.producer.commit_transaction(PATIENCE_S)
@@ -56,7 +56,7 @@ class Writer:
 
 
 def play(broker):
-    """Two producers' transactions interleaved over several segments; the last stays open."""
+    """Interleave two producers' transactions over several segments; leave one open."""
     ada, bob = Writer(broker, "ada"), Writer(broker, "bob")
     ada.begin(b"a1" + LONG, b"a2" + LONG)
     bob.begin(b"b1" + LONG, b"b2" + LONG, b"b3" + LONG)
@@ -73,7 +73,7 @@ def play(broker):
     bob.commit()
     ada.begin(b"a9")
     bob.begin(b"b7")
-    bob.commit()  # decided, and behind one that is not
+    bob.commit()  # committed, but behind an open transaction
     return ada
 
 
@@ -81,7 +81,7 @@ COMMITTED = [b"b1", b"b2", b"b3", b"b4", b"a3", b"b6"]
 
 
 def read(*, start=None, **options):
-    """What a query with these options reads: short values, and the bounds."""
+    """Return the shortened values that a query with these options reads, and its bounds."""
     names = {"servers": "kafka.bootstrap.servers", "path": "path", "level": "kafka.isolation.level"}
     said = {names[name]: str(value) for name, value in options.items()}
     parsed = parse_options({"subscribe": TP.topic, **said}, streaming=False)
@@ -106,7 +106,7 @@ def routing_table(broker):
 
 
 def test_files_and_wire_leave_out_what_is_aborted_or_undecided(broker):
-    """Transactions that begin in one segment and end in another, of producers that alternate."""
+    """Aborted and open transactions are skipped, also across segments and producers."""
     open_one = play(broker)
     for way in routing_table(broker):
         values, bounds = read(**way, level="read_committed")
@@ -120,7 +120,7 @@ def test_files_and_wire_leave_out_what_is_aborted_or_undecided(broker):
 
 
 def test_a_range_that_begins_inside_an_aborted_transaction_reads_none_of_it(broker):
-    """Every start gives the tail of the same list: no chunk depends on what came before it."""
+    """Reading from any offset returns the tail of the same list of committed records."""
     play(broker)
     for way in routing_table(broker):
         values, bounds = read(**way, level="read_committed")
@@ -131,7 +131,7 @@ def test_a_range_that_begins_inside_an_aborted_transaction_reads_none_of_it(brok
 
 @pytest.mark.parametrize("lost", ["nothing", "marks", "snapshots"])
 def test_without_a_broker_the_files_alone_say_what_is_decided(broker, tmp_path, lost):
-    """A copy of a live directory, as a crash would leave it; published marks or snapshots lost."""
+    """A copied data directory gives the same result without published offsets or snapshots."""
     play(broker)
     copy = tmp_path / "copy"
     shutil.copytree(broker.data, copy)
@@ -145,7 +145,7 @@ def test_without_a_broker_the_files_alone_say_what_is_decided(broker, tmp_path, 
 
 
 def test_a_topic_without_transactions_reads_alike_either_way(broker):
-    """The level costs nothing and changes nothing where nobody uses transactions."""
+    """Without transactions, ``read_committed`` and the default read the same records."""
     with KafkaClient(broker.kafka) as client:
         client.produce(TP, encode_batch([Record(0, 1, b"k", b"v1"), Record(1, 1, None, b"v2")]))
     for way in routing_table(broker):

@@ -1,6 +1,6 @@
-"""What a web page in somebody's browser can do to a broker on the same machine: nothing.
+"""A web page in a browser cannot control a broker on the same machine or use its API.
 
-Browsers send a page's requests to loopback as to anywhere. These tests send what they would.
+Browsers let a page send requests to loopback addresses. These tests send such requests.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import sys
 
 import pytest
 
-from cordwood.client.http import HttpClient
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, find_http
+from cordwood.protocol.api.deliveries import DiscardJob
 from cordwood.protocol.line.http_detection import HTTP_REPLY
-from cordwood.server.http_api import http_routes
+from cordwood.server.http_api import ROUTES
 from cordwood.testing import Broker
+from support.http import JsonClient
 from support.lines import Wire, ask, high_watermark, http_get, parse, until
+from support.metadata import revision
 
 PAGE = (
     b"POST / HTTP/1.1\r\nHost: 127.0.0.1:5675\r\nOrigin: http://evil.example\r\n"
@@ -42,7 +44,7 @@ def foreign(broker: Broker, listener: str) -> dict[str, int]:
 
 
 def status(broker: Broker, method: str, path: str, body: bytes | None, **headers: str) -> int:
-    """What one request is answered with."""
+    """Send one request and return the reply's status code."""
     connection = http.client.HTTPConnection(*parse(broker.http), timeout=30)
     said = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, said)
@@ -54,7 +56,7 @@ def status(broker: Broker, method: str, path: str, body: bytes | None, **headers
 
 
 def test_commands_in_the_body_of_a_request_are_not_run(broker):
-    """The control listener closes at the first line; the topic is as it was."""
+    """The control listener closes at the first HTTP line; the topic is unchanged."""
     with Wire(broker.control) as wire:
         assert wire.send(PAGE + ORDERS).rest().strip() == HTTP_REPLY.strip()
     assert ask(broker.control, "GET_ACK keep") == b"ACK 1"
@@ -63,7 +65,7 @@ def test_commands_in_the_body_of_a_request_are_not_run(broker):
 
 
 def test_lines_in_the_body_of_a_request_are_neither_stored_nor_dead_lettered(broker):
-    """At the ingress listener, with and without a last newline."""
+    """The ingress listener rejects an HTTP request and stores none of its body."""
     for body in (ORDERS, ORDERS + b"web.k|1|2|half"):
         with Wire(broker.ingress) as wire:
             assert b"400 Bad Request" in wire.send(PAGE + body).end().rest()
@@ -74,7 +76,7 @@ def test_lines_in_the_body_of_a_request_are_neither_stored_nor_dead_lettered(bro
 
 @pytest.mark.parametrize("listener", ["control", "ingress", "http"])
 def test_a_tls_handshake_at_a_plain_listener_is_diagnosed(broker, listener, caplog):
-    """Closed at once, counted, and said in the log."""
+    """A TLS handshake on a plain listener is closed, counted and logged."""
     caplog.set_level(logging.WARNING)
     with Wire(broker.address(listener)) as wire:
         wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40))
@@ -86,7 +88,7 @@ def test_a_tls_handshake_at_a_plain_listener_is_diagnosed(broker, listener, capl
 
 
 def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
-    """A line for each would be the next attack."""
+    """Repeated foreign connections are all counted, but only one is logged."""
     caplog.set_level(logging.WARNING)
     for _ in range(20):
         with Wire(broker.control) as wire:
@@ -99,7 +101,7 @@ def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
 
 
 def test_a_subscriber_that_turns_out_to_be_http_is_closed_too(broker):
-    """Its stream does not keep it open."""
+    """An HTTP line on a subscribed connection closes it."""
     with Wire(broker.control) as wire:
         assert wire.send(b"SUBSCRIBE keep FROM_START\n").line().startswith(b"1|")
         wire.send(b"Host: x\r\n").rest()
@@ -110,9 +112,9 @@ def test_a_subscriber_that_turns_out_to_be_http_is_closed_too(broker):
 
 
 def test_no_route_takes_what_a_foreign_page_may_send_unasked(broker):
-    """A form, plain text or no type at all: 415, whatever the route, and nothing is done."""
-    routes = http_routes(broker.service.broker)
-    for (method, path), route in routes.items():
+    """Every route with a body rejects form, plain-text and untyped bodies with status 415."""
+    for route in ROUTES:
+        method, path = route.method, route.path
         for kind in FORMS:
             if route.takes is None:
                 continue
@@ -122,26 +124,26 @@ def test_no_route_takes_what_a_foreign_page_may_send_unasked(broker):
 
 
 def test_every_route_declares_what_it_takes(broker):
-    """What changes something takes JSON or bytes, or is a DELETE; and no GET has a body."""
-    for (method, path), route in http_routes(broker.service.broker).items():
-        wanted = {"POST": "application/json", "PUT": "application/octet-stream"}.get(method)
-        assert (route.takes, method, path) == (wanted, method, path)
+    """POST routes take JSON, PUT routes take bytes, and a GET with a body is rejected."""
+    for route in ROUTES:
+        wanted = {"POST": "application/json", "PUT": "application/octet-stream"}.get(route.method)
+        assert (route.takes, route.path) == (wanted, route.path)
     assert status(broker, "GET", "/api/topics", b"{}", content_type="application/json") == 415
 
 
 def test_no_get_changes_anything(broker):
-    """A page can always make a browser GET: the metadata is the same after all of them."""
+    """No GET route changes metadata or topics, because a page can always make a browser GET."""
     store = broker.service.broker.store
 
     def state() -> tuple[object, ...]:
-        revision, _ = store.catalog._store.range("")
-        return revision, ask(broker.control, "STATE keep"), sorted(store.topics)
+        changes = revision(store.directory.metadata_path)
+        return changes, ask(broker.control, "STATE keep"), sorted(store.topics)
 
     before = state()
-    for method, path in http_routes(broker.service.broker):
-        if method == "GET":
-            assert status(broker, "GET", f"{path}?topic=keep&name=keep", None) in {200, 400}
-            http_get(broker.http, path)
+    for route in ROUTES:
+        if route.method == "GET":
+            assert status(broker, "GET", f"{route.path}?topic=keep&name=keep", None) in {200, 400}
+            http_get(broker.http, route.path)
     assert state() == before
 
 
@@ -156,8 +158,9 @@ def test_no_get_changes_anything(broker):
     ],
 )
 def test_a_foreign_page_is_refused_by_every_route_of_the_api(broker, page):
-    """Also when it knows the content type, and also what it could only read."""
-    for (method, path), route in http_routes(broker.service.broker).items():
+    """Foreign origins and hosts are rejected on every API route, also for reads."""
+    for route in ROUTES:
+        method, path = route.method, route.path
         if not path.startswith("/api/"):
             continue
         body = None if route.takes is None else b'{"topic": "keep"}'
@@ -168,21 +171,21 @@ def test_a_foreign_page_is_refused_by_every_route_of_the_api(broker, page):
 
 
 def test_a_target_that_names_another_host_is_refused(broker):
-    """``GET http://name/path`` overrides the header, so it is held to the same."""
+    """The host in ``GET http://name/path`` overrides the Host header and must be allowed too."""
     with Wire(broker.http) as wire:
         said = wire.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert said.rest().startswith(b"HTTP/1.1 421 Misdirected Request")
 
 
 def test_the_brokers_own_page_may_use_the_api(broker):
-    """Same origin: what its console will be."""
+    """Same-origin requests from the broker's own console are accepted."""
     own = {"Origin": f"http://{broker.http}", "Sec-Fetch-Site": "same-origin"}
     kind = {"Content-Type": "application/json"}
     assert status(broker, "POST", "/api/cut", b'{"topic": "keep"}', **kind, **own) == 200
 
 
 def test_clients_come_in_by_the_names_a_broker_is_given():
-    """Bound to every address, reached by a name: in the setting, or advertised."""
+    """A broker bound to all addresses accepts only configured, advertised and local hosts."""
     settings = {"http": "0.0.0.0:0", "http_allowed_hosts": "broker.example, *.pods.local"}
     with Broker(durability="os", advertised_kafka="kafka.example:9092", **settings) as broker:
         for name in ("broker.example", "a.pods.local", "kafka.example", "localhost", "127.0.0.1"):
@@ -195,23 +198,23 @@ def test_clients_come_in_by_the_names_a_broker_is_given():
 
 
 def test_a_broker_bound_to_every_address_is_found_by_the_name_it_was_asked_by():
-    """0.0.0.0 is no address to a client elsewhere; the name it has is."""
+    """A client uses the host name it connected to when the broker is bound to 0.0.0.0."""
     with Broker(durability="os", kafka="0.0.0.0:0", http="0.0.0.0:0") as broker:
         port = broker.kafka.rpartition(":")[2]
         http_port = broker.http.rpartition(":")[2]
         assert find_http(f"localhost:{port}") == f"localhost:{http_port}"
         api = BrokerApi(BrokerAddress(f"localhost:{port}"))
-        assert api.status()["topics"] == 0
+        assert api.status().topics == 0
         api.close()
 
 
 def test_our_own_clients_come_in_by_name(broker):
-    """The command line's and the pipeline's, by a name that is ours."""
+    """The command line and the pipeline client can reach the broker as localhost."""
     port = broker.http.rpartition(":")[2]
-    HttpClient(f"localhost:{port}").post("/api/cut", {"topic": "keep"})
+    JsonClient(f"localhost:{port}").post("/api/cut", {"topic": "keep"})
     api = BrokerApi(BrokerAddress(http=f"localhost:{port}"))
     api.upload("job", "file", b"bytes")
-    api.discard("job")
+    api.call(DiscardJob("job"))
     assert api.partition_counts() == {"keep": 1}
     api.close()
     run = [sys.executable, "-m", "cordwood", "reader", "register", "keep", "r"]

@@ -1,4 +1,4 @@
-"""Laws of archive plans and manifests, for any cut and any tampering."""
+"""Properties of archive plans and manifests for any limits and any damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cordwood.decide.archive import (
 
 @st.composite
 def logs(draw):
-    """Batches that follow each other, some thinned, and a due part inside them."""
+    """Generate consecutive batches, some with records removed, and a due range inside them."""
     runs, offset = [], draw(st.integers(0, 50))
     for size in draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)):
         records = draw(st.sampled_from([size, size, max(0, size - 1), 0]))
@@ -35,7 +35,7 @@ def logs(draw):
 
 @given(logs(), st.integers(1, 60), st.integers(61, 1500))
 def test_bundles_cover_what_is_due_without_hole_or_overlap(log, records_max, bytes_max):
-    """Whatever the limits."""
+    """For any limit, bundles cover the due range without gap or overlap."""
     runs, due = log
     for limits in ({"records_max": records_max}, {"bytes_max": bytes_max}):
         bundles = plan_bundles(runs, due, **limits)
@@ -46,7 +46,7 @@ def test_bundles_cover_what_is_due_without_hole_or_overlap(log, records_max, byt
 
 @given(logs(), st.integers(1, 60))
 def test_no_bundle_of_whole_batches_holds_too_many_records(log, records_max):
-    """And none but the last holds fewer, where every batch may be divided."""
+    """If every batch can be divided, every bundle but the last holds exactly the maximum."""
     runs, due = log
     dense = [run._replace(records=run.end_offset - run.base_offset) for run in runs]
     bundles = plan_bundles(dense, due, records_max=records_max)
@@ -89,7 +89,7 @@ manifests = st.lists(st.integers(1, 999), min_size=1, max_size=6).map(a_manifest
 
 @given(manifests, st.data())
 def test_any_flipped_bit_of_a_manifest_is_found(entries, data):
-    """Wherever it is: in a number, a name, a hash or between them."""
+    """A flipped bit is found in any field and between fields."""
     text = bytearray(encode_manifest(entries))
     position = data.draw(st.integers(0, len(text) - 1))
     text[position] ^= 1 << data.draw(st.integers(0, 7))
@@ -98,21 +98,21 @@ def test_any_flipped_bit_of_a_manifest_is_found(entries, data):
 
 @given(manifests.filter(lambda entries: len(entries) > 1), st.data())
 def test_any_removed_entry_but_the_last_is_found(entries, data):
-    """The last is for the broker to miss."""
+    """A missing last entry cannot be found in the manifest alone; the broker detects it."""
     del entries[data.draw(st.integers(0, len(entries) - 2))]
     assert check_manifest(encode_manifest(entries))[1]
 
 
 @given(manifests.filter(lambda entries: len(entries) > 1), st.data())
 def test_any_other_order_is_found(entries, data):
-    """Each permutation but the one that was written."""
+    """Every permutation of the entries is rejected, except the original order."""
     shuffled = data.draw(st.permutations(entries))
     assert bool(check_manifest(encode_manifest(shuffled))[1]) == (shuffled != entries)
 
 
 @given(logs(), st.integers(1, 60))
 def test_what_bundles_will_hold_adds_up_to_what_is_due(log, records_max):
-    """Exactly where no thinned batch lies across an edge, else within the two bounds."""
+    """The minimum and maximum record counts of the bundles add up to those of the due range."""
     runs, due = log
     spans = plan_bundles(runs, due, records_max=records_max)
     bounds = [planned_records(runs, span) for span in spans]

@@ -1,4 +1,4 @@
-"""Laws of batch bytes: round trips, twins that agree, damage found, cuts that do not matter."""
+"""Properties of batch bytes: round trips, kernels against the plain oracle, damage and cuts."""
 
 import contextlib
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.batch.columns import decode_columns, encode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.column_encoder import encode_columns
 from cordwood.batch.header import (
     CRC_START,
     HEADER_BYTES,
@@ -32,7 +33,7 @@ from support.batches import batch_options, record_lists, records_of, sample_reco
 
 @pytest.fixture(autouse=True, scope="module")
 def warmed():
-    """The kernels are what is tested against the oracle here."""
+    """Compile the kernels, because these tests compare them with the plain oracle."""
     load_kernels()
 
 
@@ -41,7 +42,7 @@ def warmed():
 
 @given(record_lists(min_size=0), batch_options(), st.integers(0, 2**20))
 def test_decoding_undoes_encoding(records, options, extra):
-    """For all attributes and codecs: records, span and header come back."""
+    """Records, offset span and header survive, for all attributes and codecs."""
     base = records[0].offset if records else 5
     span = (records[-1].offset - base if records else 0) + extra
     data = encode_batch(records, base_offset=base, last_offset_delta=span, **options)
@@ -56,7 +57,7 @@ def test_decoding_undoes_encoding(records, options, extra):
 
 @given(st.lists(st.tuples(record_lists(max_size=5), batch_options()), max_size=5))
 def test_kernels_decode_what_the_oracle_decodes(parts):
-    """Many batches in one call, record by record."""
+    """Decoding many batches in one call returns the same records as the plain oracle."""
     data = b"".join(encode_batch(records, **options) for records, options in parts)
     columns = decode_columns(data)
     assert records_of(columns) == decode_batches(data)
@@ -65,7 +66,7 @@ def test_kernels_decode_what_the_oracle_decodes(parts):
 
 @given(st.lists(st.tuples(record_lists(max_size=5), batch_options()), min_size=1, max_size=5))
 def test_kernels_encode_what_the_oracle_encodes(parts):
-    """Decoded and written again with the same headers, the bytes are the same."""
+    """Encoding decoded columns with the same headers restores the same bytes."""
     data = b"".join(encode_batch(records, **options) for records, options in parts)
     columns = decode_columns(data)
     assert encode_columns(columns, columns.batches) == data
@@ -73,7 +74,7 @@ def test_kernels_encode_what_the_oracle_encodes(parts):
 
 @given(st.lists(record_lists(max_size=6), min_size=1, max_size=4), st.data())
 def test_a_range_is_what_filtering_would_leave(parts, data):
-    """Rows with offsets in [start, end), chosen in the kernel or after the fact."""
+    """Decoding with an offset range returns the same rows as filtering after decoding."""
     encoded = b"".join(encode_batch(records) for records in parts)
     offsets = sorted({record.offset for records in parts for record in records} | {0})
     start, end = data.draw(st.sampled_from(offsets)), data.draw(st.sampled_from(offsets))
@@ -83,7 +84,7 @@ def test_a_range_is_what_filtering_would_leave(parts, data):
 
 @given(record_lists(), st.data())
 def test_skipped_offsets_are_what_filtering_would_leave_out(records, data):
-    """Offsets that are there, and others between and around them."""
+    """Offsets to skip may be present, or lie between or around the records."""
     offsets = {near for r in records for near in (r.offset - 1, r.offset, r.offset + 1)}
     skipped = data.draw(st.sets(st.sampled_from(sorted(offsets))) if offsets else st.just(set()))
     encoded = encode_batch(records) if records else b""
@@ -93,7 +94,7 @@ def test_skipped_offsets_are_what_filtering_would_leave_out(records, data):
 
 @given(record_lists(min_size=1), st.data())
 def test_dropping_rows_and_rewriting_keeps_the_rest(records, data):
-    """As compaction does: any subset of the records, under the same header."""
+    """Rewriting any subset of the records keeps the batch header, as compaction requires."""
     keep = np.array(
         data.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)))
     )
@@ -107,12 +108,12 @@ def test_dropping_rows_and_rewriting_keeps_the_rest(records, data):
 # --- damage ---------------------------------------------------------------------------------
 
 SAMPLE = encode_batch(sample_records(3), producer_id=5, producer_epoch=1, base_sequence=9)
-OUTSIDE_CRC = {*range(8), *range(12, 16)}  # base offset and leader epoch: the broker's to set
+OUTSIDE_CRC = {*range(8), *range(12, 16)}  # base offset and leader epoch, which the broker sets
 
 
 @pytest.mark.parametrize("position", range(len(SAMPLE)))
 def test_any_flipped_byte_is_found(position):
-    """Header or records, every byte and every bit; only the two patched fields are free."""
+    """Every flipped bit is found, except in the base offset and the leader epoch."""
     for bit in range(8):
         data = bytearray(SAMPLE)
         data[position] ^= 1 << bit
@@ -126,7 +127,7 @@ def test_any_flipped_byte_is_found(position):
 
 @given(st.binary(max_size=300), st.integers(-3, 60), st.integers(-3, 1000))
 def test_any_body_is_read_alike_or_refused_alike(body, count, last_offset_delta):
-    """Noise behind a right checksum: kernels and oracle agree, and neither crashes nor loops."""
+    """Kernels and oracle agree on random bytes with a valid checksum; neither crashes nor loops."""
     data = bytearray(encode_batch([], base_offset=7) + body)
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
     data[23:27] = last_offset_delta.to_bytes(4, "big", signed=True)
@@ -143,7 +144,7 @@ def test_any_body_is_read_alike_or_refused_alike(body, count, last_offset_delta)
 
 @given(record_lists(max_size=4), batch_options(), st.data())
 def test_damaged_bodies_are_read_alike_or_refused_alike(records, options, data):
-    """A true batch with some bytes changed, cut out or put in, and its checksum made right."""
+    """For a damaged batch with a recomputed checksum, kernels and oracle agree."""
     encoded = bytearray(encode_batch(records, **options))
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(CRC_START, len(encoded)))
@@ -164,7 +165,7 @@ def test_damaged_bodies_are_read_alike_or_refused_alike(records, options, data):
 
 @given(st.binary(max_size=400))
 def test_noise_is_never_taken_for_batches(noise):
-    """Any bytes at all: an error or nothing, from every reader."""
+    """Every reader returns an error or nothing for random bytes."""
     with contextlib.suppress(CorruptBatch, InvalidRecord, BatchTooLarge):
         assert check_batches(noise, 1 << 20) == [] == list(noise)
     with contextlib.suppress(CorruptBatch):
@@ -175,7 +176,7 @@ def test_noise_is_never_taken_for_batches(noise):
 
 @given(st.integers(0, 3 * len(SAMPLE)))
 def test_a_walk_keeps_exactly_the_whole_batches(cut):
-    """Cut anywhere."""
+    """A log cut at any byte keeps the whole batches before the cut."""
     walk = walk_batches((3 * SAMPLE)[:cut])
     assert len(walk.batches) == cut // len(SAMPLE)
     assert walk.valid_bytes == cut // len(SAMPLE) * len(SAMPLE)
@@ -216,7 +217,7 @@ producers = st.one_of(
 
 @given(lines, producers, st.sampled_from([70, 200, 1 << 20]))
 def test_the_line_kernel_is_its_twin_byte_for_byte(some, producer, batch_bytes_max):
-    """Records, refusals, duplicates and the newest n, for any lines."""
+    """Kernel and plain encoder agree on records, refusals, duplicates and the last ``n``."""
     chunk = b"".join(some)
     options = {"producer": producer, "batch_bytes_max": batch_bytes_max}
     assert encode_lines(chunk, 5, **options) == encode_lines_plain(chunk, 5, **options)
@@ -224,7 +225,7 @@ def test_the_line_kernel_is_its_twin_byte_for_byte(some, producer, batch_bytes_m
 
 @given(st.lists(st.tuples(lines, producers), min_size=1, max_size=6))
 def test_blocks_encoded_together_are_what_each_is_alone(blocks):
-    """Many senders in one call: nobody's lines, numbers or mistakes become another's."""
+    """Encoding the lines of many producers in one call gives each the same result as alone."""
     given_blocks = [(b"".join(some), producer) for some, producer in blocks]
     alone = [encode_lines_plain(chunk, 5, producer=producer) for chunk, producer in given_blocks]
     assert encode_blocks(given_blocks, 5).each() == alone
@@ -232,7 +233,7 @@ def test_blocks_encoded_together_are_what_each_is_alone(blocks):
 
 @given(lines, producers, st.data())
 def test_where_a_chunk_is_cut_does_not_matter(some, producer, data):
-    """The same lines in one chunk or in several: the same records, refusals and state."""
+    """Lines in one chunk or in several give the same records, refusals and producer state."""
     whole = encode_lines(b"".join(some), 5, producer=producer)
     records: list[Record] = []
     rejected, duplicates, position = [], 0, 0
@@ -256,7 +257,7 @@ def test_where_a_chunk_is_cut_does_not_matter(some, producer, data):
 
 @given(st.lists(st.integers(0, 30), max_size=40))
 def test_headers_alone_rebuild_the_producers_state(numbers):
-    """Each record's n is its batch's base sequence plus its delta; the last one is the state."""
+    """A record's ``n`` is its batch's base sequence plus its delta; the last ``n`` is the state."""
     chunk = b"".join(b"k|1|%d|x\n" % n for n in numbers)
     batch = encode_lines(chunk, 5, producer=LineProducer(1, 0, None))
     stored = [int(record.headers[1].value) for record in decode_batches(batch.data)]

@@ -1,4 +1,4 @@
-"""Plans of compaction over any stack of segments: what must hold whatever the numbers."""
+"""Properties of compaction plans that hold for any list of segments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cordwood.config import TopicConfig, changed
 from cordwood.decide.compaction import (
     Candidate,
     CleanerState,
-    CompactionFacts,
+    CompactionInputs,
     Horizon,
     explain,
     plan_compaction,
@@ -24,7 +24,7 @@ ages = st.integers(-1000, 10_000)
 
 
 @st.composite
-def facts(draw) -> CompactionFacts:
+def facts(draw) -> CompactionInputs:
     sealed, offset = [], draw(st.integers(0, 50))
     for _ in range(draw(st.integers(0, 6))):
         span = draw(st.integers(1, 20))
@@ -46,7 +46,7 @@ def facts(draw) -> CompactionFacts:
         "max.compaction.lag.ms": draw(st.sampled_from([-1, 100, 9000])),
     }
     horizons = draw(st.lists(st.tuples(st.integers(NOW_MS - 99, NOW_MS + 99), st.integers(0, 90))))
-    return CompactionFacts(
+    return CompactionInputs(
         sealed=tuple(sealed),
         active=active,
         log_start=sealed[0].base_offset if sealed else active.base_offset,
@@ -64,7 +64,10 @@ def facts(draw) -> CompactionFacts:
 
 @given(facts())
 def test_a_plan_takes_a_run_of_whole_sealed_segments_from_the_start(made):
-    """Clean, then dirty, without a gap, and nothing past the last stable offset is dirty."""
+    """A plan takes clean, then dirty segments without a gap.
+
+    Dirty segments end at or before the last stable offset.
+    """
     plan = plan_compaction(made)
     taken = plan.clean + plan.dirty
     assert taken == made.sealed[: len(taken)]
@@ -75,7 +78,7 @@ def test_a_plan_takes_a_run_of_whole_sealed_segments_from_the_start(made):
 
 @given(facts(), st.booleans())
 def test_planned_again_after_a_pass_nothing_is_due(made, demand):
-    """A pass leaves its range clean and no horizon that is due: the same moment plans no other."""
+    """A pass leaves its range clean and no horizon due, so a plan at the same time is empty."""
     plan = plan_compaction(made, demand=demand)
     if plan.rule is None:
         return
@@ -90,7 +93,7 @@ def test_planned_again_after_a_pass_nothing_is_due(made, demand):
 
 @given(facts())
 def test_a_plan_is_due_for_one_reason_or_waits_for_one(made):
-    """Never both, never neither, and either can be said in words."""
+    """A plan has either a rule or a reason to wait, never both, and both can be explained."""
     plan = plan_compaction(made)
     assert (plan.rule is None) != (plan.wait is None)
     assert explain(plan, made).startswith("due" if plan.rule else "not due")
@@ -98,7 +101,7 @@ def test_a_plan_is_due_for_one_reason_or_waits_for_one(made):
 
 @given(facts())
 def test_nothing_becomes_due_by_time_alone_before_it_is_said_to(made):
-    """``next_due_ms`` is a promise: until then, untouched, the log is not due."""
+    """An unchanged log is not due before ``next_due_ms``."""
     plan = plan_compaction(made)
     if plan.rule is not None:
         return
@@ -120,7 +123,7 @@ candidate_lists = st.lists(
 
 @given(candidate_lists, st.integers(1, 200), st.booleans(), st.integers(1, 4))
 def test_groups_are_the_segments_in_order_and_none_passes_a_limit(rows, limit, thorough, tasks):
-    """Grouping loses nobody, reorders nobody, and never makes a segment or a task too large."""
+    """Grouping keeps every segment in order and exceeds neither the segment nor the task limit."""
     groups = plan_groups(rows, limit, thorough=thorough, tasks=tasks)
     share = max(limit, -(-sum(c.size_bytes for c in rows) // tasks))
     assert [candidate for group in groups for candidate in group] == rows

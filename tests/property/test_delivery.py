@@ -1,4 +1,4 @@
-"""What of a batch is due: once per topic, where a topic is its id and not its name."""
+"""A delivery appends each batch once per topic, and identifies a topic by its id, not its name."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ STEPS = st.lists(DELIVER | st.tuples(st.just("delete"), NAMES), max_size=40)
 
 @given(STEPS)
 def test_a_topic_gets_each_batch_once_and_never_an_older_one(steps):
-    """Whatever comes again, and however topics are deleted and created in between."""
+    """This holds for any repeated batches and for topics deleted and created in between."""
     live, serial, last, delivered = {}, iter(range(10**6)), None, {}
     for step in steps:
         if step[0] == "delete":
@@ -47,7 +47,7 @@ def test_a_topic_gets_each_batch_once_and_never_an_older_one(steps):
 
 
 def test_a_batch_that_comes_again_is_nothing_unless_a_topic_is_another():
-    """Then it is due there, and only there."""
+    """A repeated batch is appended only to topics whose id changed since the first delivery."""
     last = DeliveryRecord(batch=5, topics={"a": "1", "b": "1"})
     assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "1"}).due is DeliveryDue.REPEAT
     assert plan_delivery(last, 5, {"a", "b"}, {"a": "1", "b": "2"}) == (DeliveryDue.ACCEPT, {"b"})
@@ -55,14 +55,14 @@ def test_a_batch_that_comes_again_is_nothing_unless_a_topic_is_another():
 
 
 def test_a_batch_that_moves_cursors_comes_once_whatever_became_of_its_topics():
-    """The records it was made from are consumed; had they been stored, they would be gone too."""
+    """The batch consumed its source records, so recreating the target topic does not repeat it."""
     last = DeliveryRecord(batch=5, topics={"a": "1"})
     for batch, due in ((6, DeliveryDue.ACCEPT), (5, DeliveryDue.REPEAT), (4, DeliveryDue.STALE)):
         assert plan_delivery(last, batch, {"a"}, {"a": "2"}, moves_cursors=True).due is due
 
 
 def test_an_older_batch_is_refused_while_anything_delivered_before_is_there():
-    """A checkpoint from before would repeat records there; in new topics it is a new beginning."""
+    """An older batch is stale while any topic of the last delivery still exists."""
     last = DeliveryRecord(batch=5, topics={"a": "1", "b": "1"})
     assert plan_delivery(last, 3, {"b"}, {"a": "1", "b": "2"}).due is DeliveryDue.STALE
     assert plan_delivery(last, 3, {"b"}, {"a": None, "b": "2"}).due is DeliveryDue.ACCEPT
@@ -89,12 +89,12 @@ def test_an_older_batch_is_refused_while_anything_delivered_before_is_there():
     )
 )
 def test_a_record_is_read_back_as_it_was_written(record):
-    """Through the catalog and a restart."""
+    """Encoding a delivery record and parsing it again returns the same record."""
     assert parse_delivery("q", encode_delivery(record)) == record
 
 
 def test_a_record_of_an_earlier_version_is_read():
-    """It knows no topic ids: a topic that is there is taken for the right one."""
+    """An old record has no topic ids, so any existing topic counts as unchanged."""
     found = {
         "batch": 1, "job": "j", "producer_id": 7, "done": False, "next": {"a-0": 4},
         "parts": [["a", 0, "x", 0, 4, 99]], "cursors": [["r", "in", 0, 10]],
@@ -106,7 +106,7 @@ def test_a_record_of_an_earlier_version_is_read():
 
 
 def test_a_checksum_that_can_be_forged_is_not_taken_for_a_hash():
-    """Earlier versions wrote a CRC in its place; a part without a hash is never appended."""
+    """Earlier versions stored a CRC instead of a hash; the parsed part has an empty hash."""
     found = {
         "batch": 1, "job": "j", "producer_id": 7, "done": False, "next": {},
         "parts": [["a", 0, "x", 0, 4, 99, "id", 12345]], "cursors": [],
@@ -115,7 +115,7 @@ def test_a_checksum_that_can_be_forged_is_not_taken_for_a_hash():
 
 
 def test_numbers_are_kept_for_topics_that_are_the_same():
-    """Another topic of the name begins anew."""
+    """Sequence numbers are dropped for a topic whose id changed or that is gone."""
     record = DeliveryRecord(
         batch=1, next={"a-0": 5, "b-x-10": 6, "c-1": 7}, topics={"a": "1", "b-x": "1", "c": "1"}
     )
@@ -124,7 +124,7 @@ def test_numbers_are_kept_for_topics_that_are_the_same():
 
 
 def test_small_parts_are_appended_together_and_large_ones_alone():
-    """In their order, and none is left out."""
+    """Parts stay in order, and no part is left out."""
     parts = [Part("a", 0, str(size), size_bytes=size) for size in (3, 4, 9, 1, 1)]
     runs = [[part.size_bytes for part in run] for run in plan_appends(parts, 8)]
     assert runs == [[3, 4], [9], [1, 1]]
@@ -132,13 +132,13 @@ def test_small_parts_are_appended_together_and_large_ones_alone():
 
 
 def test_only_what_is_idle_for_long_and_promised_to_nobody_is_swept():
-    """A job that still writes, and one a delivery waits for, are spared."""
+    """A sweep keeps a recently active job and a job that a pending delivery needs."""
     found = [("old", 11), ("young", 10), ("promised", 99)]
     assert plan_sweep(found, {"promised"}, 10) == ["old"]
 
 
 def test_a_query_is_forgotten_when_it_is_done_and_idle():
-    """A write that happens once sooner than a stream, and what is not done never."""
+    """One-time writes are forgotten sooner than streams; unfinished deliveries never are."""
     records = {
         "write": DeliveryRecord(batch=0, accepted_ms=100, is_once=True),
         "stream": DeliveryRecord(batch=9, accepted_ms=100),
@@ -150,7 +150,7 @@ def test_a_query_is_forgotten_when_it_is_done_and_idle():
 
 
 class CountedPart:
-    """Counts how often its size is asked for."""
+    """A part that counts how often its size is read."""
 
     asked = 0
 
@@ -161,7 +161,7 @@ class CountedPart:
 
 
 def test_planning_appends_is_linear_in_the_parts():
-    """A run of small parts is not added up again for each of them."""
+    """Planning reads the size of each part at most twice."""
     CountedPart.asked = 0
     count = 1000
     assert [len(run) for run in plan_appends([CountedPart() for _ in range(count)], count)] == [

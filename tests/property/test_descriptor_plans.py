@@ -1,4 +1,4 @@
-"""Descriptors are shared out before anybody takes one."""
+"""The plan divides file descriptors between connections and the log before any is opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WANTED = st.integers(1, 1 << 22)
 
 @given(LIMITS, WANTED)
 def test_all_shares_together_fit_the_limit(limit, wanted):
-    """Whatever connections and partitions there are, the reserve is never touched."""
+    """For any limit, the shares and the reserve add up to the limit."""
     plan = plan_descriptors(limit, wanted)
     log = plan.readers + plan.tails * TAIL_DESCRIPTORS
     assert plan.connections + log + RESERVED == limit
@@ -26,7 +26,7 @@ def test_all_shares_together_fit_the_limit(limit, wanted):
 
 @given(LIMITS, WANTED)
 def test_the_log_and_connections_both_have_a_share(limit, wanted):
-    """Neither can be shut out by the other: connections keep three quarters of what they want."""
+    """Connections keep up to three quarters of the limit, and the log keeps a minimum."""
     plan = plan_descriptors(limit, wanted)
     assert plan.tails >= 2
     assert plan.readers >= 4
@@ -35,7 +35,7 @@ def test_the_log_and_connections_both_have_a_share(limit, wanted):
 
 @given(LIMITS, WANTED)
 def test_a_higher_limit_takes_nothing_from_anybody(limit, wanted):
-    """Raising ``ulimit -n`` is always a remedy."""
+    """Raising ``ulimit -n`` never reduces a share."""
     less, more = plan_descriptors(limit, wanted), plan_descriptors(limit * 2, wanted)
     assert more.readers >= less.readers
     assert more.tails >= less.tails

@@ -1,11 +1,12 @@
-"""Groups under any sequence of requests: nobody is answered twice, lost, or left hanging."""
+"""For any sequence of group requests, each request gets exactly one answer."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.decide.groups import GroupSettings, GroupState, JoinReply, Reply
+from cordwood.decide.groups.messages import GroupSettings, GroupState, JoinReply
+from cordwood.decide.instructions import Reply
 from cordwood.model import TopicPartition
 from support.coordination import (
     REBALANCE_MS,
@@ -46,7 +47,7 @@ moves = st.one_of(
 
 
 class Chaos:
-    """Sends what it likes in the name of members, former members and nobody."""
+    """Sends random requests as current members, former members and unknown members."""
 
     def __init__(self, delay_ms: int, members_max: int) -> None:
         self.service = GroupHarness(
@@ -64,7 +65,7 @@ class Chaos:
         self.check()
 
     def someone(self, index: int) -> str:
-        """Mostly the latest ids, which are likely to be members."""
+        """Return a member id, usually a recent one, which is likely to be a current member."""
         return self.ids[-1 - index % len(self.ids)]
 
     def generation(self, shift: int) -> int:
@@ -108,7 +109,7 @@ class Chaos:
         self.service.advance(ms)
 
     def check(self) -> None:
-        """What holds after every event."""
+        """Check the invariants that hold after every event."""
         group = self.service.groups._groups.get("g")
         if group is None:
             assert not self.service.waiting
@@ -118,16 +119,16 @@ class Chaos:
         roster, state = membership.roster, membership.state
         members = list(roster)
         ids = [each.member_id for each in members]
-        # one leader, and it is a member
+        # A group with members has exactly one leader, which is a member.
         assert (roster.leader_id in ids) == bool(ids)
         assert len(ids) == len(set(ids))
         assert not set(ids) & set(roster.pending)
-        # whoever waits is somebody's parked request, and there is a time at which that ends
+        # Every waiting request belongs to a member, and a timer is set to end the wait.
         joins = [each.join_token for each in members if each.join_token is not None]
         syncs = [each.sync_token for each in members if each.sync_token is not None]
         assert sorted(joins + syncs) == sorted(self.service.waiting)
         assert not self.service.waiting or self.service.timer_ms is not None
-        # states mean what they say
+        # The group state agrees with its members and their waiting requests.
         assert bool(ids) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
         assert state is not GroupState.EMPTY or not ids
         assert not joins or state is GroupState.PREPARING_REBALANCE
@@ -144,7 +145,10 @@ class Chaos:
     st.sampled_from([2, 3, 1_000]),
 )
 def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_ms, members_max):
-    """Invariants hold after each event; once nobody speaks any more, nobody is left waiting."""
+    """Invariants hold after each event, and every session expires in the end.
+
+    After that, no request waits and the group has no members.
+    """
     chaos = Chaos(delay_ms, members_max)
     for step in steps:
         chaos.move(*step)
@@ -156,7 +160,10 @@ def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_
 
 @given(st.lists(moves, max_size=60))
 def test_each_generation_is_told_one_leader_and_each_member_once(steps):
-    """In the step that begins a generation, all are told the same and one is told all."""
+    """All members of a new generation get the same leader.
+
+    Only the leader gets the list of members.
+    """
     chaos = Chaos(0, 1_000)
     for step in steps:
         before = len(chaos.service.trace)
@@ -177,7 +184,7 @@ def test_each_generation_is_told_one_leader_and_each_member_once(steps):
 
 @given(st.data())
 def test_clients_that_keep_to_the_protocol_get_to_stable(data):
-    """Whoever came, left, crashed or restarted: all end in one generation, each with its part."""
+    """After random joins, leaves and crashes, all clients have an assignment."""
     service = GroupHarness(
         GroupSettings(initial_rebalance_delay_ms=data.draw(st.sampled_from([0, 100])))
     )
@@ -190,7 +197,7 @@ def test_clients_that_keep_to_the_protocol_get_to_stable(data):
                 consumers[index].step()
             case "wait":
                 service.advance(data.draw(st.sampled_from([100, 3_000, SESSION_MS])))
-            case "crash":  # and comes back as a new process
+            case "crash":  # the client comes back as a new process
                 consumers[index] = _consumer(service, index)
             case "leave":
                 service.leave((consumers[index].member_id, None))
@@ -203,5 +210,5 @@ def test_clients_that_keep_to_the_protocol_get_to_stable(data):
 
 
 def _consumer(service, index) -> Consumer:
-    """Odd ones are static: they keep their instance through a crash."""
+    """Create a consumer; those with an odd index are static and keep their instance id."""
     return Consumer(service, **({"instance_id": f"i{index}"} if index % 2 else {}))

@@ -1,4 +1,4 @@
-"""The line protocol's laws, for any bytes cut anywhere."""
+"""Properties of the line protocol for any bytes, split at any position."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -10,18 +10,10 @@ from hypothesis import strategies as st
 
 from cordwood.errors import ProtocolError
 from cordwood.model import Header, Record
-from cordwood.protocol.line import (
-    ControlConnection,
-    Frames,
-    Framing,
-    IngressConnection,
-    Line,
-    Lines,
-    Refused,
-    Splitter,
-    encode_records,
-    parse_record,
-)
+from cordwood.protocol.line.control import ControlConnection, Refused
+from cordwood.protocol.line.framing import Framing, Splitter
+from cordwood.protocol.line.ingress import Frames, IngressConnection, Lines
+from cordwood.protocol.line.records import Line, encode_records, parse_record
 
 LIMIT = 64
 
@@ -40,7 +32,7 @@ streams = st.one_of(
 
 @st.composite
 def cut_streams(draw) -> tuple[bytes, list[bytes]]:
-    """A stream, and the same stream in packets."""
+    """Return a byte stream, and the same stream split into packets."""
     data = draw(streams)
     data = data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
@@ -49,7 +41,7 @@ def cut_streams(draw) -> tuple[bytes, list[bytes]]:
 
 
 def run_ingress(packets: list[bytes]) -> list[object]:
-    """The events of a connection, neighbouring blocks joined, up to its end or its error."""
+    """Return a connection's events until its end or error, with adjacent blocks joined."""
     connection = IngressConnection(LIMIT)
     found: list[object] = []
     try:
@@ -73,7 +65,7 @@ def run_ingress(packets: list[bytes]) -> list[object]:
 
 
 def run_control(packets: list[bytes]) -> list[object]:
-    """The requests of a connection up to its end or its error; errors by name and text."""
+    """Return a connection's requests until its end or error; errors appear as name and text."""
     connection = ControlConnection(LIMIT)
     found: list[object] = []
 
@@ -95,7 +87,7 @@ def run_control(packets: list[bytes]) -> list[object]:
 
 @given(cut_streams())
 def test_requests_do_not_depend_on_packet_boundaries(stream):
-    """Commands, their order, refusals and errors are the same however the bytes were cut."""
+    """Requests, their order, refusals and errors are the same for any packet boundaries."""
     data, packets = stream
     assert run_control(packets) == run_control([data])
     assert run_control([data[i : i + 1] for i in range(len(data))]) == run_control([data])
@@ -103,7 +95,7 @@ def test_requests_do_not_depend_on_packet_boundaries(stream):
 
 @given(cut_streams())
 def test_ingress_events_do_not_depend_on_packet_boundaries(stream):
-    """Lines, frames, HELLO, too long and half messages are the same however cut."""
+    """Lines, frames, HELLO and incomplete messages do not depend on packet boundaries."""
     data, packets = stream
     assert run_ingress(packets) == run_ingress([data])
     assert run_ingress([data[i : i + 1] for i in range(len(data))]) == run_ingress([data])
@@ -111,7 +103,7 @@ def test_ingress_events_do_not_depend_on_packet_boundaries(stream):
 
 @given(st.lists(lines, min_size=1, max_size=8))
 def test_no_byte_of_an_ingress_text_stream_is_lost(sent):
-    """Blocks and too long lines, put together again, are the stream itself."""
+    """Joining the line blocks and the overlong lines restores the original stream."""
     connection = IngressConnection(LIMIT)
     connection.receive(b"first\n" + b"".join(sent))
     again = b""
@@ -122,7 +114,7 @@ def test_no_byte_of_an_ingress_text_stream_is_lost(sent):
 
 @given(st.lists(st.binary(max_size=LIMIT), max_size=8), st.sampled_from(Framing))
 def test_splitter_returns_the_messages_that_were_framed(bodies, framing):
-    """What one side encodes is what the other side gets."""
+    """Splitting encoded messages returns the original messages."""
     sent = [b.replace(b"\n", b"") for b in bodies] if framing is Framing.TEXT else bodies
     splitter = Splitter(framing, LIMIT)
     splitter.receive(b"".join(map(framing.encode, sent)))
@@ -139,7 +131,7 @@ def test_splitter_returns_the_messages_that_were_framed(bodies, framing):
     st.sampled_from(Framing),
 )
 def test_records_round_trip_through_both_framings(offset, key, value, stamp, number, framing):
-    """Any key, payload and producer timestamp survives, null and empty told apart."""
+    """Any key, payload and producer timestamp survives; null and empty stay distinct."""
     headers = [Header("ts", stamp)] + ([] if number is None else [Header("n", b"%d" % number)])
     data = encode_records([Record(offset, 5, key, value, tuple(headers))] * 2, framing)
     splitter = Splitter(framing, 1000)
@@ -152,7 +144,7 @@ def test_records_round_trip_through_both_framings(offset, key, value, stamp, num
 
 @given(st.binary(max_size=60), st.sampled_from(Framing))
 def test_parsing_any_bytes_as_a_record_raises_only_protocol_errors(body, framing):
-    """A client fed nonsense says so."""
+    """Malformed records raise ``ProtocolError`` and nothing else."""
     with suppress(ProtocolError):
         assert isinstance(parse_record(body, framing), Line)
 
@@ -174,7 +166,7 @@ CORPUS = [
 
 @given(st.sampled_from(CORPUS), st.binary(max_size=20), st.integers(0, 300))
 def test_foreign_protocols_end_in_replies_or_protocol_errors(data, noise, place):
-    """Whatever else speaks to the port, nothing but our own errors comes of it."""
+    """Bytes of another protocol cause only replies and ``ProtocolError``."""
     spoiled = data[:place] + noise + data[place:]
     for run in (run_ingress, run_control):
         assert run([spoiled[i : i + 7] for i in range(0, len(spoiled), 7)]) == run([spoiled])
@@ -183,7 +175,7 @@ def test_foreign_protocols_end_in_replies_or_protocol_errors(data, noise, place)
 @pytest.mark.parametrize("make", [ControlConnection, IngressConnection])
 @pytest.mark.parametrize("opening", [b"xxxx", (2**20).to_bytes(4, "little")])
 def test_a_slow_drip_is_linear(make, opening):
-    """Twice the bytes, about twice the work: bytes looked at are not looked at again."""
+    """Doubling the bytes about doubles the work, because received bytes are not scanned again."""
 
     def seconds(count: int) -> float:
         connection = make(2**21)

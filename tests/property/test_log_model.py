@@ -1,4 +1,4 @@
-"""The log against a plain list: any operations in any order, reopenings and crashes among them."""
+"""Compare a partition log with a plain list under random operations, reopens and crashes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TIMES = st.integers(0, 50)
 
 
 def scratch() -> Path:
-    """A directory in memory where there is one."""
+    """Return a new temporary directory, in memory if ``/dev/shm`` exists."""
     memory = Path("/dev/shm")
     return Path(mkdtemp(dir=memory if memory.is_dir() else None))
 
 
 class LogModel(RuleBasedStateMachine):
-    """The model: a list of records by offset, where the log starts, and what is published."""
+    """Model a log as a list of records by offset, a log start offset and a high watermark."""
 
     @initialize(
         segment_entries=st.sampled_from([3, 10, 1000]),
@@ -53,7 +53,7 @@ class LogModel(RuleBasedStateMachine):
             file_delete_delay_ms=0,
         )
         self.clock = ManualClock(NOW_MS)
-        self.records: list[Record] = []  # all that was appended and not truncated, from offset 0
+        self.records: list[Record] = []  # appended and not truncated, from offset 0
         self.start = 0
         self.published = 0
         self.term = 0
@@ -76,7 +76,7 @@ class LogModel(RuleBasedStateMachine):
             self.log.close()
             shutil.rmtree(self.root)
 
-    # --- the writer's verbs -----------------------------------------------------------------
+    # --- the writer's operations ------------------------------------------------------------
 
     @rule(
         batches=st.lists(st.tuples(VALUES, TIMES), min_size=1, max_size=3),
@@ -84,7 +84,7 @@ class LogModel(RuleBasedStateMachine):
         publish=st.booleans(),
     )
     def append(self, batches: list, codec: Codec, publish: bool) -> None:
-        base = self.log.next_offset
+        base = self.log.log_end_offset
         data = bytearray()
         for values, time_ms in batches:
             times = [time_ms + (7 * i) % 5 for i in range(len(values))]
@@ -124,11 +124,11 @@ class LogModel(RuleBasedStateMachine):
     def truncate(self, share: float) -> None:
         offset = self.start + int((len(self.records) - self.start) * share)
         self.log.truncate_to(offset)
-        assert self.log.next_offset <= offset or self.log.next_offset == len(self.records)
-        # It goes back to the beginning of a batch, never further.
-        assert self.log.next_offset > offset - 4 or offset > len(self.records)
-        if self.log.next_offset < len(self.records):
-            del self.records[self.log.next_offset :]
+        assert self.log.log_end_offset <= offset or self.log.log_end_offset == len(self.records)
+        # Truncation goes back to the start of the batch that holds the offset, never further.
+        assert self.log.log_end_offset > offset - 4 or offset > len(self.records)
+        if self.log.log_end_offset < len(self.records):
+            del self.records[self.log.log_end_offset :]
             self.published = len(self.records)
             self.start = min(self.start, self.published)
 
@@ -149,18 +149,21 @@ class LogModel(RuleBasedStateMachine):
         self.after_recovery(lost=len(self.records) - self.published)
 
     def after_recovery(self, lost: int) -> None:
-        """Nothing published is gone; of the rest a prefix may be there, and is published now."""
-        assert len(self.records) - lost <= self.log.next_offset <= len(self.records)
-        del self.records[self.log.next_offset :]
+        """Recovery keeps every published record, and may keep a prefix of the rest.
+
+        Everything that it keeps is published.
+        """
+        assert len(self.records) - lost <= self.log.log_end_offset <= len(self.records)
+        del self.records[self.log.log_end_offset :]
         self.published = len(self.records)
 
-    # --- what must hold ---------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------
 
     @invariant()
     def marks_agree(self) -> None:
         if hasattr(self, "log"):
             assert self.log.high_watermark == self.published
-            assert self.log.next_offset == len(self.records)
+            assert self.log.log_end_offset == len(self.records)
             assert self.log.log_start_offset == self.start
             infos = self.log.segments()
             assert infos[-1].end_offset == len(self.records)
@@ -204,7 +207,7 @@ TestTheLogAgreesWithAList = LogModel.TestCase
 
 
 def written(values: list[list[bytes]]) -> tuple[bytes, list[int]]:
-    """A log of these batches as the partition stores it, and where each batch begins."""
+    """Return the bytes of a log with these batches, and the position where each batch begins."""
     root = scratch()
     try:
         log = open_partition(root)
@@ -222,7 +225,7 @@ def written(values: list[list[bytes]]) -> tuple[bytes, list[int]]:
 
 @given(values=st.lists(VALUES, min_size=1, max_size=5), share=st.floats(0, 1), zeros=st.booleans())
 def test_a_log_cut_anywhere_keeps_every_batch_before_the_cut(values, share, zeros):
-    """Cut at any byte, or zeroed from there: a prefix of whole batches survives, all before it."""
+    """A log cut or zeroed from any byte keeps exactly the whole batches before that byte."""
     data, positions = written(values)
     cut = int(len(data) * share)
     root = scratch()
@@ -251,9 +254,9 @@ def test_a_log_cut_anywhere_keeps_every_batch_before_the_cut(values, share, zero
     bit=st.integers(0, 7),
 )
 def test_any_flipped_bit_of_a_sealed_segment_is_detected(values, place, bit):
-    """A read raises, or returns what was written.
+    """Reading a sealed segment with a flipped bit raises, or returns the records as written.
 
-    Only an offset may be misread: it lies outside the checksum, as in Kafka.
+    Only the base offset may be misread, because it lies outside the checksum, as in Kafka.
     """
     data, positions = written(values)
     flipped = int(len(data) * place)
@@ -271,7 +274,7 @@ def test_any_flipped_bit_of_a_sealed_segment_is_detected(values, place, bit):
         found = None
         with suppress(CorruptionError):
             found = read_all(log, 1)
-        if 12 <= in_batch < 16:  # the term
+        if 12 <= in_batch < 16:  # the leader epoch
             assert found == expected
         elif in_batch < 8:  # the offset
             assert found is None or [r.value for r in found] == [r.value for r in expected]

@@ -1,4 +1,4 @@
-"""The budget for requests in memory: never far exceeded, and nobody waits for ever."""
+"""Request memory stays close to its budget, and every waiting request is admitted in the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PEERS = st.integers(0, 9)
 
 
 class Connections(RuleBasedStateMachine):
-    """Peers that announce frames, get room in steps, finish, are answered and go."""
+    """Peers announce frames, take memory in steps, complete frames, get answers and disconnect."""
 
     @initialize()
     def begin(self):
-        """Nobody is there yet."""
+        """Start with no peers."""
         self.memory = RequestMemory(BUDGET)
         self.now = 0.0
-        self.missing: dict[int, int] = {}  # room a peer's frame still needs
+        self.missing: dict[int, int] = {}  # bytes that a peer's frame still needs
         self.waiting: set[int] = set()
         self.room: dict[int, int] = {}
         self.whole: dict[int, list[int]] = {}
@@ -37,7 +37,7 @@ class Connections(RuleBasedStateMachine):
 
     @rule(peer=PEERS, size=st.integers(1, FRAME_MAX), first=st.integers(1, FRAME_MAX))
     def announce(self, peer, size, first):
-        """A frame begins, with some of its room."""
+        """A peer announces a frame and takes the first part of its memory."""
         if peer in self.room or peer in self.waiting:
             return
         self.missing[peer] = size - min(first, size)
@@ -49,7 +49,7 @@ class Connections(RuleBasedStateMachine):
 
     @rule(peer=PEERS)
     def grow(self, peer):
-        """It needs the rest of its room."""
+        """The peer takes the rest of the memory that its frame needs."""
         if peer in self.room and peer not in self.waiting and self.missing.get(peer):
             size, self.missing[peer] = self.missing[peer], 0
             if self.memory.take(peer, size, self.now):
@@ -60,7 +60,7 @@ class Connections(RuleBasedStateMachine):
 
     @rule(peer=PEERS)
     def complete(self, peer):
-        """Its last byte came."""
+        """The last byte of the peer's frame arrives."""
         if peer in self.room and peer not in self.waiting and not self.missing[peer]:
             size = self.room.pop(peer)
             self.memory.completed(peer, size)
@@ -68,14 +68,14 @@ class Connections(RuleBasedStateMachine):
 
     @rule(peer=PEERS)
     def answer(self, peer):
-        """The oldest request of a peer is answered."""
+        """The broker answers the peer's oldest request."""
         if self.whole.get(peer):
             self.memory.give_back(peer, self.whole[peer].pop(0))
             self._admit()
 
     @rule(peer=PEERS)
     def leave(self, peer):
-        """A connection is gone."""
+        """The peer disconnects."""
         self.memory.leave(peer)
         self.memory.give_back(peer, sum(self.whole.pop(peer, [])))
         self.room.pop(peer, None)
@@ -86,21 +86,21 @@ class Connections(RuleBasedStateMachine):
 
     @invariant()
     def counts_what_is_held(self):
-        """Room of frames that arrive and bytes of requests that wait, and nothing else."""
+        """The memory in use belongs to arriving frames and unanswered requests only."""
         held = sum(self.room.values()) + sum(map(sum, self.whole.values()))
         assert self.memory.used_bytes == held
         assert self.memory.waiting.keys() == self.waiting
 
     @invariant()
     def stays_near_the_budget(self):
-        """By the frames that were let past it: one that arrives, and those already whole."""
+        """Arriving frames exceed the budget by at most one frame."""
         arriving = sum(self.room.values())
         assert arriving <= BUDGET + FRAME_MAX
 
     @precondition(lambda self: self.waiting)
     @rule()
     def all_that_can_finish_does(self):
-        """However many wait: if peers send and requests are answered, the line gets empty."""
+        """If peers keep sending and requests are answered, no peer is left waiting."""
         for _ in range(40):
             for peer in range(10):
                 self.grow(peer)
@@ -114,7 +114,7 @@ TestConnections = Connections.TestCase
 
 @given(st.integers(0, 20 * RATE_BYTES_MIN), st.floats(0, 20))
 def test_only_who_brings_too_little_while_others_wait_is_slow(arrived_bytes, seconds):
-    """Patience first, then a rate; and nobody is slow while there is room for all."""
+    """A peer below the minimum rate is slow after a grace period, if another peer waits."""
     memory = RequestMemory(100)
     assert memory.take("holder", 100, 0.0)
     memory.arrived("holder", arrived_bytes)

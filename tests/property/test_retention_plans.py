@@ -1,4 +1,4 @@
-"""Laws of every reclaim plan, over any stack, policy and readers."""
+"""Properties of every retention plan, for any segments, policy and readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = st.one_of(st.just(KEEP_ALL), st.integers(0, 600))
 
 @st.composite
 def partitions(draw):
-    """A stack of sealed segments, an active one, readers, a log start and settings."""
+    """Generate sealed segments, an active segment, readers, a log start offset and settings."""
     sealed, base = [], draw(st.integers(0, 20))
     for _ in range(draw(st.integers(0, 6))):
         end = base + draw(st.integers(1, 10))
@@ -63,7 +63,7 @@ def plan_of(case):
 
 
 def apply_plan(case, plan):
-    """What the store does with a plan: drop, move the start, seal the active segment if due."""
+    """Apply a plan as the store does: drop segments, advance the log start, roll if asked."""
     sealed, active, readers, log_start, config, archived_end = case
     sealed = sealed[len(plan.drops) :]
     if plan.roll_active:
@@ -76,7 +76,7 @@ def apply_plan(case, plan):
 
 @given(partitions())
 def test_plan_apply_plan_again_is_empty(case):
-    """A plan leaves nothing to do but, at most, the active segment it asked to be sealed."""
+    """Once a plan is applied, the next one drops only the segment that the first rolled."""
     first = plan_of(case)
     after = apply_plan(case, first)
     second = plan_of(after)
@@ -89,7 +89,7 @@ def test_plan_apply_plan_again_is_empty(case):
 
 @given(partitions())
 def test_drops_are_the_oldest_run(case):
-    """What is left is one contiguous log, and the log start never moves back."""
+    """A plan drops the oldest segments, and the log start offset never moves back."""
     sealed, active, _, log_start, _, _ = case
     plan = plan_of(case)
     assert [drop.segment for drop in plan.drops] == sealed[: len(plan.drops)]
@@ -99,7 +99,7 @@ def test_drops_are_the_oldest_run(case):
 
 @given(partitions())
 def test_consume_never_takes_what_a_registered_reader_has_not_passed(case):
-    """Unless the hard cap bites, and then every reader that loses is named."""
+    """Only the hard cap drops unread segments, and it names every reader that loses records."""
     _, _, readers, _, config, archived_end = case
     for drop in plan_of(case).drops:
         behind = {name for name, at in readers.items() if at < drop.segment.end_offset}
@@ -115,7 +115,7 @@ def test_consume_never_takes_what_a_registered_reader_has_not_passed(case):
 
 @given(partitions())
 def test_the_hard_cap_holds_after_a_plan(case):
-    """Sealed segments remain only while the total is within the cap."""
+    """Sealed segments remain only if the total size is within the cap."""
     sealed, active, _, _, config, _ = case
     kept = sealed[len(plan_of(case).drops) :]
     total = active.size_bytes + sum(segment.size_bytes for segment in kept)
@@ -124,7 +124,7 @@ def test_the_hard_cap_holds_after_a_plan(case):
 
 @given(partitions())
 def test_what_is_held_goes_once_its_keepers_let_go(case):
-    """A hold is the only thing between its segment and the drop: the explanation is complete."""
+    """Once all readers have passed and the archive is complete, every held segment is dropped."""
     sealed, active, readers, log_start, config, _ = case
     plan = plan_of(case)
     held = {hold.segment.base_offset for hold in plan.holds} - {active.base_offset}

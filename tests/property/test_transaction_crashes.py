@@ -1,8 +1,8 @@
-"""Transactions are all or nothing, whatever crashes in between.
+"""Transactions are atomic, wherever the broker crashes.
 
-The world here is what a broker keeps on disk: the last ledger, partitions with records and markers,
-and cursors. A crash stops the carrying out of instructions after any effect; what is on disk
-stays, the machine and all answers under way are gone.
+The model is what a broker keeps on disk: the last transaction record, partitions with records and
+markers, and cursors. A crash stops the execution of instructions after any effect; the disk stays,
+but the state machine and all pending answers are lost.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.codes import Code
+from cordwood.decide.instructions import Reply, SetTimer, Tick
 from cordwood.decide.offsets import PartitionOffset
-from cordwood.decide.transactions import (
+from cordwood.decide.transactions.directory import TransactionDirectory
+from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
     EndTransaction,
@@ -23,11 +25,7 @@ from cordwood.decide.transactions import (
     MarkersFailed,
     MarkersWritten,
     Persist,
-    Reply,
-    SetTimer,
     StageOffsets,
-    Tick,
-    TransactionDirectory,
     WriteMarkers,
 )
 from cordwood.decide.transactions.record import encode_transaction_record, parse_transaction_record
@@ -40,11 +38,11 @@ OUTPUTS = [TopicPartition("out", each) for each in range(3)]
 
 
 class Crash(Exception):
-    """The broker died; the disk did not."""
+    """The broker process died; its disk survives."""
 
 
 class Disk:
-    """What survives, and what became of each transaction there."""
+    """The state that survives a crash, and the outcome of each transaction in it."""
 
     def __init__(self) -> None:
         self.txn_record = None
@@ -66,7 +64,7 @@ class Disk:
 
 
 class Broker:
-    """Carries instructions out until it is told to crash."""
+    """Executes instructions until its number of effects is used up, then crashes."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -82,7 +80,7 @@ class Broker:
         return self.answers.pop(getattr(event, "token", None), None)
 
     def start(self) -> None:
-        """After a crash: forget everything but the disk."""
+        """Restart after a crash: restore everything from the disk."""
         self.transactions, self.timer_ms, self.answers = TransactionDirectory(), None, {}
         if self.disk.txn_record is not None:
             self._carry_out(self.transactions.restore("tx", json.loads(self.disk.txn_record)))
@@ -132,7 +130,7 @@ class Broker:
 
 
 class Producer:
-    """A client, with what it was told; a transaction is known by its number."""
+    """A client with the answers it got; it identifies a transaction by its number."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -191,7 +189,7 @@ class Producer:
         self.ending = bool(index % 2) if self.ending is None else self.ending
         answer = self._ask(EndTransaction, commit=self.ending)
         if answer is None or answer.code == Code.CONCURRENT_TRANSACTIONS:
-            return  # asked again later
+            return  # the client asks again later
         if answer.code == Code.NONE:
             self.told[self.number] = self.ending
         self._begin()
@@ -203,7 +201,7 @@ class Producer:
         self.broker.fail_markers = True
 
     def zombie(self, index, *_):
-        """A former self tries everything; nothing of it may work."""
+        """A fenced former producer sends every request, and each is refused."""
         if not self.retired or self.identity is None:
             return
         producer_id, epoch = self.retired[index % len(self.retired)]
@@ -223,13 +221,13 @@ moves = st.tuples(
         ["init", "write", "write", "write", "stage", "end", "end", "wait", "zombie", "fail_markers"]
     ),
     st.integers(0, 5),
-    st.one_of(st.none(), st.none(), st.integers(0, 6)),  # crash after so many effects
+    st.one_of(st.none(), st.none(), st.integers(0, 6)),  # crash after this many effects
 )
 
 
 @given(st.lists(moves, max_size=50))
 def test_a_crash_after_any_effect_leaves_transactions_whole(steps):
-    """Every transaction ends the same way everywhere, and as its client was told."""
+    """A transaction has one outcome on all partitions, the one its client was answered."""
     disk = Disk()
     broker = Broker(disk)
     producer = Producer(broker)
@@ -248,7 +246,7 @@ def test_a_crash_after_any_effect_leaves_transactions_whole(steps):
 
 
 def _restart(broker: Broker, again: int) -> None:
-    """Start, and now and then crash again while starting."""
+    """Restart the broker; it may crash once more while it starts."""
     broker.effects_left = again
     try:
         broker.start()
@@ -278,7 +276,7 @@ def _check(disk: Disk, producer: Producer) -> None:
 
 @given(st.data())
 def test_a_ledger_survives_its_json_form(data):
-    """What is persisted is what is restored."""
+    """Parsing an encoded transaction record returns the same record."""
     broker = Broker(Disk())
     producer = Producer(broker)
     producer.init()

@@ -1,4 +1,4 @@
-"""The two walks over a batch's records agree, and take what readers can decode and nothing else."""
+"""The two record validators agree, and accept exactly the batches that readers can decode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from cordwood.batch.header import HEADER_BYTES, parse_header, seal
 from cordwood.batch.kernels.loader import load_kernels
+from cordwood.batch.record_parser import Fault
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.batch.validation import Fault, check_body, walk_by_kernel, walk_plainly
+from cordwood.batch.validation import check_body, walk_by_kernel, walk_plainly
 from cordwood.errors import CorruptBatch, InvalidRecord
 from cordwood.model import Codec, Record
 from support.batches import headers, small_bytes, timestamps
@@ -17,7 +18,7 @@ from support.batches import headers, small_bytes, timestamps
 
 @pytest.fixture(scope="module", autouse=True)
 def warmed():
-    """The kernels, before hypothesis counts the time."""
+    """Compile the kernels before Hypothesis measures time."""
     load_kernels()
 
 
@@ -30,7 +31,7 @@ def records_of(found) -> list[Record]:
 
 @given(st.lists(contents, min_size=1, max_size=40), st.sampled_from(Codec))
 def test_both_walks_find_what_the_records_say(found, codec):
-    """Oldest and newest timestamp, and the first record without a key."""
+    """Both walks return the oldest and newest timestamp and the first record without a key."""
     records = records_of(found)
     data = encode_batch(records, codec=codec)
     times = [record.timestamp_ms for record in records]
@@ -46,7 +47,7 @@ def test_both_walks_find_what_the_records_say(found, codec):
 
 @given(st.lists(contents, min_size=1, max_size=6), st.integers(-1, 1), st.data())
 def test_both_walks_refuse_alike_what_was_damaged(found, more, data):
-    """Bytes changed, cut out or put in, and a count near theirs: the same fault at one record."""
+    """For damaged bodies, both walks report the same fault at the same record."""
     count = len(found) + more
     encoded = encode_batch(records_of(found))
     body = bytearray(encoded[HEADER_BYTES:])
@@ -60,13 +61,13 @@ def test_both_walks_refuse_alike_what_was_damaged(found, more, data):
 
 @given(st.binary(max_size=200), st.integers(-2, 30))
 def test_both_walks_refuse_alike_what_never_was_a_body(body, count):
-    """Noise: neither crashes, reads past the end or disagrees."""
+    """For random bytes, both walks return the same result without crashing."""
     assert walk_plainly(body, count, 0) == walk_by_kernel(body, count, 0)
 
 
 @given(st.lists(contents, min_size=1, max_size=5), st.sampled_from(Codec), st.data())
 def test_what_passes_is_what_every_reader_can_decode(found, codec, data):
-    """The check takes a damaged batch exactly when the decoder reads it, offsets in order."""
+    """The check accepts a damaged batch exactly if it decodes with consecutive offsets."""
     encoded = bytearray(encode_batch(records_of(found), codec=codec))
     for _ in range(data.draw(st.integers(1, 2))):
         position = data.draw(st.integers(HEADER_BYTES, len(encoded)))

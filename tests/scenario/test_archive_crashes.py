@@ -1,7 +1,7 @@
-"""Kill ``archive create`` and ``archive restore`` before every effect they have.
+"""Kill ``archive create`` and ``archive restore`` before each of their effects.
 
-Whatever dies, and whatever happens to the topic meanwhile: the archive verifies at any moment,
-RECLAIM takes nothing that is not proven, and the next run ends with everything, once.
+In every case, even if the topic changes meanwhile, the archive verifies at any time, RECLAIM
+removes only verified records, and the next run archives or restores every record exactly once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import TopicArchive
 from cordwood.decide.archive import topic_archive_name
 from cordwood.errors import CordwoodError, StaleManifest, UnavailableError, UnknownTopic
 from cordwood.log.format.bundle import read_batches
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.archive import bundle_task
+from cordwood.pipeline.archive import ArchiveRequest, bundle_task, create_archive, restore_archive
 from cordwood.pipeline.archive import job as archive_job
 from cordwood.pipeline.archive import restore as restore_job
-from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
-from cordwood.pipeline.archive.restore import restore_archive
-from cordwood.pipeline.archive.topic_archive import TopicArchive
 from cordwood.pipeline.runtime import job_labels, probe
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.testing import Broker
@@ -36,7 +34,7 @@ from support.steps import (
     SteppingStorage,
     Steps,
     in_process,
-    looked_in_process,
+    scanned_in_process,
     unlabelled,
 )
 
@@ -47,7 +45,7 @@ FATES = ("kept", "deleted", "created again")
 
 
 class House:
-    """A broker for the whole module, and topics that nobody has used before."""
+    """A broker for the whole module that creates a new topic for each test."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -63,7 +61,7 @@ class House:
         return name
 
     def create(self, name: str, word: bytes, records: int = RECORDS) -> None:
-        """A topic whose segments go once they are read and archived."""
+        """Create a topic whose segments are reclaimed once they are read and archived."""
         config = {"cleanup.policy": "consume", "archive.required": "true"}
         self.kafka.create_topic(name, 1, config)
         rows = [Record(i, 1000 + i, b"k%d" % i, b"%s %d" % (word, i)) for i in range(records)]
@@ -75,14 +73,14 @@ class House:
         self.control.ack(name, READER, records)
 
     def suffer(self, name: str, fate: str) -> None:
-        """What happens to the topic."""
+        """Keep, delete or recreate the topic."""
         if fate != "kept":
             self.kafka.delete_topic(name)
         if fate == "created again":
             self.create(name, b"new")
 
     def values(self, name: str) -> list[bytes]:
-        """What the log still holds."""
+        """Return the values that the log still holds."""
         tp = TopicPartition(name, 0)
         start, end, found = self.kafka.offset(tp, -2), self.kafka.offset(tp, -1), []
         while start < end:
@@ -108,10 +106,10 @@ def house():
 
 @pytest.fixture
 def archive(house, tmp_path, monkeypatch):
-    """Archive a topic to a place of its own, with effects that are steps, in this process."""
+    """Return a function that archives a topic in this process and counts each effect as a step."""
     for module in (archive_job, probe, restore_job):
         monkeypatch.setattr(module, "run_tasks", in_process)
-    monkeypatch.setattr(archive_job, "looked", looked_in_process)
+    monkeypatch.setattr(archive_job, "scanned", scanned_in_process)
     monkeypatch.setattr(probe, "is_embedded", lambda _spark: False)
     for module in (archive_job, job_labels):
         monkeypatch.setattr(module, "labelled", unlabelled)
@@ -123,7 +121,7 @@ def archive(house, tmp_path, monkeypatch):
         api = SteppingApi(house.where, steps)
         try:
             return create_archive(
-                None, api, house.where, storage, ArchiveRequest(topic=topic, bundle_records=BUNDLE)
+                None, api, storage, ArchiveRequest(topic=topic, bundle_records=BUNDLE)
             )
         finally:
             api.close()
@@ -132,14 +130,14 @@ def archive(house, tmp_path, monkeypatch):
 
 
 def topic_archives(tmp_path, topic):
-    """Every archive of the name, whether it has a manifest yet or not."""
+    """Return every archive of the topic name, with or without a manifest."""
     place = tmp_path / topic
     homes = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     return [TopicArchive(open_storage(str(place)), home) for home in homes]
 
 
 def archived_values(topic_archive):
-    """What the bundles hold, read as a stranger would."""
+    """Return the values in the bundles, read from the files alone."""
     found = []
     for entry in topic_archive.entries():
         with topic_archive.open(entry.bundle, entry.sha256) as file:
@@ -154,12 +152,12 @@ def words(word, records=RECORDS):
 
 
 def expect_sound(house, tmp_path, topic, word):
-    """At any moment: what there is of an archive verifies, and RECLAIM has taken nothing else."""
+    """The archive verifies at any time, and RECLAIM has removed only archived records."""
     for topic_archive in topic_archives(tmp_path, topic):
         assert topic_archive.verify()[1] == []
     with suppress(UnknownTopic):
         house.control.reclaim(topic)
-        home = topic_archive_name(topic, house.api.archive(topic)["id"])
+        home = topic_archive_name(topic, house.api.archive(topic).id)
         mine = [
             topic_archive
             for topic_archive in topic_archives(tmp_path, topic)
@@ -171,14 +169,14 @@ def expect_sound(house, tmp_path, topic, word):
 
 
 def expect_whole(house, tmp_path, topic, word):
-    """After the next run: every record in one bundle, the broker has seen them, nothing is left."""
+    """After the next run, every record is in one bundle, verified and reclaimed."""
     state = house.api.archive(topic)
-    (part,) = state["partitions"]
-    assert (part["archived_end"], part["verified_end"]) == (RECORDS, RECORDS)
+    (part,) = state.partitions
+    assert (part.archived_end, part.verified_end) == (RECORDS, RECORDS)
     (topic_archive,) = [
         topic_archive
         for topic_archive in topic_archives(tmp_path, topic)
-        if topic_archive.home == topic_archive_name(topic, state["id"])
+        if topic_archive.home == topic_archive_name(topic, state.id)
     ]
     spans = [entry.span for entry in topic_archive.entries()]
     assert all(before.end == after.start for before, after in pairwise(spans))
@@ -194,7 +192,7 @@ def expect_whole(house, tmp_path, topic, word):
 
 @pytest.fixture
 def effects(house, archive, tmp_path):
-    """Every effect of a run that nobody disturbs."""
+    """Return the names of all effects of an undisturbed run."""
     steps, topic = Steps(), house.topic()
     assert [entry.records for entry in archive(topic, steps)] == [16, 14]
     expect_whole(house, tmp_path, topic, b"old")
@@ -207,7 +205,7 @@ def effects(house, archive, tmp_path):
 def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
     house, archive, effects, tmp_path, fate
 ):
-    """Also when its topic was deleted, or deleted and created again, before that run."""
+    """The next run succeeds unless the topic was deleted before it."""
     for after in range(len(effects)):
         topic = house.topic()
         steps = Steps(after)
@@ -230,7 +228,7 @@ def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
 def test_a_topic_that_goes_while_it_is_archived_leaves_nothing_unproven(
     house, archive, effects, tmp_path, fate
 ):
-    """Before any effect: the run fails, or had ended; nothing of the old is counted for the new."""
+    """The run fails, and no bundle of the old topic counts for the new one."""
     for at in range(len(effects)):
         topic = house.topic()
         steps = Steps(at={at: lambda topic=topic: house.suffer(topic, fate)})
@@ -247,7 +245,7 @@ def test_a_topic_that_goes_while_it_is_archived_leaves_nothing_unproven(
 def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
     house, archive, tmp_path, monkeypatch, losing
 ):
-    """It has passed the probe, then lost the mount: what it read back there nobody else sees."""
+    """A task that loses the shared mount after the probe makes the run fail."""
     topic, own = house.topic(), open_storage(str(tmp_path / "own"))
     shared = open_storage(str(tmp_path / topic))
     tasks = count()
@@ -269,7 +267,7 @@ def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
             archive(topic, Steps())
     assert own.names() != [], "it wrote, elsewhere"
     assert [topic_archive.entries() for topic_archive in topic_archives(tmp_path, topic)] == [[]]
-    assert house.api.archive(topic)["partitions"][0]["bundles"] == []
+    assert house.api.archive(topic).partitions[0].bundles == ()
     assert house.control.reclaim(topic) == 0
     archive(topic, Steps())
     expect_whole(house, tmp_path, topic, b"old")
@@ -280,7 +278,7 @@ def test_a_task_whose_disk_is_its_own_after_all_is_found_by_the_driver(
 
 @pytest.fixture
 def kept(house, archive, tmp_path):
-    """An archive to restore from, with a cursor in it."""
+    """Create an archive that contains a committed offset."""
     topic = house.topic()
     house.kafka.commit("g", {TopicPartition(topic, 0): 12})
     archive(topic, Steps())
@@ -290,7 +288,7 @@ def kept(house, archive, tmp_path):
 
 @pytest.fixture
 def restore(house, archive, kept, monkeypatch):
-    """Restore that archive as a topic, with effects that are steps."""
+    """Return a function that restores the archive and counts each effect as a step."""
     create_topic = KafkaClient.create_topic
 
     def run(to, steps):
@@ -302,7 +300,7 @@ def restore(house, archive, kept, monkeypatch):
         with monkeypatch.context() as stepping:
             stepping.setattr(KafkaClient, "create_topic", create)
             try:
-                return restore_archive(None, api, house.where, kept, to=to, at_ms=None)
+                return restore_archive(None, api, kept, to=to, at_ms=None)
             finally:
                 api.close()
 
@@ -317,7 +315,7 @@ def expect_restored(house, topic):
 
 @pytest.mark.parametrize("fate", ["kept", "deleted", "created again, empty"])
 def test_a_restore_killed_before_any_effect_is_finished_by_the_next_run(house, restore, fate):
-    """Every record once and in order, the cursor where it stood; whatever became of the topic."""
+    """The next run restores every record once and in order, and the committed offset."""
     steps = Steps()
     assert restore(f"whole-{fate[:7]}", steps).records == RECORDS
     expect_restored(house, f"whole-{fate[:7]}")
@@ -337,7 +335,7 @@ def test_a_restore_killed_before_any_effect_is_finished_by_the_next_run(house, r
 
 
 def test_a_topic_deleted_while_it_is_restored_is_no_success(house, restore):
-    """A restore that says so many records has put so many there."""
+    """A restore fails if its topic is deleted meanwhile, and a later restore succeeds."""
     steps = Steps()
     restore("whole", steps)
     for at in range(1, len(steps.names)):

@@ -1,7 +1,7 @@
-"""Kill the job, kill the broker, at every step of stage, verify, swap and delete.
+"""Kill the job or the broker at every step of stage, verify, swap and delete.
 
-Whatever dies: no key's newest value is lost, no deleted or superseded one comes back, and the next
-pass finishes as if nothing had happened, leftovers of the dead one included.
+In every case, no key's newest value is lost, no deleted or superseded value comes back, and the
+next pass ends with the same log and removes the files that the killed pass left.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.clock import ManualClock
-from cordwood.decide.compaction import encode_state
 from cordwood.errors import StaleManifest
 from cordwood.pipeline.compact.compaction_pass import CompactionPass
 from cordwood.pipeline.compact.job import in_process
+from cordwood.protocol.api.compaction import BeginCompaction, FinishCompaction
 from support.compaction import CompactionHarness, data_records
 from support.crash import Crash, CrashFiles, Power
 from support.stores import records_in
@@ -26,13 +26,13 @@ CONFIG = {"segment.bytes": "700", "delete.retention.ms": str(DAY_MS)}
 
 
 class Killed(BaseException):
-    """The job's process is gone."""
+    """The process of the job was killed."""
 
 
 def build(data) -> ManualClock:
-    """Full segments, some with nothing to change between others with much; a tombstone is due.
+    """Build full segments, some without any change between others with many, and a due tombstone.
 
-    An incremental pass over this makes several swaps, lowest offsets first.
+    An incremental pass over them makes several swaps, lowest offsets first.
     """
     with CompactionHarness(data, CONFIG) as harness:
         for group in "abcde":
@@ -48,21 +48,21 @@ def build(data) -> ManualClock:
 
 
 def visible(harness) -> dict[bytes, bytes]:
-    """What a consumer from the start ends up with."""
+    """Return the values that a consumer has after reading from the start."""
     found = {r.key: r.value for r in records_in(harness.partition)}
     return {key: value for key, value in found.items() if value is not None}
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """The log before, what must be visible throughout, and how it ends undisturbed."""
+    """Return the data before compaction, the visible values, and the records after compaction."""
     root = tmp_path_factory.mktemp("story")
     clock = build(root / "data")
     shutil.copytree(root / "data", root / "copy")
     with CompactionHarness(root / "copy", clock=clock) as harness:
         shown = visible(harness)
         harness.compact_well(demand=False)
-        jobs = len(harness.posts[-1]["jobs"])
+        jobs = len(harness.calls[-1].jobs)
         final = data_records(harness.batches())
         assert visible(harness) == shown
     assert jobs >= 3, "the story is about a pass of several swaps"
@@ -76,20 +76,20 @@ def reopened(story, tmp_path, **options) -> CompactionHarness:
 
 
 def expect_whole(harness, story) -> None:
-    """After any death: everything visible is right, and the next pass ends as it should."""
+    """The visible values are right after a crash, and the next pass ends with the expected log."""
     _, _, shown, final = story
     assert visible(harness) == shown
     outcomes = harness.compact(demand=False)
     assert [outcome.error for outcome in outcomes if outcome.error] == []
     assert visible(harness) == shown
     assert data_records(harness.batches()) == final
-    harness.compact_well(dry=True)  # where nothing was due, any later pass tidies up
+    harness.compact_well(dry=True)  # if nothing was due, a later pass removes the files
     assert list((harness.data / "staging").glob("compact-*")) == []
     assert list((harness.data / "cleaner").rglob("*.work")) == []
 
 
 def killing_run(at: int, *, after: bool):
-    """Tasks in process; the job dies before, or right after, its task number ``at``."""
+    """Run tasks in process; the job is killed before or right after task number ``at``."""
     done = 0
 
     def one(function, item):
@@ -117,7 +117,7 @@ def count_tasks(story, tmp_path) -> int:
 
 
 def test_a_job_killed_at_any_task_leaves_the_log_as_it_was(story, tmp_path, monkeypatch):
-    """Before and after every task of every stage; a dead process tidies nothing up."""
+    """The job is killed before and after every task; the killed process cleans nothing up."""
     tasks = count_tasks(story, tmp_path)
     assert tasks >= 8
     for at in range(tasks):
@@ -133,18 +133,18 @@ def test_a_job_killed_at_any_task_leaves_the_log_as_it_was(story, tmp_path, monk
 
 
 def test_a_job_killed_after_its_manifests_is_simply_run_again(story, tmp_path, monkeypatch):
-    """Whole, proved and never reported: the next pass begins anew and removes it."""
+    """A new pass repeats work that was complete but not reported, and removes the old files."""
     with reopened(story, tmp_path) as harness:
-        post = harness.post
+        call = harness.call
 
-        def dying(path, body):
-            if body["action"] == "finish":
+        def dying(request):
+            if isinstance(request, FinishCompaction):
                 raise Killed
-            return post(path, body)
+            return call(request)
 
         with monkeypatch.context() as dead:
             dead.setattr(CompactionPass, "tidy", lambda self: None)
-            dead.setattr(harness, "post", dying)
+            dead.setattr(harness, "call", dying)
             with pytest.raises(Killed):
                 harness.compact(demand=False)
         assert list((harness.data / "staging").glob("compact-*/manifest.json"))
@@ -157,7 +157,7 @@ def test_a_job_killed_after_its_manifests_is_simply_run_again(story, tmp_path, m
 def test_a_broker_killed_at_any_effect_of_the_swaps_finds_its_way(
     story, tmp_path, monkeypatch, power, step
 ):
-    """Or by a power cut: what is visible is right at once, and the next pass finishes."""
+    """After a kill or a power cut the visible values are right, and the next pass finishes."""
     files = CrashFiles(tmp_path)
     with reopened(story, tmp_path, files=files) as harness:
         begun = len(files.effects)
@@ -175,41 +175,39 @@ def test_a_broker_killed_at_any_effect_of_the_swaps_finds_its_way(
 
 
 def _crash(story, tmp_path, effect: int, power: Power | None) -> None:
-    """One broker that dies before this effect of its swaps."""
+    """Run a broker that is killed before this effect of its swaps."""
     shutil.copytree(story[0], tmp_path / "data")
     files = CrashFiles(tmp_path)
-    for path in (tmp_path / "data").glob("meta.db*"):  # SQLite syncs for itself
+    for path in (tmp_path / "data").glob("meta.db*"):  # SQLite does its own fsync
         del files._live[path], files._names[path]
     harness = CompactionHarness(tmp_path / "data", clock=story[1], files=files)
     files.after = len(files.effects) + effect
     with pytest.raises(Crash):
         harness.compact(demand=False)
     with suppress(Crash):
-        harness.close()  # descriptors only: no effect gets through any more
+        harness.close()  # closes descriptors only: every further effect raises
     if power is not None:
         files.power_off(power)
 
 
 def test_a_report_that_comes_twice_is_taken_once(story, tmp_path):
-    """The answer was lost on the way: the job asks again, and all is well."""
+    """If the reply was lost and the job reports again, the pass is counted once."""
     with reopened(story, tmp_path) as harness:
         harness.compact_well(demand=False)
-        report = harness.posts[-1]
-        assert report["action"] == "finish"
+        report = harness.calls[-1]
+        assert isinstance(report, FinishCompaction)
         passes = harness.state().passes
-        harness.post("/api/compaction", report)
+        harness.call(report)
         assert (harness.state().passes, harness.state().failures) == (passes, 0)
         expect_whole(harness, story)
 
 
 def test_two_jobs_on_one_partition_cannot_both_win(story, tmp_path):
-    """The second finds the log changed: refused, not failed, and nothing lost."""
+    """The second job is refused because the log changed; that is no failure and loses nothing."""
     with reopened(story, tmp_path) as harness:
-        order = harness.post(
-            "/api/compaction", {"action": "begin", "topic": None, "demand": False, "dry": False}
-        )["orders"][0]
+        (order,) = harness.call(BeginCompaction()).orders
         harness.clock.advance(LEASE_MS)
-        slow = CompactionPass(order, in_process, progress=lambda *_: None, task_bytes=1 << 20)
+        slow = CompactionPass(order, in_process, progress=lambda *_: None)
         slow.prepare()
         jobs, state = slow.commit()
         kept = {
@@ -219,11 +217,7 @@ def test_two_jobs_on_one_partition_cannot_both_win(story, tmp_path):
         for job, path in kept.items():
             shutil.copytree(path, harness.data / "staging" / job, dirs_exist_ok=True)
         with pytest.raises(StaleManifest):
-            harness.post(
-                "/api/compaction",
-                {"action": "finish", "topic": "t", "partition": 0, "topic_id": order["topic_id"],
-                 "jobs": jobs, "state": encode_state(state)},
-            )  # fmt: skip
+            harness.call(FinishCompaction("t", 0, order.topic_id, tuple(jobs), state))
         assert harness.state().failures == 0
         slow.tidy()
         expect_whole(harness, story)

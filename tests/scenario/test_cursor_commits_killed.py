@@ -1,4 +1,4 @@
-"""``kill -9`` in the middle of cursor commits: what was confirmed is there, whole."""
+"""Kill a process with SIGKILL during cursor commits: confirmed commits survive completely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cordwood.clock import SystemClock
-from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.front import Metadata
 from cordwood.metadata.keys import ReaderPartition
 from cordwood.metadata.sqlite import SqliteStore
 
@@ -16,26 +16,26 @@ COMMITTER = """
 import sys
 from pathlib import Path
 from cordwood.clock import SystemClock
-from cordwood.metadata.catalog import Catalog
+from cordwood.metadata.front import Metadata
 from cordwood.metadata.keys import Cursor, ReaderPartition, Topic
 from cordwood.metadata.sqlite import SqliteStore
 
-catalog = Catalog(SqliteStore(Path(sys.argv[1]), SystemClock()))
-if not catalog.topics:
-    catalog.create_topics([Topic("t", "id", 2, {}, 0)])
-at = catalog.cursor(ReaderPartition("r", "t", 0))
+metadata = Metadata(SqliteStore(Path(sys.argv[1]), SystemClock()))
+if not metadata.cluster.topics:
+    metadata.cluster.create_topics([Topic("t", "id", 2, {}, 0)])
+at = metadata.readers.cursor(ReaderPartition("r", "t", 0))
 offset = at.offset if at else 0
 while True:
     offset += 1
     both = [ReaderPartition("r", "t", partition) for partition in (0, 1)]
-    catalog.commit_cursors({where: Cursor(offset) for where in both})
+    metadata.readers.commit_cursors({where: Cursor(offset) for where in both})
     print(offset, flush=True)
 """
 
 
 @pytest.mark.parametrize("lines_before_kill", [1, 7, 20, 53, 90])
 def test_a_killed_broker_keeps_every_confirmed_cursor(tmp_path, lines_before_kill):
-    """Three rounds on one file; the last confirmed offset stands, and the pair is never torn."""
+    """The last confirmed offset survives three kills, and both cursors always match."""
     path = tmp_path / "meta.db"
     confirmed = 0
     for _ in range(3):
@@ -49,8 +49,8 @@ def test_a_killed_broker_keeps_every_confirmed_cursor(tmp_path, lines_before_kil
         child.wait()
         assert lines[0] > confirmed
         confirmed = lines[-1]
-        catalog = Catalog(SqliteStore(path, SystemClock()))
-        offsets = {catalog.cursor(ReaderPartition("r", "t", p)).offset for p in (0, 1)}
-        catalog.close()
+        metadata = Metadata(SqliteStore(path, SystemClock()))
+        offsets = {metadata.readers.cursor(ReaderPartition("r", "t", p)).offset for p in (0, 1)}
+        metadata.close()
         assert len(offsets) == 1
         assert offsets.pop() in {confirmed, confirmed + 1}

@@ -1,4 +1,4 @@
-"""Many at once: 500 partitions, 200 connections, 50 groups; and one more client is served."""
+"""A broker with 500 partitions, 200 connections and 50 groups still serves a new client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS = 20  # per partition
 
 @pytest.fixture
 def broker(tmp_path):
-    """A process of its own, so that its clients' work is not its own."""
+    """Run the broker in its own process, apart from the work of its clients."""
     require_open_files(2048)
     child = Child(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
     yield child
@@ -41,7 +41,7 @@ def fill(address: str) -> None:
 
 
 def long_poll(address: str) -> socket.socket:
-    """A connection that waits for news of every partition, as an idle consumer does."""
+    """Open a connection that waits for records of every partition, like an idle consumer."""
     host, _, port = address.rpartition(":")
     listener = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     wanted = [
@@ -54,7 +54,7 @@ def long_poll(address: str) -> socket.socket:
 
 
 class Member(threading.Thread):
-    """A group of one that reads everything and commits."""
+    """A consumer group of one member that reads everything and commits."""
 
     def __init__(self, address: str, number: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Member(threading.Thread):
 
 
 def round_trip_s(address: str) -> float:
-    """Produce one record and read it, with a new client each time."""
+    """Produce one record and read it with new clients, and return the time it took."""
     started = time.monotonic()
     producer = confluent_kafka.Producer({"bootstrap.servers": address, "linger.ms": 0})
     where: list[int] = []
@@ -99,7 +99,7 @@ def round_trip_s(address: str) -> float:
 
 @pytest.mark.timeout(180)
 def test_a_crowd_is_served_and_one_more_is_not_kept_waiting(broker):
-    """Groups read everything, long polls end with the record that comes, a new client is served."""
+    """Groups read everything, a new record ends every long poll, and a new client is served."""
     address = broker.addresses["kafka"]
     create_topic(address, "crowd", partitions=PARTITIONS)
     create_topic(address, "small", partitions=10)

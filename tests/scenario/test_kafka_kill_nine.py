@@ -1,8 +1,8 @@
-"""The broker is killed again and again under a producer's load; what was acknowledged stays.
+"""Kill the broker repeatedly under a producer's load: acknowledged records survive.
 
-One idempotent librdkafka producer lives through all of it, as does the number each record carries:
-per partition the log must hold every number once and in order, and at the offset the producer was
-told. A consumer group commits as it goes and finds its commits again.
+One idempotent librdkafka producer runs throughout and numbers its records. Each partition must hold
+every number exactly once, in order, at the offset that the producer got. A consumer group commits
+offsets meanwhile and finds them after every restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "log_level"
 
 
 class Load:
-    """A thread that produces numbers, some ten thousand a second."""
+    """A thread that produces about ten thousand numbers per second."""
 
     def __init__(self, address: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -56,7 +56,7 @@ class Load:
                 for partition in list(range(PARTITIONS)) * 20:
                     self._send(partition)
             except BufferError:
-                pass  # the broker is away
+                pass  # the broker is down
             self._producer.poll(0.003)
 
     def _send(self, partition: int) -> None:
@@ -71,7 +71,7 @@ class Load:
             self.acked[message.partition()][int(message.value())] = message.offset()
 
     def end(self) -> None:
-        """Send no more, and wait for the last ack."""
+        """Stop sending and wait for the last acknowledgement."""
         self._ending.set()
         self._thread.join()
         assert self._producer.flush(PATIENCE_S) == 0, "not all were acknowledged in the end"
@@ -95,7 +95,7 @@ def spots(offsets: dict[int, int]) -> list[confluent_kafka.TopicPartition]:
 
 
 def read_and_commit(address: str, committed: dict[int, int]) -> None:
-    """Go on from what is committed, which must be what was told; commit what was read."""
+    """Check the committed offsets, continue from them, and commit what was read."""
     consumer = reader(address)
     asked = [confluent_kafka.TopicPartition(TOPIC, partition) for partition in committed]
     found = {
@@ -111,7 +111,7 @@ def read_and_commit(address: str, committed: dict[int, int]) -> None:
 
 
 def read_all(address: str, sent: list[int]) -> list[list[int]]:
-    """The numbers of each partition, by offset."""
+    """Return the numbers of each partition in offset order."""
     consumer = reader(address)
     consumer.assign(spots(dict.fromkeys(range(PARTITIONS), 0)))
     numbers: list[list[int]] = [[] for _ in range(PARTITIONS)]
@@ -130,7 +130,7 @@ def read_all(address: str, sent: list[int]) -> list[list[int]]:
 
 @pytest.mark.timeout(180)
 def test_kill_nine_loses_doubles_and_reorders_nothing(tmp_path):
-    """Twenty kills at random moments under load, and one log that says what producers heard."""
+    """After twenty kills at random times, the log matches what the producer was acknowledged."""
     chance = random.Random(seed := random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     broker = Child(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
@@ -144,7 +144,7 @@ def test_kill_nine_loses_doubles_and_reorders_nothing(tmp_path):
             until(lambda goal=goal: load.acked_count >= goal, "a thousand more are acknowledged")
             if nth % 4 == 0:
                 read_and_commit(address, committed)
-            select_nothing(chance.random() * 0.2)  # not to wait: to kill it anywhere
+            select_nothing(chance.random() * 0.2)  # the kill comes at a random time
             broker.kill()
             settings = {"kafka": address, "group.initial.rebalance.delay.ms": "0"}
             broker = Child(tmp_path / "data", settings)
@@ -161,7 +161,7 @@ def test_kill_nine_loses_doubles_and_reorders_nothing(tmp_path):
 
 
 def check_group_resumes(address: str, committed: dict[int, int]) -> None:
-    """A member that joins the group begins where it left off, on every partition."""
+    """A new group member starts at the committed offset of every partition."""
     consumer = reader(address, **{"session.timeout.ms": 6000})
     consumer.subscribe([TOPIC])
     first: dict[int, int] = {}

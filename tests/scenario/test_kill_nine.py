@@ -1,4 +1,4 @@
-"""``kill -9`` under load, again and again: what was acknowledged is there, once, in order."""
+"""Kill the broker with SIGKILL under load: acknowledged records survive once and in order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHUNK = 50
 
 
 class Load(threading.Thread):
-    """One named producer for one life of the broker: resends what was not acknowledged."""
+    """A named producer for one run of the broker; it resends unacknowledged records."""
 
     def __init__(self, ingress: str, name: str, acked: dict[str, int]) -> None:
         super().__init__(daemon=True)
         self._ingress = ingress
         self._name = name
         self._acked = acked
-        self.known: int | None = None  # what the broker said it holds
+        self.known: int | None = None  # the last number that the broker reports
 
     def run(self) -> None:
         try:
@@ -31,14 +31,14 @@ class Load(threading.Thread):
                 self.known = int(wire.hello(self._name)[3])
                 self._push(wire)
         except (OSError, ValueError, IndexError):
-            pass  # killed in mid-sentence
+            pass  # the broker was killed in the middle of a reply
 
     def _push(self, wire: Wire) -> None:
         n = self._acked[self._name] + 1
         while True:
             wire.send(numbered(n, n + CHUNK, f"{self._name}-", key=f"k.{self._name}"))
             n += CHUNK
-            while self._acked[self._name] < n - 4 * CHUNK:  # a few chunks are under way at any time
+            while self._acked[self._name] < n - 4 * CHUNK:  # a few chunks are always in flight
                 reply = wire.line()
                 if not reply.startswith(b"ACK "):
                     return
@@ -46,9 +46,9 @@ class Load(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # 95 s of CPU time, and neighbours
+@pytest.mark.timeout(900)  # 95 s of CPU time, on a machine that may be busy
 def test_acknowledged_records_survive_fifty_kills_once_and_in_order(tmp_path: Path):
-    """Four producers with HELLO; each life of the broker ends at a moment chance chose."""
+    """Four producers use HELLO, and the broker is killed at random times."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed={seed}")
     chance = random.Random(seed)

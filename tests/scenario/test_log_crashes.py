@@ -1,4 +1,4 @@
-"""Stop after every file effect of the log, lose power in every way, open again."""
+"""Stop the log after every file effect, lose power in every way, and open it again."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ POWER = [None, *Power]
 
 
 class Ledger:
-    """What a client knows: what it sent, and what was acknowledged."""
+    """What a client sent, and what was acknowledged to it."""
 
     def __init__(self) -> None:
         self.sent: dict[int, bytes] = {}  # the offset it would get → value
         self.acked: dict[int, bytes] = {}
 
     def append(self, partition: Partition, *values: bytes) -> None:
-        base = partition.next_offset
+        base = partition.log_end_offset
         batch = dict(enumerate(values, base))
         self.sent |= batch
         append(partition, *values)
         self.acked |= batch
 
     def forget_from(self, offset: int) -> None:
-        """A truncation has been asked for: what is at or past ``offset`` may go at any moment."""
+        """A truncation was requested: records at or past ``offset`` may go at any time."""
         self.acked = {o: value for o, value in self.acked.items() if o < offset}
 
     def forget_below(self, offset: int) -> None:
@@ -97,7 +97,7 @@ def truncations(root: Path, files: CrashFiles, ledger: Ledger) -> None:
         partition.roll(RollReason.DEMAND)
     ledger.forget_from(3)  # offset 4 lies in the batch of 3 and 4
     partition.truncate_to(4)
-    assert partition.next_offset == 3
+    assert partition.log_end_offset == 3
     ledger.sent = {o: value for o, value in ledger.sent.items() if o < 3}
     ledger.append(partition, b"instead")
     partition.roll(RollReason.DEMAND)
@@ -116,8 +116,8 @@ def clean_closes(root: Path, files: CrashFiles, ledger: Ledger) -> None:
 def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
     partition = open_partition(root, CONFIG, files=files)
     for i in range(3):
-        ledger.sent[partition.next_offset] = b"t%d" % i
-        base = partition.next_offset
+        ledger.sent[partition.log_end_offset] = b"t%d" % i
+        base = partition.log_end_offset
         append(
             partition,
             b"t%d" % i,
@@ -135,7 +135,7 @@ def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
 
 
 def a_swap_among_unsynced_appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
-    """What the swap writes down must not claim that the active segment is on the device."""
+    """A swap must not record the active segment as synced before it is."""
     partition = open_partition(root, CONFIG, files=files)
     for i in range(2):
         ledger.append(partition, b"a%d" % i, b"b%d" % i)
@@ -164,7 +164,7 @@ STORIES: list[Story] = [
 
 
 def tell(story: Story, root: Path, after: int | None, tear: bool) -> tuple[CrashFiles, Ledger]:
-    """The story up to its crash."""
+    """Run the story until its crash."""
     root.mkdir()
     files = CrashFiles(root, after, tear=tear)
     ledger = Ledger()
@@ -176,15 +176,15 @@ def tell(story: Story, root: Path, after: int | None, tear: bool) -> tuple[Crash
 
 
 def check(root: Path, ledger: Ledger, where: str) -> None:
-    """All that was acknowledged, nothing that was never sent, and the log goes on."""
+    """Every acknowledged record is there, nothing else appears, and appends continue."""
     partition = open_partition(root, CONFIG)
     found = values_of(partition)
     missing = {o: v for o, v in ledger.acked.items() if found.get(o) != v}
     assert not missing, f"{where}: acknowledged and gone: {missing}"
     invented = {o: v for o, v in found.items() if ledger.sent.get(o) != v}
     assert not invented, f"{where}: never sent: {invented}"
-    assert partition.high_watermark == partition.next_offset
-    base = partition.next_offset
+    assert partition.high_watermark == partition.log_end_offset
+    base = partition.log_end_offset
     assert base > max(found, default=-1), where
     append(partition, b"again")
     assert values_of(partition) == found | {base: b"again"}, where
@@ -200,7 +200,7 @@ def check(root: Path, ledger: Ledger, where: str) -> None:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A directory in memory where there is one: no test here needs a real device."""
+    """Return a temporary directory, in memory if possible: no test here needs a real disk."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
         yield Path(path)
@@ -209,7 +209,7 @@ def disk() -> Iterator[Path]:
 @pytest.mark.parametrize("power", POWER, ids=lambda p: p.name.lower() if p else "killed")
 @pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
 def test_a_crash_after_any_effect_loses_nothing_and_invents_nothing(story, power, disk):
-    """Stop after each file effect; reopening serves what was acked, and can be written to."""
+    """After a stop at any effect, the log serves what was acknowledged and accepts appends."""
     whole, _ = tell(story, disk / "whole", None, tear=False)
     assert whole.point is None
     effects = len(whole.effects)
@@ -223,11 +223,11 @@ def test_a_crash_after_any_effect_loses_nothing_and_invents_nothing(story, power
 
 
 def test_the_harness_loses_what_was_not_synced(tmp_path):
-    """A check that cannot fail is none: without syncs, power loss must take records away."""
+    """Without fsync, a power loss must lose records; otherwise these tests could not fail."""
 
     class Forgetful(CrashFiles):
         def sync_data(self, file):
-            """Pretends."""
+            """Does nothing."""
 
     files = Forgetful(tmp_path)
     ledger = Ledger()

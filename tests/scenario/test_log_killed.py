@@ -1,4 +1,4 @@
-"""A process that appends, killed with SIGKILL again and again: what it acknowledged is there."""
+"""Kill an appending process with SIGKILL repeatedly: every acknowledged record survives."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ root = Path(sys.argv[1])
 log = open_partition(
     root, TopicConfig(segment_entries=40, index_interval_bytes=200), files=Files()
 )
-os.write(1, b"open %d\\n" % log.next_offset)
+os.write(1, b"open %d\\n" % log.log_end_offset)
 while True:
-    first = log.next_offset
+    first = log.log_end_offset
     count = 1 + first % 5
     append_data(log, a_batch(*[b"value-%d" % o for o in range(first, first + count)]))
     os.write(1, b"ack %d\\n" % log.high_watermark)
@@ -41,7 +41,7 @@ while True:
 
 
 def one_round(root: Path, seconds: float) -> tuple[int, int]:
-    """Run the child that long and kill it: where it began, and the last it acknowledged."""
+    """Run and kill the child; return its log end at the start and its last acknowledgement."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     with subprocess.Popen(
         [sys.executable, "-c", CHILD, str(root)],
@@ -49,17 +49,17 @@ def one_round(root: Path, seconds: float) -> tuple[int, int]:
         env=environment,
     ) as child:
         opened = child.stdout.readline().split()
-        select_nothing(seconds)  # not to wait for anything: this is when the kill comes
+        select_nothing(seconds)  # not a wait for anything: the time of the kill
         os.kill(child.pid, signal.SIGKILL)
         rest = child.stdout.read()
-    lines = rest[: rest.rfind(b"\n") + 1].split(b"\n")[:-1]  # the last may be cut
+    lines = rest[: rest.rfind(b"\n") + 1].split(b"\n")[:-1]  # the last line may be incomplete
     assert opened[0] == b"open", "the child could not open the log"
     return int(opened[1]), int(lines[-1].split()[1]) if lines else int(opened[1])
 
 
 @pytest.mark.slow
 def test_fifty_kills_lose_nothing_acknowledged(tmp_path, randomly_seed_or_zero):
-    """Every acknowledged record is at its offset with its value, and offsets go on unbroken."""
+    """Every acknowledged record has its offset and value, and offsets have no gap."""
     chance = random.Random(randomly_seed_or_zero)
     acked = 0
     for nth in range(ROUNDS):
@@ -77,6 +77,6 @@ def test_fifty_kills_lose_nothing_acknowledged(tmp_path, randomly_seed_or_zero):
 
 @pytest.fixture
 def randomly_seed_or_zero(request) -> int:
-    """The seed pytest-randomly prints, so that a failure can be repeated."""
+    """Return the seed that pytest-randomly prints, so that a failure can be repeated."""
     seed = request.config.getoption("randomly_seed", 0)
     return seed if isinstance(seed, int) else 0

@@ -1,4 +1,4 @@
-"""Every story a user can play with ``cordwood scenario`` holds."""
+"""Every scenario of ``cordwood scenario`` passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.lab.scenarios.pipeline import play_exactly_once
 ON_SPARK = {"routing", "exactly-once", "cold-storage", "dead-letter", "compaction-under-load"}
 
 
-SHORTER = {  # `cordwood scenario` plays them whole
+SHORTER = {  # `cordwood scenario` runs them in full
     "exactly-once": lambda stage: play_exactly_once(stage, 20_000, kills=4, driver_kills=1),
     "compaction-under-load": lambda stage: under_load(stage, fill=20_000, quiet_s=1.0),
 }
@@ -27,7 +27,7 @@ SHORTER = {  # `cordwood scenario` plays them whole
     ],
 )
 def test_every_scenario_passes(name: str):
-    """The functions behind the command, with the verdict they print; a failure shows the story."""
+    """Each scenario function prints PASS; a failure shows its output."""
     out = io.StringIO()
     try:
         with ScenarioRun(name, out=out) as stage:

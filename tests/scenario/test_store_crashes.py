@@ -1,7 +1,7 @@
-"""Stop after every file effect of what the store does, lose power in several ways, start again.
+"""Stop the store after every file effect, lose power in several ways, and start again.
 
-Whatever the moment, a change has happened whole or not at all, everything acknowledged is there,
-and nothing is left lying about. A failure prints the crash point by name.
+Each change is complete or did not happen, everything acknowledged is there, and no temporary files
+remain. A failure prints the name of the crash point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from cordwood.decide.retention import Drop, Reason, RetentionPlan
 from cordwood.log.format.layout import CLEANED, SWAP, parse_file_name
-from cordwood.log.lifecycle.directory import doomed_directories, foreign_names
+from cordwood.log.lifecycle.directory import deleted_directories, foreign_names
 from cordwood.log.lifecycle.store import Store
 from cordwood.model import SegmentState, TopicPartition
 from support.crash import Crash, CrashFiles, Power
@@ -31,24 +31,24 @@ Story = Callable[[Store], None]
 
 
 def a_template(path: Path) -> Path:
-    """A store with a topic to change, one to leave alone, and a job that waits for the gate."""
+    """Create a store with a topic to change, one to leave alone, and a job ready for its swap."""
     store = open_store(path)
     store.create_topic("kept", 1)
     append(store.partition(KEPT), "k")
     store.create_topic("t", 1)
     append_sealed(store, "ab", "ac", "bd")
     append(store.partition(TP), "z")
-    store.hash_sealed()
+    store.segments.hash_sealed()
     batches = {0: [a_batch({2: "a", 3: "c"})], 4: [a_batch({4: "b", 5: "d"})]}
     stage(store, "job-1", [0, 2, 4], batches)
     store.close()
-    open_store(path).close()  # everything has been through one restart
+    open_store(path).close()  # everything has gone through one restart
     return path
 
 
 @pytest.fixture
 def tmp_path(tmp_path) -> Iterator[Path]:
-    """In memory if possible: what survives is for ``CrashFiles`` to say, not for the disk."""
+    """Use memory if possible: ``CrashFiles`` decides what survives, not the real disk."""
     shared = Path("/dev/shm")
     root = shared if shared.is_dir() and os.access(shared, os.W_OK) else tmp_path
     with tempfile.TemporaryDirectory(dir=root) as made:
@@ -61,7 +61,7 @@ def template(tmp_path_factory) -> Path:
 
 
 def crashing(root: Path) -> CrashFiles:
-    """Files of ``root``, but for SQLite's: what those lose is tested by cutting its log."""
+    """Return crash files for ``root`` without SQLite's, whose losses other tests cover."""
     files = CrashFiles(root)
     for table in (files._live, files._names):
         for path in [p for p in table if p.name.startswith("meta.db")]:
@@ -72,7 +72,7 @@ def crashing(root: Path) -> CrashFiles:
 def crash_everywhere(
     template: Path, tmp_path: Path, power: Power | None, story: Story, check: Callable[[Store], str]
 ) -> set[str]:
-    """Run the story with a crash after 0, 1, 2 … effects; which outcomes the checks saw."""
+    """Run the story with a crash after 0, 1, 2 … effects, and return the outcomes seen."""
     outcomes = set()
     for effects in range(500):
         root = tmp_path / f"at{effects}"
@@ -101,19 +101,19 @@ def crash_everywhere(
 
 
 def die(store: Store) -> None:
-    """What the end of a process does for it: nothing but closing descriptors."""
-    store.catalog.close()
-    store.lock.close()
+    """End the process: only close its descriptors."""
+    store.metadata.close()
+    store.directory.lock.close()
 
 
 def look(root: Path, check: Callable[[Store], str]) -> str:
-    """Open what the crash left; check it and its neighbour, and that a second start agrees."""
+    """Open the data after a crash, check it, and check that a second start agrees."""
     store = open_store(root)
     outcome = check(store)
     assert store.offline == {}
     assert values_in(store.partition(KEPT)) == {0: "k"}
-    assert foreign_names(root, store.catalog.topics.values()) == []
-    assert doomed_directories(root) == []
+    assert foreign_names(root, store.metadata.cluster.topics.values()) == []
+    assert deleted_directories(root) == []
     assert_tidy(store)
     store.close()
     again = open_store(root)
@@ -123,12 +123,12 @@ def look(root: Path, check: Callable[[Store], str]) -> str:
 
 
 def assert_tidy(store: Store) -> None:
-    """Index and files say the same, and no swap or deletion is under way."""
-    assert store.catalog.swaps == {}
-    assert store.catalog.deleting == {}
+    """The segment index matches the files, and no swap or deletion is pending."""
+    assert store.metadata.cluster.swaps == {}
+    assert store.metadata.cluster.deleting == {}
     for topic in store.topics:
         for partition in store.partitions(topic):
-            index = store.catalog.segments(partition.tp).entries()
+            index = store.metadata.cluster.segments(partition.tp).entries()
             sealed = [(e.base_offset, e.size_bytes) for e in index if e.state == "sealed"]
             live = [(i.base_offset, i.size_bytes) for i in partition.segments()[:-1]]
             assert sealed == live
@@ -136,12 +136,12 @@ def assert_tidy(store: Store) -> None:
             assert not [name for name in names if name and name.suffix in {CLEANED, SWAP}]
 
 
-# --- stories --------------------------------------------------------------------------------
+# --- operations that crash ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_topic_is_created_whole_or_not_at_all(template, tmp_path, power):
-    """Half a topic never exists, and its name is free or taken."""
+    """A topic never exists in part, and its name is either free or taken."""
 
     def check(store: Store) -> str:
         if "new" not in store.topics:
@@ -179,14 +179,14 @@ def test_what_is_written_to_a_new_topic_stays(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_topic_is_deleted_whole_or_not_at_all(template, tmp_path, power):
-    """Its records are all there, or the next topic of that name starts empty."""
+    """All records of the topic are there, or the next topic of that name starts empty."""
 
     def check(store: Store) -> str:
         if "t" in store.topics:
             assert values_in(store.partition(TP)) == BEFORE
             return "there"
         assert not list(store.data.glob("t-*"))
-        assert store.catalog.segments(TP).entries() == []
+        assert store.metadata.cluster.segments(TP).entries() == []
         return "gone"
 
     seen = crash_everywhere(template, tmp_path, power, lambda s: s.delete_topic("t"), check)
@@ -195,7 +195,7 @@ def test_a_topic_is_deleted_whole_or_not_at_all(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_recreated_topic_starts_empty(template, tmp_path, power):
-    """Delete and create in one go: nothing of the old one comes back under the new one's name."""
+    """No record of the deleted topic appears in the new topic of the same name."""
 
     def story(store: Store) -> None:
         store.delete_topic("t")
@@ -214,7 +214,7 @@ def test_a_recreated_topic_starts_empty(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_added_partitions_are_all_there_or_none(template, tmp_path, power):
-    """And the first one keeps its records."""
+    """The first partition keeps its records."""
 
     def check(store: Store) -> str:
         assert values_in(store.partition(TP)) == BEFORE
@@ -227,19 +227,19 @@ def test_added_partitions_are_all_there_or_none(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_reclaim_begun_is_finished(template, tmp_path, power):
-    """Once the intention is recorded the records are gone, and indexed as reclaimed."""
+    """Once a reclaim is recorded, its records are gone and indexed as reclaimed."""
 
     def story(store: Store) -> None:
         partition = store.partition(TP)
         drops = tuple(Drop(info, Reason.AGE) for info in partition.segments()[:2])
-        store.reclaim(partition, RetentionPlan(drops, ()))
+        store.segments.reclaim(partition, RetentionPlan(drops, ()))
         partition.purge_deleted(10**15)
 
     def check(store: Store) -> str:
         partition = store.partition(TP)
         assert partition.log_start_offset == 4
         assert values_in(partition) == {4: "b", 5: "d", 6: "z"}
-        states = [entry.state for entry in store.catalog.segments(TP).entries()]
+        states = [entry.state for entry in store.metadata.cluster.segments(TP).entries()]
         assert states == [SegmentState.RECLAIMED] * 2 + [SegmentState.SEALED]
         return "reclaimed"
 
@@ -248,10 +248,10 @@ def test_a_reclaim_begun_is_finished(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_swap_holds_whole_or_not_at_all(template, tmp_path, power):
-    """Readers find the old records or the new ones, never a mixture, and the index agrees."""
+    """Readers see the old records or the new ones, never a mixture, and the index agrees."""
 
     def story(store: Store) -> None:
-        store.apply_job(store.verify_job("job-1"))
+        store.segments.apply_job(store.segments.verify_job("job-1"))
 
     def check(store: Store) -> str:
         found = values_in(store.partition(TP))
@@ -264,7 +264,7 @@ def test_a_swap_holds_whole_or_not_at_all(template, tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_a_first_start_can_be_repeated(tmp_path, power):
-    """A directory whose making was interrupted opens the next time."""
+    """A data directory whose creation was interrupted opens at the next start."""
     for effects in range(100):
         root = tmp_path / f"at{effects}"
         root.mkdir()
@@ -288,15 +288,15 @@ def test_a_first_start_can_be_repeated(tmp_path, power):
 
 @pytest.mark.parametrize("power", MODES)
 def test_recovering_can_itself_be_interrupted(template, tmp_path, power):
-    """A crash during the start that finishes a swap, and another start finishes it all the same."""
+    """If the start that finishes a swap crashes, another start finishes it."""
     half_done = tmp_path / "half"
     shutil.copytree(template, half_done)
     files = crashing(half_done)
     store = open_store(half_done, files)
-    job = store.verify_job("job-1")
+    job = store.segments.verify_job("job-1")
     files.after = len(files.effects) + effects_until_new(template, tmp_path)
     with pytest.raises(Crash):
-        store.apply_job(job)
+        store.segments.apply_job(job)
     die(store)
     for effects in range(200):
         root = tmp_path / f"again{effects}"
@@ -320,14 +320,14 @@ def test_recovering_can_itself_be_interrupted(template, tmp_path, power):
 
 
 def effects_until_new(template: Path, tmp_path: Path) -> int:
-    """How many effects of the swap leave it just past its commit point, files half renamed."""
+    """Return how many effects take the swap just past its commit point, with files half renamed."""
     root = tmp_path / "measured"
     shutil.copytree(template, root)
     files = CrashFiles(root)
     store = open_store(root, files)
-    job = store.verify_job("job-1")
+    job = store.segments.verify_job("job-1")
     start = len(files.effects)
-    store.apply_job(job)
+    store.segments.apply_job(job)
     names = [effect.path.name for effect in files.effects[start:]]
     store.close()
     return next(i for i, name in enumerate(names) if name.endswith(".deleted")) + 2

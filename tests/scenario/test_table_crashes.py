@@ -1,6 +1,6 @@
-"""Kill the switch of a table before every effect it has: readers see the old table or the new one.
+"""Kill the publication of a table before every effect: readers see the old or the new table.
 
-What Spark does before is in ``tests/integration/spark``; files here are made by hand.
+The steps on Spark before it are tested in ``tests/integration/spark``; files here are made by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMS = ("parquet", "delta")
 
 
 def stage(storage, *keys):
-    """What tasks leave in ``_incoming``, a file for each key."""
+    """Write files to ``_incoming`` as tasks do, one for each key."""
     files = []
     for key in keys:
         rows = {"key": [key], "value": [b"v"], "partition": [0], "offset": [1], "timestamp": [0]}
@@ -39,7 +39,7 @@ def stage(storage, *keys):
 
 
 def publish(storage, form, end, *keys):
-    """As a run does it: sweep, have files written, check them, publish them."""
+    """Publish as a run does: sweep, stage files, check and publish them."""
     table = open_table(storage, form)
     with storage.held("_table"):
         table.sweep()
@@ -50,7 +50,7 @@ def publish(storage, form, end, *keys):
 
 
 def keys_of(out, form):
-    """What a reader of the files finds."""
+    """Return the keys that a reader of the files finds."""
     if form == "delta":
         deltalake = pytest.importorskip("deltalake")
         return set(deltalake.DeltaTable(str(out)).to_pyarrow_table()["key"].to_pylist())
@@ -67,7 +67,7 @@ NEW = (b"b", b"c", b"d")
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_switch_killed_before_any_effect_shows_the_old_table_or_the_new(tmp_path, form):
-    """And the next run ends with the new one, and none of the dead one's files."""
+    """The next run publishes the new table and removes the files of the killed run."""
     if form == "delta":
         pytest.importorskip("deltalake")
     out, copy = tmp_path / "out", tmp_path / "old"
@@ -96,14 +96,14 @@ def test_a_switch_killed_before_any_effect_shows_the_old_table_or_the_new(tmp_pa
 
 
 def left_in(out):
-    """What only a dead run can have left: half files, incoming ones, versions without a state."""
+    """Return what only a killed run leaves: partial, incoming and unpublished files."""
     versions = list((out / "versions").iterdir()) if (out / "versions").is_dir() else []
     left = [path for path in out.rglob("*") if path.suffix == ".part" or INCOMING in path.parts]
     return left + [path for path in versions if not (path / "_cordwood.json").is_file()]
 
 
 def test_a_version_holds_nothing_that_nobody_checked(tmp_path):
-    """A file that turns up in it, as from a task that outlived its run, stops the switch."""
+    """A stray file, such as from a task that outlived its run, is never published."""
     out = tmp_path / "out"
     build_old(out, "parquet")
     storage = open_storage(str(out))
@@ -127,7 +127,7 @@ def test_a_version_holds_nothing_that_nobody_checked(tmp_path):
 
 
 def test_the_version_readers_may_be_in_stays(tmp_path):
-    """One before the one in use; never an orphan of a dead run in its stead."""
+    """The version before the current one stays; orphans of a killed run are removed."""
     out = tmp_path / "out"
     storage = open_storage(str(out))
     for end in range(1, 4):
@@ -144,7 +144,7 @@ def test_the_version_readers_may_be_in_stays(tmp_path):
 
 
 def test_a_delta_table_whose_commit_is_not_what_was_checked_gets_no_state(tmp_path):
-    """The next run lays the same changes over it once more."""
+    """A commit with wrong row counts keeps the old state, so the next run repeats the changes."""
     pytest.importorskip("deltalake")
     out = tmp_path / "out"
     build_old(out, "delta")

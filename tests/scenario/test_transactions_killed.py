@@ -1,14 +1,14 @@
-"""The broker is killed under a program that reads, writes and commits what it read in transactions.
+"""Kill the broker while a program copies records with transactions that include its offsets.
 
 The program dies too, in the middle of a transaction: its records may be in the log, and its offsets
-staged, when the next one comes, ends that transaction and goes on where the group stands. Every
-number of the source must be in the destination once, for readers of committed records, and
-the group's committed offset must be the source's end.
+staged, when its successor starts, ends that transaction and continues at the group's committed
+offset. A reader of committed records must find every number of the source exactly once in the
+destination, and the group's committed offset must be the source's end.
 
 ``metadata.recovery.strategy=none``: when all brokers are away, librdkafka otherwise starts from its
-bootstrap servers again and drops the broker it knew as the group's coordinator, and then waits for
-that one without end, whatever timeout it was given (confluentinc/librdkafka issues 5511 and 5456;
-seen with 2.14 to 2.16). docs/compatibility.md tells users the same.
+bootstrap servers again, drops the broker that it knew as the group's coordinator, and then waits
+for it forever, whatever the timeout (confluentinc/librdkafka issues 5511 and 5456; seen with 2.14
+to 2.16). docs/compatibility.md gives users the same advice.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CLIENT = {
 
 
 class Died(Exception):
-    """The program ended in the middle of a transaction."""
+    """The program died in the middle of a transaction."""
 
 
 class Copier:
-    """A thread that copies ``source`` to ``copy`` exactly once; begins again after any error."""
+    """A thread that copies ``source`` to ``copy`` exactly once and restarts after any error."""
 
     def __init__(self, address: str, chance: random.Random) -> None:
         self._address = address
@@ -48,7 +48,7 @@ class Copier:
         self._dying = threading.Event()
         self.deaths = 0
         self.committed = 0  # transactions
-        self.reached = 0  # of the source, committed
+        self.reached = 0  # offset in the source that is committed
         self.failure: BaseException | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -59,7 +59,7 @@ class Copier:
         self._thread.join()
 
     def die(self) -> None:
-        """Within one of the next transactions, with or without its offsets staged."""
+        """Die in one of the next transactions, before or after its offsets are staged."""
         self._dying.set()
 
     def _perhaps_die(self) -> None:
@@ -75,7 +75,7 @@ class Copier:
             self.failure = error
 
     def _copy(self) -> None:
-        """One life of the program: from what the group has committed, until something fails."""
+        """Run the program from the group's committed offset until something fails."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": self._address, "transactional.id": "copier", **CLIENT}
         )
@@ -90,9 +90,9 @@ class Copier:
             while not self._ending.is_set() and self.reached < RECORDS:
                 self._transact(producer, consumer)
         except confluent_kafka.KafkaException:
-            pass  # the next life fences this one and begins where the group stands
+            pass  # the next run fences this one and continues at the committed offset
         except Died:
-            self.deaths += 1  # and does the same here
+            self.deaths += 1  # the next run continues in the same way
         finally:
             consumer.close()
 
@@ -138,7 +138,7 @@ def read_committed(address: str) -> list[int]:
 
 
 def committed_offset(address: str) -> int:
-    """Where the group stands in the source, as a program that starts now would hear it."""
+    """Return the group's committed offset in the source, as a new consumer gets it."""
     settings = {"bootstrap.servers": address, "group.id": GROUP, **CLIENT}
     consumer = confluent_kafka.Consumer(settings)
     asked = [confluent_kafka.TopicPartition("source", 0)]
@@ -149,7 +149,7 @@ def committed_offset(address: str) -> int:
 
 @pytest.mark.timeout(240)
 def test_transactions_with_offsets_are_exactly_once_across_kills(tmp_path):
-    """Whatever the broker was doing when it died, a transaction and its offsets hold together."""
+    """A transaction and its offsets are committed together, whenever the broker dies."""
     chance = random.Random(seed := random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     broker = Child(tmp_path / "data", {})
@@ -161,13 +161,13 @@ def test_transactions_with_offsets_are_exactly_once_across_kills(tmp_path):
             goal = min(copier.committed + 3, RECORDS // PER_TRANSACTION)
             until(lambda goal=goal: copier.committed >= goal, "more transactions are committed")
             copier.die()  # before the broker does, at the same time, or after it
-            select_nothing(chance.random() * 0.1)  # not to wait: to kill it anywhere
+            select_nothing(chance.random() * 0.1)  # the kill comes at a random time
             broker.kill()
             broker = Child(tmp_path / "data", {"kafka": address})
             until(lambda nth=nth: copier.deaths > nth, "the program died too")
         until(lambda: copier.reached == RECORDS or copier.failure, "all is copied")
         assert copier.failure is None
-        broker.kill()  # the last transaction, too, was acknowledged
+        broker.kill()  # the last transaction was acknowledged too
         broker = Child(tmp_path / "data", {"kafka": address})
         assert read_committed(address) == list(range(RECORDS))
         assert committed_offset(address) == RECORDS

@@ -1,4 +1,4 @@
-"""Real bundles and manifests without Spark: what a job would leave, right or wrong."""
+"""Bundles and manifests made without Spark, valid or wrong on purpose."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from cordwood.client.http import HttpClient
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import TopicArchive
 from cordwood.decide.archive import (
     Entry,
     Span,
@@ -17,11 +17,10 @@ from cordwood.decide.archive import (
     seal_entry,
     topic_archive_name,
 )
+from cordwood.log.format.bundle_writer import write_bundle
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.bundle_writer import write_bundle
-from cordwood.pipeline.archive.topic_archive import TopicArchive
-from cordwood.pipeline.source.segment_files import Chunk
 from cordwood.testing import Broker
+from support.http import JsonClient
 
 
 class HandMade:
@@ -30,23 +29,23 @@ class HandMade:
     def __init__(self, broker: Broker, place: Path | str, topic: str = "t") -> None:
         self.broker = broker
         self.topic = topic
-        self.topic_id = HttpClient(broker.http).get("/api/archive", topic=topic)["id"]
+        self.topic_id = JsonClient(broker.http).get("/api/archive", topic=topic)["id"]
         self.topic_archive = TopicArchive(
             open_storage(str(place)), topic_archive_name(topic, self.topic_id)
         )
         self.entries: list[Entry] = []
 
     def add(self, *spans: tuple[int, int], data: bytes | None = None, **facts: Any) -> list[dict]:
-        """Bundles of these offsets, in place and entered; what the broker is told of them.
+        """Write bundles of these offset ranges, and return the reports for the broker.
 
-        ``data`` are other batches than the log's, ``facts`` what an entry says differently.
+        ``data`` replaces the log's batches, and ``facts`` replaces fields of the manifest entries.
         """
         return [self._add(Span(*span), data, facts) for span in spans]
 
     def _add(self, span: Span, data: bytes | None, facts: dict[str, Any]) -> dict[str, Any]:
         tp = TopicPartition(self.topic, 0)
         file = io.BytesIO()
-        chunks = self._chunks(tp, span) if data is None else [Chunk(data, *span)]
+        chunks = self._chunks(tp, span) if data is None else [data]
         found = write_bundle(file, tp, span, chunks, lines=False)
         name = bundle_name(0, span)
         self.topic_archive.storage.put(
@@ -74,7 +73,7 @@ class HandMade:
         return self.told(self.entries[-1])
 
     def told(self, entry: Entry) -> dict[str, Any]:
-        """What a job tells the broker of an entry."""
+        """Return what a job reports to the broker about an entry."""
         return {
             "start_offset": entry.span.start,
             "end_offset": entry.span.end,
@@ -85,10 +84,9 @@ class HandMade:
         }
 
     def path(self, bundle: dict[str, Any]) -> Path:
-        """Where the file of a bundle is."""
+        """Return the path of a bundle's file."""
         return Path(self.topic_archive.storage.place) / bundle["name"]
 
-    def _chunks(self, tp: TopicPartition, span: Span) -> list[Chunk]:
+    def _chunks(self, tp: TopicPartition, span: Span) -> list[bytes]:
         with KafkaClient(self.broker.kafka) as client:
-            data = bytes(client.fetch({tp: span.start}, max_wait_ms=0)[tp].records or b"")
-        return [Chunk(data, *span)]
+            return [bytes(client.fetch({tp: span.start}, max_wait_ms=0)[tp].records or b"")]

@@ -1,4 +1,4 @@
-"""Records and batches for tests: strategies, and views of columns as plain records."""
+"""Records and batches for tests: strategies, and decoded columns as plain records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ timestamps = st.one_of(st.integers(0, 2**42), INT64)
 
 @st.composite
 def record_lists(draw, *, min_size=1, max_size=12, base_offset=None):
-    """Records as compaction may leave them: rising offsets with gaps, any nulls, any times."""
+    """Generate records as compaction may leave them: offsets with gaps, any nulls, any times."""
     count = draw(st.integers(min_size, max_size))
     offset = draw(st.integers(0, 2**40)) if base_offset is None else base_offset
     records = []
@@ -35,7 +35,7 @@ def record_lists(draw, *, min_size=1, max_size=12, base_offset=None):
 
 @st.composite
 def batch_options(draw):
-    """Everything a header may say, for ``encode_batch``."""
+    """Generate every header option of ``encode_batch``."""
     options = {
         "codec": draw(st.sampled_from(Codec)),
         "leader_epoch": draw(st.integers(0, 2**31 - 1)),
@@ -52,7 +52,7 @@ def batch_options(draw):
 
 
 def records_of(columns: Columns) -> list[Record]:
-    """Fully decoded columns as records, one by one."""
+    """Convert fully decoded columns to records."""
     found = []
     for row in range(len(columns)):
         first, end = (int(bound) for bound in columns.headers.rows[row : row + 2])
@@ -75,7 +75,7 @@ def records_of(columns: Columns) -> list[Record]:
 
 
 def sample_records(count: int, *, start: int = 0) -> list[Record]:
-    """Ordinary records with contiguous offsets."""
+    """Return ordinary records with consecutive offsets."""
     return [
         Record(offset, 1_700_000_000_000 + offset, b"key-%d" % offset, b"value of %d" % offset * 5)
         for offset in range(start, start + count)
@@ -83,7 +83,7 @@ def sample_records(count: int, *, start: int = 0) -> list[Record]:
 
 
 def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
-    """A batch with a right checksum around any body."""
+    """Return a batch with a valid checksum around any body."""
     data = bytearray(encode_batch([], last_offset_delta=last_offset_delta) + body)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">i", data, 57, count)
@@ -91,7 +91,7 @@ def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
     return bytes(data)
 
 
-# What a checksum does not tell: lengths, counts and deltas that cannot be.
+# Batches with a valid checksum but impossible lengths, counts or deltas.
 LIES = {
     "count above the bytes": batch_of(b"\0" * 10, count=2),
     "count far above the bytes": batch_of(b"\0" * 10, count=2**31 - 1),

@@ -1,4 +1,4 @@
-"""Processes below this one, as Linux tells it: for tests that must leave none behind."""
+"""Descendants of this process on Linux, for tests that must leave none behind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Both end by themselves when this process does: Python's own, and Spark's JVM on a closed pipe.
+# Both end when this process ends: Python's resource tracker, and Spark's JVM when its pipe closes.
 SELF_ENDING = ("multiprocessing.resource_tracker", "org.apache.spark.deploy.SparkSubmit")
 
 
 def left_behind(root: int | None = None) -> Iterator[tuple[int, str]]:
-    """Process id and command of every living descendant that will not end by itself."""
+    """Yield process id and command of every living descendant that does not end by itself."""
     for pid, parent, state in _processes():
         if parent != (root or os.getpid()) or state == "Z":
             continue
@@ -27,7 +27,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended in the meantime
         yield int(entry.parent.name), int(fields[1]), fields[0]
 
 

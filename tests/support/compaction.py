@@ -1,20 +1,22 @@
-"""A yard for compaction tests: a real store behind the real service, without sockets or Spark.
+"""A harness for compaction tests: a real store and service, without sockets or Spark.
 
-``CompactionHarness`` is the store with the broker's ``CompactionService`` over it;
-``yard.compact()`` runs the very job that Spark runs, its tasks one after another in this process.
-``random_log`` fills a partition by chance, and ``Oracle`` compacts the same log record by record in
-plain Python, by Kafka's rules as ``decide.compaction`` states them.
+``CompactionHarness`` is a store with the broker's ``CompactionService``; its ``compact()`` runs the
+same job as Spark, with the tasks one after another in this process. ``Chance`` fills a partition
+with random records, and ``Oracle`` compacts the same log record by record in plain Python, by
+Kafka's rules as ``decide.compaction`` states them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, encode_marker, parse_marker
@@ -26,10 +28,15 @@ from cordwood.decide.roll import RollReason
 from cordwood.log.files.disk import Files
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import Codec, Header, Record, TopicPartition
-from cordwood.pipeline.compact.compaction_pass import PassOutcome
 from cordwood.pipeline.compact.job import in_process, run_due
+from cordwood.pipeline.compact.pass_result import PassOutcome
+from cordwood.protocol.api.call import Call
+from cordwood.protocol.api.codec import decode_json
+from cordwood.protocol.api.compaction import CompactionCall, CompactionStatus, ListCompaction
+from cordwood.server.embedded import open_embedded_store
 from support.crash import QuickFiles
 from support.logs import headers_of
 
@@ -40,7 +47,7 @@ KEEP_NOTHING_SMALL = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 
 
 
 class _Inline:
-    """What the service asks of the topic service and the gate, answered at once."""
+    """Replaces the topic service and the swap for the compaction service, without delay."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -60,11 +67,11 @@ class _Inline:
 
     async def swap(self, verified) -> None:
         self.before_swap(verified.manifest.job)
-        self.store.apply_job(verified)
+        self.store.segments.apply_job(verified)
 
 
 class CompactionHarness:
-    """One data directory, open, with a service; also the API the job speaks to."""
+    """An open data directory with a compaction service; also the API that a job calls."""
 
     def __init__(
         self,
@@ -78,56 +85,48 @@ class CompactionHarness:
         self.data = data
         self.clock = clock or ManualClock(NOW_MS)
         self.files = files or QuickFiles()
-        self.store = Store.open(data, BrokerConfig(), self.clock, self.files)
+        self.store = open_embedded_store(data, BrokerConfig(), self.clock, self.files)
         if "t" not in self.store.topics:
             self.store.create_topic("t", partitions, {**KEEP_NOTHING_SMALL, **(config or {})})
-        self._thread = ThreadPoolExecutor(1)
+        self.metadata = AsyncMetadata(self.store.metadata)
         self.inline = _Inline(self.store)
         self.service = CompactionService(
-            self.store, self.inline, self.inline, self.clock, self._thread
+            self.store, self.inline, self.inline, self.clock, self.metadata
         )
-        self.posts: list[Mapping[str, Any]] = []
+        self.calls: list[Call[Any]] = []
+        self.status: CompactionStatus | None = None  # the answer to ``ListCompaction``
 
     @property
     def partition(self) -> Partition:
         return self.store.partition(TP)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """As the HTTP listener."""
-        assert path == "/api/compaction"
-        self.posts.append(body)
-        tp = TopicPartition(body.get("topic"), body.get("partition"))
-        lease = body.get("lease", "")
-        match body["action"]:
-            case "begin":
-                flags = {"demand": body["demand"], "dry": body["dry"]}
-                return {"orders": asyncio.run(self.service.begin(body["topic"], **flags))}
-            case "renew":
-                self.service.renew(tp, lease)
-            case "finish":
-                told = body["topic_id"], body["jobs"], body["state"]
-                asyncio.run(self.service.finish(tp, *told, lease))
-            case "fail":
-                asyncio.run(self.service.fail(tp, body["error"], lease))
-            case "release":
-                self.service.release(tp, lease)
-        return {}
+    def call(self, request: CompactionCall | ListCompaction) -> Any:
+        """Handle a request as the broker does for a job."""
+        if isinstance(request, ListCompaction):
+            return self.status
+        self.calls.append(request)
+        return asyncio.run(self.service.handle(request))
+
+    def post(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Handle a request as the HTTP listener does: JSON in, JSON out."""
+        reply = self.call(decode_json(CompactionCall, json.dumps(body).encode()))
+        return msgspec.to_builtins(reply)
 
     def compact(self, *, demand: bool = True, **options: Any) -> list[PassOutcome]:
-        """A pass over what is due; on demand everything, thoroughly."""
+        """Compact what is due, or on demand the whole topic thoroughly."""
         topic = "t" if demand else None
         return run_due(self, options.pop("run", in_process), topic=topic, demand=demand, **options)
 
     def compact_well(self, **options: Any) -> PassOutcome:
-        """A pass over one partition that must not fail."""
+        """Compact one partition; the pass must not fail."""
         (outcome,) = self.compact(**options)
         assert not outcome.error, outcome.error
         return outcome
 
-    # --- filling ------------------------------------------------------------------------------
+    # --- appending ----------------------------------------------------------------------------
 
     def append(self, *records: tuple[bytes | None, bytes | None], **fields: Any) -> int:
-        """One batch of (key, value); its base offset."""
+        """Append one batch of (key, value) pairs and return its base offset."""
         now_ms = fields.pop("time_ms", self.clock.now_ms())
         partition = fields.pop("partition", self.partition)
         made = [Record(i, now_ms, k, v, fields.get("headers", ())) for i, (k, v) in
@@ -143,7 +142,7 @@ class CompactionHarness:
         return appended.base_offset
 
     def marker(self, producer_id: int, *, commit: bool, epoch: int = 0) -> int:
-        """The end of a transaction."""
+        """Append the marker that ends a transaction."""
         data = encode_marker(
             commit,
             producer_id=producer_id,
@@ -154,20 +153,20 @@ class CompactionHarness:
         return self.append_data(bytearray(data))
 
     def cut(self, partition: Partition | None = None) -> None:
-        self.store.roll(partition or self.partition, RollReason.DEMAND)
+        self.store.segments.roll(partition or self.partition, RollReason.DEMAND)
 
     def register(self, reader: str, offset: int) -> None:
-        self.store.catalog.register_reader("t", reader, self.clock.now_ms())
+        self.store.metadata.readers.register_reader("t", reader, self.clock.now_ms())
         cursor = Cursor(offset)
-        self.store.catalog.commit_cursors({ReaderPartition(reader, *TP): cursor})
+        self.store.metadata.readers.commit_cursors({ReaderPartition(reader, *TP): cursor})
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- inspecting ---------------------------------------------------------------------------
 
     def state(self, tp: TopicPartition = TP):
-        return self.store.catalog.cleaner(tp)
+        return self.store.metadata.cluster.cleaner(tp)
 
     def batches(self, partition: Partition | None = None) -> list[Stored]:
-        """Every batch of the sealed segments, control and empty ones too."""
+        """Return every batch of the sealed segments, including control and empty batches."""
         partition = partition or self.partition
         found = []
         for segment in partition.segments()[:-1]:
@@ -176,7 +175,7 @@ class CompactionHarness:
         return found
 
     def close(self) -> None:
-        self._thread.shutdown()
+        self.metadata.close()
         self.store.close()
 
     def __enter__(self):
@@ -188,11 +187,11 @@ class CompactionHarness:
 
 @dataclass
 class Stored:
-    """A batch as it stands in a file."""
+    """A batch as stored in a file."""
 
     header: BatchHeader
     records: list[Record]
-    is_commit: bool | None = None  # of a marker
+    is_commit: bool | None = None  # for a transaction marker
 
     @property
     def horizon_ms(self) -> int | None:
@@ -211,7 +210,7 @@ def batches_in(data: bytes) -> list[Stored]:
 
 
 def latest(batches: list[Stored], aborted: set[int] = frozenset()) -> dict[bytes, bytes | None]:
-    """Key → newest value; tombstones are there as None."""
+    """Return the newest value of each key; tombstones are ``None``."""
     return {
         record.key: record.value
         for batch in batches
@@ -226,17 +225,17 @@ def latest(batches: list[Stored], aborted: set[int] = frozenset()) -> dict[bytes
 
 @dataclass
 class Oracle:
-    """Kafka's cleaner, record by record, over batches in memory."""
+    """Kafka's log cleaner, record by record, over batches in memory."""
 
     now_ms: int
     retention_ms: int
     passed_end: int = 2**63 - 1
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # id → epoch, last offset
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    ends: frozenset[int] = frozenset()  # last offsets that must not be lost
+    ends: frozenset[int] = frozenset()  # last offsets of segments, which must be kept
 
     def clean(self, batches: list[Stored]) -> list[tuple]:
-        """What is left, as comparable facts."""
+        """Return the remaining batches as comparable tuples."""
         newest: dict[bytes, int] = {}
         for batch in batches:
             if batch.header.is_control or self._is_aborted(batch):
@@ -304,7 +303,7 @@ class Oracle:
 
 
 def facts(header: BatchHeader, records: list[Record], horizon_ms: int | None) -> tuple:
-    """What must agree of a batch; its bytes may differ (base timestamp, codec)."""
+    """Return what must match of a batch; base timestamp and codec may differ."""
     return (
         header.base_offset,
         header.last_offset,
@@ -324,7 +323,7 @@ def facts_of(batches: list[Stored]) -> list[tuple]:
 
 
 def oracle_for(harness: CompactionHarness) -> Oracle:
-    """The oracle with what the broker knows now."""
+    """Create an oracle with the broker's current state."""
     partition = harness.partition
     producers = {
         pid: (producer.epoch, producer.sent[-1].last_offset if producer.sent else -1)
@@ -333,17 +332,19 @@ def oracle_for(harness: CompactionHarness) -> Oracle:
     return Oracle(
         now_ms=harness.clock.now_ms(),
         retention_ms=partition.config.delete_retention_ms,
-        passed_end=min(harness.store.catalog.registered_positions(TP).values(), default=2**63 - 1),
+        passed_end=min(
+            harness.store.metadata.readers.registered_positions(TP).values(), default=2**63 - 1
+        ),
         producers=producers,
         aborted=[entry[:3] for entry in partition.aborted(0, partition.high_watermark)],
     )
 
 
-# --- chance ---------------------------------------------------------------------------------
+# --- random logs ----------------------------------------------------------------------------
 
 
 class Chance:
-    """Appends by chance: keyed and keyless, tombstones, transactions, codecs, cuts."""
+    """Appends random records: with and without keys, tombstones, transactions, codecs and rolls."""
 
     def __init__(
         self, harness: CompactionHarness, seed: int, *, keys: int = 12, keyless: bool = False
@@ -356,7 +357,7 @@ class Chance:
         self._open: set[int] = set()
 
     def run(self, steps: int) -> None:
-        """So many appends, markers and cuts; every transaction is decided at the end."""
+        """Run that many random appends, markers and rolls, then end every open transaction."""
         for _ in range(steps):
             self._step()
         for producer_id in sorted(self._open):
@@ -410,10 +411,10 @@ class Chance:
 
 
 def expect_cleaned(harness: CompactionHarness, before: list[Stored], oracle: Oracle) -> None:
-    """Hold what is stored now against the oracle's view of what was stored before.
+    """Compare the stored batches with the oracle's result for the batches before the pass.
 
-    The empty batches a pass makes up to reach the end of a segment are its own; the oracle learns
-    where segments end now, as a batch that ends there is kept.
+    Empty batches that a pass adds to reach the end of a segment are ignored. The oracle gets the
+    new segment ends, because a batch that ends there is kept.
     """
     oracle.ends = frozenset(s.end_offset - 1 for s in harness.partition.segments()[:-1])
     known = {batch.header.last_offset for batch in before}
@@ -426,5 +427,5 @@ def expect_cleaned(harness: CompactionHarness, before: list[Stored], oracle: Ora
 
 
 def data_records(batches: list[Stored]) -> list[Record]:
-    """What readers may see, markers left out."""
+    """Return the records that readers may see, without markers."""
     return [r for batch in batches if not batch.header.is_control for r in batch.records]

@@ -1,7 +1,7 @@
-"""Desks that carry out a coordinator's instructions in memory, as the broker does on disk.
+"""Harnesses that carry out a coordinator's instructions in memory, as the broker does on disk.
 
-Time passes only when a test says so; timers fire on the way. Every token is watched: answered
-twice, or answered without having been sent, fails at once.
+Time passes only when a test advances it; timers fire on the way. Every request token is checked: a
+second answer, or an answer without a request, fails at once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import itertools
 import struct
 
 from cordwood.codes import Code
-from cordwood.decide.groups import (
+from cordwood.decide.groups.directory import GroupDirectory
+from cordwood.decide.groups.messages import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
     EraseGroup,
     EraseOffsets,
-    Forget,
-    GroupDirectory,
     GroupSettings,
     Heartbeat,
     Join,
@@ -25,11 +24,9 @@ from cordwood.decide.groups import (
     Leaver,
     PersistGroup,
     PersistOffsets,
-    Reply,
-    SetTimer,
     Sync,
-    Tick,
 )
+from cordwood.decide.instructions import Forget, Reply, SetTimer, Tick
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import TopicPartition
 
@@ -39,7 +36,7 @@ QUICK = GroupSettings(initial_rebalance_delay_ms=0)
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's metadata, version 0."""
+    """Return the metadata of a consumer's subscription, version 0."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -48,10 +45,10 @@ RANGE = (("range", subscription("t")),)
 
 
 class GroupHarness:
-    """One group behind a directory, its timer, its cursors and everybody who waits."""
+    """A group in a directory, with its timer, its cursors and its waiting requests."""
 
     def __init__(self, settings: GroupSettings = QUICK, group_id: str = "g") -> None:
-        """Open for business at time 0."""
+        """Start at time 0."""
         self.groups = GroupDirectory(settings)
         self.group_id = group_id
         self.now_ms = 0
@@ -67,17 +64,17 @@ class GroupHarness:
 
     @property
     def state(self) -> str:
-        """The group's state; an absent one is Dead."""
+        """Return the group's state; a group that does not exist is Dead."""
         description = self.groups.describe(self.group_id)
         return "Dead" if description is None else str(description.state)
 
     def members(self) -> list[str]:
-        """Ids of the members there are."""
+        """Return the ids of the current members."""
         description = self.groups.describe(self.group_id)
         return [] if description is None else [each.member_id for each in description.members]
 
     def send(self, event):
-        """Hand in an event; the answer, or ``None`` while it waits."""
+        """Send an event and return its answer, or ``None`` while it waits."""
         token = getattr(event, "token", None)
         if token is not None:
             self.waiting[token] = event
@@ -85,7 +82,7 @@ class GroupHarness:
         return self.answers.get(token)
 
     def advance(self, ms: int) -> None:
-        """Let time pass, with a tick at each timer on the way."""
+        """Advance the time, with a tick at each timer on the way."""
         end_ms = self.now_ms + ms
         for _ in range(10_000):
             if self.timer_ms is None or self.timer_ms > end_ms:
@@ -118,10 +115,10 @@ class GroupHarness:
                 case Forget():
                     self.timer_ms, self.forgotten = None, True
 
-    # --- requests, with what most of them say -----------------------------------------------
+    # --- requests, with default fields ------------------------------------------------------
 
     def token(self) -> int:
-        """A fresh token."""
+        """Return a new token."""
         return next(self._tokens)
 
     def join(
@@ -135,7 +132,7 @@ class GroupHarness:
         session_timeout_ms=SESSION_MS,
         rebalance_timeout_ms=REBALANCE_MS,
     ) -> int:
-        """Send a join; returns its token."""
+        """Send a join request and return its token."""
         token = self.token()
         self.send(
             Join(
@@ -155,13 +152,13 @@ class GroupHarness:
         return token
 
     def enter(self, **how) -> tuple[str, int]:
-        """Join with the round for an id; returns the id and the token of the join that waits."""
+        """Join without, then with a member id; return the id and the token of the second join."""
         first = self.join(**how)
         member_id = self.answers[first].member_id
         return member_id, self.join(member_id, **how)
 
     def sync(self, member_id, generation, assignments=None, **how):
-        """Send a sync; returns its token."""
+        """Send a sync request and return its token."""
         token = self.token()
         self.send(
             Sync(
@@ -175,7 +172,7 @@ class GroupHarness:
         return token
 
     def beat(self, member_id, generation, instance_id=None):
-        """The code a heartbeat gets."""
+        """Send a heartbeat and return its error code."""
         event = Heartbeat(
             token=self.token(),
             member_id=member_id,
@@ -185,12 +182,12 @@ class GroupHarness:
         return self.send(event).code
 
     def leave(self, *leavers) -> list:
-        """The codes leaving gets, one each."""
+        """Send a leave request and return the error code of each member."""
         answer = self.send(Leave(self.token(), tuple(Leaver(*each) for each in leavers)))
         return [each.code for each in answer.members]
 
     def commit(self, member_id="", generation=-1, *, version=8, metadata="", **how):
-        """The code a commit of offset 5 on t-0 gets."""
+        """Commit offset 5 of t-0 and return its error code."""
         event = CommitOffsets(
             token=self.token(),
             version=version,
@@ -202,15 +199,15 @@ class GroupHarness:
         return self.send(event).codes[0][1]
 
     def delete_offsets(self, *partitions):
-        """The answer to deleting offsets."""
+        """Delete offsets and return the answer."""
         return self.send(DeleteOffsets(self.token(), partitions))
 
     def delete(self):
-        """The code deleting the group gets."""
+        """Delete the group and return its error code."""
         return self.send(DeleteGroup(self.token())).code
 
     def stable(self, *hows) -> tuple[list[str], int]:
-        """Bring members in one by one, each as its keywords say; the first one leads."""
+        """Add members one by one with these join options; the first becomes the leader."""
         consumers = []
         for how in hows:
             consumers.append(Consumer(self, **how))
@@ -219,10 +216,10 @@ class GroupHarness:
 
 
 class Consumer:
-    """A client that keeps to the protocol: joins, syncs, heartbeats, and does as it is told."""
+    """A client that follows the protocol: it joins, syncs, heartbeats and reacts to errors."""
 
     def __init__(self, service: GroupHarness, **how) -> None:
-        """It has sent nothing yet; ``how`` is what its joins say."""
+        """Send nothing yet; ``how`` holds the options of its joins."""
         self.service = service
         self.how = how
         self.member_id = ""
@@ -233,11 +230,11 @@ class Consumer:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has an assignment and no reason to doubt it."""
+        """Return whether it has a valid assignment."""
         return self._step == self._begin_heartbeat
 
     def step(self) -> bool:
-        """Look whether the last request was answered, and act on it; true if that got it on."""
+        """React to the last answer, if any, and return whether that made progress."""
         if self._token is not None and self._token not in self.service.answers:
             return False
         was_active = self.is_active
@@ -299,7 +296,7 @@ class Consumer:
 
 
 def settle(service: GroupHarness, consumers: list[Consumer], rounds: int = 400) -> None:
-    """Let the consumers work until all share one generation; time passes while all must wait."""
+    """Step the consumers until all share one generation; advance time while all wait."""
     for _ in range(rounds):
         got_on = [consumer.step() for consumer in consumers]
         if any(got_on):

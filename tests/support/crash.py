@@ -1,17 +1,17 @@
-"""A disk that stops: ``CrashFiles`` counts effects, dies after the n-th, and may lose power.
+"""File access that crashes: ``CrashFiles`` counts effects, stops after the n-th and may lose power.
 
     files = CrashFiles(root, after=3)       # the fourth effect never happens
     with pytest.raises(Crash): story(files)
-    files.power_off(Power.DROP)             # or leave it: a killed process keeps the page cache
-    # open ``root`` again with plain ``Files`` and look
+    files.power_off(Power.DROP)             # optional: a killed process keeps the page cache
+    # open ``root`` again with plain ``Files`` and check it
 
 A crash point has a name: ``files.point`` is ``(effect, path, nth)`` of the effect that did not
-happen, ``files.effects`` all that did. After the crash every further effect raises too, so a
-``finally`` of the code under test cannot tidy up what a dead process could not.
+happen, and ``files.effects`` lists all that did. After the crash every further effect raises too,
+so a ``finally`` of the code under test cannot clean up what a dead process could not.
 
 Power loss is modelled from what was synced, file by file and directory by directory: bytes without
-``sync_data`` and names without ``sync_dir`` may be lost. Which of them really are differs between
-filesystems, so there are several ways to lose power, and code must survive each.
+``sync_data`` and names without ``sync_dir`` may be lost. Filesystems differ in what they really
+lose, so there are several ways to lose power, and the code must survive each.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process is dead. Nothing may catch this but a test."""
+    """The process is dead. Only tests may catch this."""
 
 
 class Power(Enum):
-    """What is left of what was not synced."""
+    """What survives of data that was not synced."""
 
     DROP = "no unsynced byte, no unsynced name"
     NAMES = "every name, but no unsynced byte"
@@ -46,37 +46,37 @@ class Power(Enum):
 
 
 class Effect(NamedTuple):
-    """One change of the disk."""
+    """One change on disk."""
 
     name: str
     path: Path
 
 
 class QuickFiles(Files):
-    """Files whose syncs do nothing: what a test does not lose power over need not wait for one."""
+    """Files without fsync, for tests that do not model a power loss."""
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
-        """Do it, unless it is a sync."""
+        """Perform the effect, unless it is an fsync."""
         if name in {"sync_data", "sync_dir"}:
             return None  # type: ignore[return-value]
         return super().effect(name, path, act)
 
     def create(self, path: Path) -> OpenFile:
-        """Remembered, as ``close`` may never come."""
+        """Create a file and remember its descriptor, because ``close`` may never be called."""
         return self._hold(super().create(path))
 
     def open_existing(self, path: Path) -> OpenFile:
-        """Remembered, too."""
+        """Open a file and remember its descriptor."""
         return self._hold(super().open_existing(path))
 
     def close(self, file: OpenFile) -> None:
-        """Given back in the usual way."""
+        """Close a file and forget its descriptor."""
         self._held.discard(file)
         super().close(file)
 
     @cached_property
     def _held(self) -> set[OpenFile]:
-        """What is open; a process that dies gives all of it back, and so does this when it goes."""
+        """Open descriptors, closed when this object is collected, as if the process died."""
         held: set[OpenFile] = set()
         weakref.finalize(self, _close_all, held)
         return held
@@ -87,7 +87,7 @@ class QuickFiles(Files):
 
 
 def _close_all(held: set[OpenFile]) -> None:
-    """Only what is still that file: others may have closed it, and its number be another's."""
+    """Close only descriptors that still refer to the same file; the number may be reused."""
     for fd, path in held:
         link = Path(f"/proc/self/fd/{fd}")
         if link.is_symlink() and str(link.readlink()).removesuffix(" (deleted)") == str(path):
@@ -95,27 +95,27 @@ def _close_all(held: set[OpenFile]) -> None:
 
 
 class CrashFiles(QuickFiles):
-    """Files under ``root`` that stop after ``after`` effects; None never stops."""
+    """Files under ``root`` that crash after ``after`` effects; ``None`` never crashes."""
 
     def __init__(self, root: Path, after: int | None = None, *, tear: bool = False) -> None:
-        """``tear`` lets the write that does not happen happen by half."""
+        """With ``tear``, half of the write at the crash point reaches the file."""
         self.root = root
         self.after = after
         self.tear = tear
         self.effects: list[Effect] = []
         self.point: tuple[str, str, int] | None = None
-        self._one_at_a_time = threading.RLock()  # partitions are closed side by side
+        self._one_at_a_time = threading.RLock()  # partitions are closed in parallel
         self._ids = count()
         self._live: dict[Path, int] = {}
         self._live_dirs: set[Path] = set()
-        self._bytes: dict[int, bytes] = {}  # what each file certainly holds
-        self._names: dict[Path, int] = {}  # what certainly has a name
+        self._bytes: dict[int, bytes] = {}  # the synced bytes of each file
+        self._names: dict[Path, int] = {}  # the synced names
         self._dirs: set[Path] = set()
-        self._moved_dirs: list[tuple[Path, Path]] = []  # renamed, and the parent not yet synced
+        self._moved_dirs: list[tuple[Path, Path]] = []  # renamed, with the parent not yet synced
         self._take_stock()
 
     def _take_stock(self) -> None:
-        """Whatever was there before is durable."""
+        """Everything that exists at the start is durable."""
         for path in sorted(self.root.rglob("*")):
             if path.is_dir():
                 self._live_dirs.add(path)
@@ -124,10 +124,10 @@ class CrashFiles(QuickFiles):
                 self._bytes[self._live[path]] = path.read_bytes()
         self._names, self._dirs = dict(self._live), set(self._live_dirs)
 
-    # --- the seam ---------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
-        """Do it and remember it, unless the time has come."""
+        """Perform and record the effect, or crash if the limit is reached."""
         with self._one_at_a_time:
             if self.point is not None:
                 raise Crash(f"dead since {self.point}")
@@ -143,14 +143,14 @@ class CrashFiles(QuickFiles):
             return result
 
     def pwrite(self, fd: int, view: memoryview, position: int) -> int:
-        """Only half of it when it tears."""
+        """Write only half if this write is torn."""
         if self.point is None:
             return super().pwrite(fd, view, position)
         os.pwrite(fd, view[: len(view) // 2], position)
         return len(view)
 
     def move(self, old: Path, new: Path, old_directory: int | None = None) -> None:
-        """A rename takes the file along."""
+        """A rename moves the file and, for a directory, everything inside it."""
         super().move(old, new, old_directory)
         if old in self._live:
             self._live[new] = self._live.pop(old)
@@ -176,7 +176,7 @@ class CrashFiles(QuickFiles):
                 self._live = {p: i for p, i in self._live.items() if path not in p.parents}
                 self._live_dirs = {p for p in self._live_dirs if path not in (p, *p.parents)}
             case "sync_data":
-                if path not in self._live:  # somebody else's, such as a job's staged file
+                if path not in self._live:  # a file of another writer, such as a job's staged file
                     self._live[path] = next(self._ids)
                 self._bytes[self._live[path]] = path.read_bytes()
             case "sync_dir":
@@ -186,7 +186,7 @@ class CrashFiles(QuickFiles):
                 self._dirs = {p for p in self._dirs if p.parent != path} | children
 
     def _sync_moves(self, directory: Path) -> None:
-        """Directories take along what they certainly hold, or end with it."""
+        """Apply synced renames and removals of directories to the durable names."""
         for old, new in [m for m in self._moved_dirs if m[1].parent == directory]:
             self._moved_dirs.remove((old, new))
             for path in [p for p in self._names if old in p.parents]:
@@ -196,10 +196,10 @@ class CrashFiles(QuickFiles):
         gone = [p for p in self._dirs if p.parent == directory and p not in self._live_dirs]
         self._names = {p: i for p, i in self._names.items() if not set(gone) & set(p.parents)}
 
-    # --- power ------------------------------------------------------------------------------
+    # --- power loss -------------------------------------------------------------------------
 
     def power_off(self, power: Power) -> None:
-        """Leave on disk only what survives; files this object never saw stay as they are."""
+        """Leave on disk only what survives; files unknown to this object stay as they are."""
         found = {file_id: path.read_bytes() for path, file_id in self._live.items()}
         names, dirs = (
             (self._names, self._dirs) if power is Power.DROP else (self._live, self._live_dirs)
@@ -233,13 +233,13 @@ def _left(durable: bytes, found: bytes, power: Power) -> bytes:
 
 
 class FullDisk(QuickFiles):
-    """A disk with ``left_bytes`` free: a short write first, and then none."""
+    """A disk with ``left_bytes`` free: one short write, then ENOSPC."""
 
     def __init__(self, left_bytes: int) -> None:
         self.left_bytes = left_bytes
 
     def pwrite(self, fd: int, view: memoryview, position: int) -> int:
-        """As much as fits; none is ENOSPC."""
+        """Write as many bytes as fit; raise ENOSPC if none do."""
         if self.left_bytes <= 0:
             raise OSError(28, "No space left on device")
         written = super().pwrite(fd, view[: self.left_bytes], position)
@@ -248,15 +248,15 @@ class FullDisk(QuickFiles):
 
 
 class FailingFiles(Files):
-    """Refuses the effects named in ``refused`` with an I/O error."""
+    """Fails the effects named in ``refused`` with an I/O error."""
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
-        self.under = ""  # only what is, or lies in, a file or directory of this name; "": all
+        self.under = ""  # only paths with a component of this name; "" means all
         self.seen: list[str] = []
 
     def effect(self, name: str, path: Path, act: Callable[[], T]) -> T:
-        """Refuse, or do it."""
+        """Raise an I/O error or perform the effect."""
         self.seen.append(name)
 
         def attempt() -> T:
@@ -268,8 +268,8 @@ class FailingFiles(Files):
 
 
 def is_under(path: Path, name: str) -> bool:
-    """Whether a part of the path has this name, whatever suffix follows it; any path for "".
+    """Return whether a path component has this name, with any suffix; "" matches any path.
 
-    Whole names: a test's own directory may be ``pytest-0``, which holds ``t-0`` but is not it.
+    It compares whole names: ``pytest-0`` contains ``t-0`` but does not match it.
     """
     return not name or any(part == name or part.startswith(name + ".") for part in path.parts)

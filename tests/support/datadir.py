@@ -1,4 +1,4 @@
-"""A data directory made by hand: what a broker leaves on disk, byte for byte, without one."""
+"""Data directories made by hand, with the same files that a broker writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_MS = 1_700_000_000_000
 
 
 def records(start: int, end: int, *, size: int = 20, headers: bool = False) -> list[Record]:
-    """Records whose every field tells their offset; one a second."""
+    """Return records whose fields depend on their offset, one per second."""
     return [
         Record(
             offset,
@@ -42,7 +42,7 @@ def records(start: int, end: int, *, size: int = 20, headers: bool = False) -> l
 
 
 class HandMade:
-    """One partition's files; offsets are the caller's, so gaps can be made."""
+    """The files of one partition; the caller chooses the offsets, so gaps are possible."""
 
     def __init__(self, data: Path, tp: TopicPartition) -> None:
         self.directory = data / str(tp)
@@ -54,14 +54,14 @@ class HandMade:
 
     @property
     def active(self) -> Path:
-        """The file appends go to."""
+        """Return the file that appends go to."""
         return self.path(self.bases[-1])
 
     def path(self, base: int, kind: FileKind = FileKind.LOG, suffix: str = "") -> Path:
         return file_path(self.directory, base, kind, suffix)
 
     def append(self, *batches: Iterable[Record] | bytes, **options: object) -> None:
-        """Each argument becomes one batch; bytes are a batch already."""
+        """Append each argument as one batch; bytes are an encoded batch."""
         if not self.bases:
             self._open(0)
         for batch in batches:
@@ -87,7 +87,7 @@ class HandMade:
         self._open(self.end)
 
     def publish(self, *, log_start: int = 0) -> None:
-        """Let readers see everything appended so far."""
+        """Publish everything appended so far."""
         if self._published_offsets is None:
             self._published_offsets = PublishedOffsets(self.directory, Files())
         self._published_offsets.publish(
@@ -95,7 +95,7 @@ class HandMade:
         )
 
     def reclaim(self, base: int, *, purge: bool = False) -> None:
-        """Put a segment aside as the broker does, or take it away for good."""
+        """Rename a segment as deleted, as the broker does, and with ``purge`` remove it."""
         self._rename(base, DELETED)
         if purge:
             for kind in (FileKind.LOG, FileKind.INDEX, FileKind.TIMEINDEX):
@@ -103,12 +103,12 @@ class HandMade:
         self.bases.remove(base)
 
     def stage(self, base: int, *batches: Iterable[Record]) -> None:
-        """Bring a replacement in as far as ``.swap``."""
+        """Write a replacement segment with the suffix ``.swap``."""
         data = b"".join(encode_batch(list(batch)) for batch in batches)
         self.path(base, FileKind.LOG, SWAP).write_bytes(data)
 
     def swap_in(self, base: int, replaced: Iterable[int]) -> None:
-        """Finish what ``stage`` began."""
+        """Complete the swap that ``stage`` began."""
         for old in replaced:
             self._rename(old, DELETED)
             self.bases.remove(old)
@@ -126,7 +126,7 @@ class HandMade:
 
 
 def make_data_directory(path: Path) -> Path:
-    """An empty one, of today's format."""
+    """Create an empty data directory of the current format."""
     path.mkdir(parents=True, exist_ok=True)
     (path / FORMAT).write_bytes(encode_format())
     (path / LOCK).touch()
@@ -135,7 +135,7 @@ def make_data_directory(path: Path) -> Path:
 
 @contextmanager
 def held(data: Path):
-    """As while a broker runs on it."""
+    """Hold the lock, as a running broker does."""
     fd = os.open(data / LOCK, os.O_RDWR)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

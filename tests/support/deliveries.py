@@ -1,7 +1,7 @@
-"""Deliveries to a real broker: staged words, the request for them, and what a reader finds.
+"""Deliveries to a real broker: stage records, request the delivery, and read the result.
 
-``Snapshots`` copies the data directory before every durable step of what runs meanwhile: each copy
-is what ``kill -9`` at that step leaves, with the page cache.
+``Snapshots`` copies the data directory before every durable step of the code under test. Each copy
+is what ``kill -9`` at that step leaves, with the page cache intact.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import shutil
 import threading
 from contextlib import contextmanager
 
+from cordwood.batch.header import parse_headers
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.broker.jobs.delivery import Delivery
+from cordwood.broker.jobs.delivery_request import Delivery
 from cordwood.decide.delivery import Part
 from cordwood.log.files.disk import Files
 from cordwood.log.staging.area import JobFiles, StagingArea
@@ -31,11 +32,12 @@ def ensure(broker, *topics):
 
 
 async def _ensure(broker, name):
-    """The source has records: cursors stand within what a topic holds."""
+    """Create a topic; the source gets records, because cursors must lie within the log."""
     topic = await broker.topics.ensure(name, explicit=True)
     if name == READER.topic:
         records = [Record(offset, 1, b"k", b"v") for offset in range(100)]
-        await broker.produce.append(topic.partition(0), encode_batch(records))
+        data = bytearray(encode_batch(records))
+        await broker.produce.submit(topic.partition(0), data, parse_headers(data))
 
 
 def topic_id(broker, topic):
@@ -43,7 +45,7 @@ def topic_id(broker, topic):
 
 
 def stage(broker, job, **files):
-    """Files of one batch per word under the job's staging."""
+    """Write files to the job's staging directory, with one batch per word."""
     directory = broker.data / "staging" / job
     directory.mkdir(parents=True, exist_ok=True)
     for name, words in files.items():
@@ -57,7 +59,7 @@ def a_delivery(batch=0, *, query="q", job="job", start=None, end=10, parts=PARTS
 
 
 def hashed(broker, delivery):
-    """The request with the sha256 of what is staged now, as the task that staged it knows them."""
+    """Add the sha256 of the staged files to the request, as the task that staged them does."""
     parts = [
         part if part.sha256 else part._replace(sha256=_sha256(broker, delivery.job, part.file))
         for part in delivery.parts
@@ -76,7 +78,7 @@ def deliver(broker, delivery):
 
 
 def words(broker, topic):
-    """What a reader finds, in order."""
+    """Return the values that a reader finds, in order."""
     store = broker.service.broker.store
     if topic not in store.topics:
         return []
@@ -93,7 +95,7 @@ def words(broker, topic):
 
 
 def cursor(broker):
-    found = broker.service.broker.store.catalog.cursor(READER)
+    found = broker.service.broker.store.metadata.readers.cursor(READER)
     return found.offset if found else None
 
 
@@ -103,7 +105,7 @@ def staged(broker):
 
 
 def change_topics(data, *, delete=(), create=()):
-    """Between two lives of the broker."""
+    """Delete and create topics while the broker is stopped."""
     store = open_store(data)
     for name in delete:
         store.delete_topic(name)
@@ -113,7 +115,7 @@ def change_topics(data, *, delete=(), create=()):
 
 
 class Snapshots:
-    """Copies of ``data``, one before each step, and the steps' names."""
+    """Copies of ``data`` taken before each step, and the names of the steps."""
 
     STEPS = (
         (Files, "effect"),
@@ -133,7 +135,7 @@ class Snapshots:
 
     @contextmanager
     def taken(self):
-        """Of everything that runs inside, on whatever thread."""
+        """Take a copy before each step that runs inside, on any thread."""
         with self._patch.context() as patch:
             for owner, name in self.STEPS:
                 patch.setattr(owner, name, self._watched(owner, name))
@@ -149,7 +151,7 @@ class Snapshots:
         def step(*arguments, **options):
             if not self._is_on:
                 return act(*arguments, **options)
-            with self._one_at_a_time:  # syncs run side by side
+            with self._one_at_a_time:  # fsyncs run in parallel
                 shutil.copytree(self.data, self.room / str(len(self.names)))
                 self.names.append(f"{owner.__name__}.{name} {arguments[1:2]}")
                 return act(*arguments, **options)

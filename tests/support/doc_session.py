@@ -1,15 +1,15 @@
-"""Plays a page's commands as its reader would type them, and keeps what they print.
+"""Runs the commands of a documentation page as its reader would type them.
 
-A page is read for three kinds of blocks:
+A page may have three kinds of blocks:
 
-* ``console``: lines that begin with ``$ `` are typed into a shell (``> `` continues one), the lines
-  after them are what is printed, stdout and stderr together;
+* ``console``: lines that begin with ``$ `` are typed into a shell (``> `` continues a command); the
+  lines after them are the expected output, stdout and stderr together;
 * any block after ``<!-- file: NAME -->`` is saved under that name beside the data;
-* ``sh``: not played here; only the page's set-up may stand in one.
+* ``sh``: not run here; only the set-up of a page may be in one.
 
-Pages use the default ports, and 9093 for TLS. Here every listener gets a free one instead: in what
-is typed the default is replaced by it, in what is printed it by the default. ``cordwood serve … &``
-is played until READY.
+Pages use the default ports, and 9093 for TLS. Here every listener gets a free port instead: typed
+commands use the free port, and the output shows the default port again. ``cordwood serve … &`` runs
+until it prints READY.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VARYING = [
 
 
 class Step(NamedTuple):
-    """One thing the page says to do; ``file`` for a text to be saved."""
+    """One step of a page; ``file`` is set for text to be saved."""
 
     text: str
     printed: str = ""
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 def steps_of(page: str) -> Iterator[Step]:
-    """What the page says to do, in order."""
+    """Yield the steps of a page in order."""
     for file, kind, body in _BLOCK.findall(page):
         if file:
             yield Step(body, file=file)
@@ -56,17 +56,17 @@ def steps_of(page: str) -> Iterator[Step]:
 
 
 def blocks_of(page: str) -> list[tuple[str, str, str]]:
-    """Every fenced block: the file it is saved as, its kind, its text."""
+    """Return every fenced block as its file name, its kind and its text."""
     return _BLOCK.findall(page)
 
 
 def prose_of(page: str) -> str:
-    """The page without its blocks."""
+    """Return the page without its blocks."""
     return _BLOCK.sub("", page)
 
 
 def settled(text: str) -> str:
-    """Without what differs from one run to the next: times, ids, a peer's port, widths."""
+    """Replace what differs between runs: times, ids, peer ports and spacing."""
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
     return "\n".join(line.strip() for line in text.strip().splitlines())
@@ -89,12 +89,12 @@ def _typed(body: str) -> Iterator[Step]:
 
 
 class Session:
-    """One reader's shell, in a directory of its own."""
+    """The shell of one reader, in its own directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._broker: subprocess.Popen[str] | None = None
-        self._real: dict[str, str] = {}  # default port → the one in use
+        self._real: dict[str, str] = {}  # default port → port in use
         binaries = Path(sys.executable).parent
         self._environ = {
             **os.environ,
@@ -104,7 +104,7 @@ class Session:
         }
 
     def play(self, step: Step) -> str:
-        """What the step prints, with default ports."""
+        """Run the step and return its output with default ports."""
         if step.file:
             (self._directory / step.file).write_text(self._inward(step.text))
             return ""

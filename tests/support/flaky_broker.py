@@ -1,8 +1,8 @@
-"""A broker in a thread that keeps records in a list and misbehaves on purpose, by its seed.
+"""A broker in a thread that keeps records in a list and misbehaves at random, by a seed.
 
-It is built on the server side of ``cordwood.protocol.line``, so what it says is the protocol; when
-and how much of it, the whims decide: connections cut before or after a record was stored, before or
-inside an acknowledgement, acknowledgements held back, sockets nobody reads.
+It uses the server side of ``cordwood.protocol.line``, so its messages follow the protocol.
+``Whims`` decide when it fails: it cuts connections before or after a record is stored, before or
+inside an acknowledgement, delays acknowledgements, or does not read from sockets.
 """
 
 from __future__ import annotations
@@ -18,39 +18,31 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from cordwood.errors import CordwoodError
-from cordwood.protocol.line import (
-    ControlConnection,
-    Frames,
-    Hello,
-    IngressConnection,
-    Lines,
-    Refused,
-    Request,
-    Welcome,
-    encode_error,
-)
-from cordwood.protocol.line.replies import encode_ack, encode_welcome
+from cordwood.protocol.line.commands import Request
+from cordwood.protocol.line.control import ControlConnection, Refused
+from cordwood.protocol.line.ingress import Frames, Hello, IngressConnection, Lines
+from cordwood.protocol.line.replies import Welcome, encode_ack, encode_error, encode_welcome
 from cordwood.protocol.line.serial import is_after
 
 LIMIT = 2**20
-TICK_S = 0.02  # how long an acknowledgement may be held back
+TICK_S = 0.02  # the longest delay of an acknowledgement
 
 
 class Cut(Exception):
-    """The connection ends here."""
+    """The server closes the connection here."""
 
 
 @dataclass
 class Whims:
-    """How likely each misdeed is, per read or reply."""
+    """The probability of each failure, per read or reply."""
 
     seed: int = 0
     cut: float = 0.0  # after storing, before acknowledging
     half: float = 0.0  # inside a reply
     hold: float = 0.0  # no acknowledgement for this read; a later one covers it
-    chatter: int = 1  # how often each acknowledgement is said
-    silent: bool = False  # never an acknowledgement
-    silent_connections: int = 0  # none on the first so many connections
+    chatter: int = 1  # how often each acknowledgement is sent
+    silent: bool = False  # never send an acknowledgement
+    silent_connections: int = 0  # send none on that many first connections
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +53,7 @@ class Whims:
 
 
 class FlakyServer:
-    """Accepts connections on a free port and gives each a thread."""
+    """Accepts connections on a free port, with a thread for each."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -119,17 +111,17 @@ class FlakyServer:
 
 
 class FlakyIngress(FlakyServer):
-    """An ingress listener; ``stored`` is what a subscriber would see, per producer."""
+    """An ingress listener; ``stored`` holds what a subscriber would see, per producer."""
 
     def __init__(self, whims: Whims | None = None, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
         self.whims = whims or Whims()
         self.stored: dict[str, list[tuple[int, bytes, bytes]]] = defaultdict(list)
         self.last_n: dict[str, int] = defaultdict(int)  # stored
-        self.durable_n: dict[str, int] = defaultdict(int)  # acknowledged, which comes later
+        self.durable_n: dict[str, int] = defaultdict(int)  # acknowledged, which happens later
         self.hellos: list[Hello] = []
-        self.received = 0  # messages seen, duplicates too
-        self.refusal: CordwoodError | None = None  # said once in place of an acknowledgement
+        self.received = 0  # messages received, including duplicates
+        self.refusal: CordwoodError | None = None  # sent once instead of an acknowledgement
         self._lock = threading.Lock()
 
     def serve(self, peer: socket.socket) -> None:
@@ -189,15 +181,15 @@ class FlakyIngress(FlakyServer):
         if self.whims.happens(self.whims.half):
             peer.sendall(data[: self.whims.random.randrange(len(data))])
             raise Cut
-        peer.settimeout(None)  # a peer that does not read blocks us, as it would a broker
+        peer.settimeout(None)  # a peer that does not read blocks this thread
         peer.sendall(data)
         peer.settimeout(TICK_S)
 
 
 class FlakyControl(FlakyServer):
-    """A control listener; ``answer`` gives the bytes to write, or raises ``Cut``.
+    """A control listener; ``answer`` returns the bytes to send, or raises ``Cut``.
 
-    What it returns goes out as it is, so it may be half a reply or several.
+    The bytes are sent unchanged, so they may be part of a reply or several replies.
     """
 
     def __init__(self, answer: Callable[[Request, ControlConnection], bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Bytes that differ and have the same CRC32C: what whoever may write to staging can make.
+"""Make different bytes with the same CRC32C, as anyone who can write to staging can.
 
-CRC32C is linear over bits, so with a few bytes to choose any checksum can be reached by solving a
-system of linear equations. The checksum of the batch inside is a CRC32C too, and is right as well.
+CRC32C is linear over bits, so a few free bytes are enough to reach any checksum by solving a system
+of linear equations. The CRC32C of the batch inside is valid too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ FREE_BYTES = 16
 
 
 def forged_batch(data: bytes, key: bytes, word: bytes) -> bytes:
-    """A batch of one record whose value begins with ``word``, of the size and CRC32C of ``data``.
+    """Return a batch with the size and CRC32C of ``data`` whose value begins with ``word``.
 
-    ``data`` is such a batch with a longer value.
+    Both batches have one record; the value in ``data`` must be longer.
     """
     room = len(data) - len(_batch(key, word + bytes(FREE_BYTES)))
     assert room >= 0, "the value is too short to forge"
@@ -36,8 +36,8 @@ def _batch(key: bytes, value: bytes) -> bytes:
 
 
 def _solve(columns: list[int], wanted: int) -> int:
-    """Which columns, added modulo two, give ``wanted``; a bit set for each."""
-    basis: dict[int, tuple[int, int]] = {}  # highest bit -> value, and the columns it is made of
+    """Return a bit for each column; the marked columns add up to ``wanted`` modulo two."""
+    basis: dict[int, tuple[int, int]] = {}  # highest bit -> value, and the columns that produce it
     for number, column in enumerate(columns):
         value, made = column, 1 << number
         while value and (top := value.bit_length()) in basis:

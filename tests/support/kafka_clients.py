@@ -1,8 +1,7 @@
-"""Four Kafka clients behind two functions each: send these records, read that many.
+"""Four Kafka clients with two functions each: send records, and read a number of records.
 
-They are driven as their users drive them; what they do on the wire is theirs. kcat has no way to
-send a binary batch with a header of its own for each record, so it is given one record per process
-where that matters.
+They are used as their users use them. kcat cannot send a binary batch with different headers for
+each record, so it sends one record per process where that matters.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cordwood.batch.header import BatchHeader, parse_headers
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PATIENCE_S = 20.0  # how long a client may take for what takes well under a second
+PATIENCE_S = 20.0  # time limit for operations that take well under a second
 
 
 class Sent(NamedTuple):
@@ -35,7 +34,7 @@ class Sent(NamedTuple):
 
 
 def create_topic(address: str, name: str, partitions: int = 1, **config: object) -> str:
-    """A topic with these settings (underscores for dots); its name."""
+    """Create a topic with these settings (underscores for dots) and return its name."""
     admin = AdminClient({"bootstrap.servers": address})
     settings = {key.replace("_", "."): str(value) for key, value in config.items()}
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
@@ -44,7 +43,7 @@ def create_topic(address: str, name: str, partitions: int = 1, **config: object)
 
 
 def stored_batches(data: Path, topic: str, partition: int = 0) -> list[BatchHeader]:
-    """The headers of what lies in the partition's files, oldest first."""
+    """Return the batch headers in the partition's files, oldest first."""
     logs = sorted((data / f"{topic}-{partition}").glob("*.log"))
     return [header for log in logs for header in parse_headers(log.read_bytes())]
 
@@ -67,7 +66,7 @@ class Confluent:
         acks: int = -1,
         **config: object,
     ) -> None:
-        """Send in one batch as far as the client likes; raises what the broker answered."""
+        """Send in one batch if the client allows it; raise the broker's error."""
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": address,
@@ -95,7 +94,7 @@ class Confluent:
             raise confluent_kafka.KafkaException(errors[0])
 
     def read(self, address: str, topic: str, count: int, *, offset: int = 0) -> list[Sent]:
-        """So many records of partition 0, from an offset on."""
+        """Read that many records of partition 0 from an offset on."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False}
         )
@@ -129,7 +128,7 @@ class KafkaPython:
         acks: int = -1,
         **config: object,
     ) -> None:
-        """Send in one batch as far as the client likes; raises what the broker answered."""
+        """Send in one batch if the client allows it; raise the broker's error."""
         producer = kafka.KafkaProducer(
             bootstrap_servers=address,
             compression_type=None if codec == "none" else codec,
@@ -158,7 +157,7 @@ class KafkaPython:
             producer.close(timeout=PATIENCE_S)
 
     def read(self, address: str, topic: str, count: int, *, offset: int = 0) -> list[Sent]:
-        """So many records of partition 0, from an offset on."""
+        """Read that many records of partition 0 from an offset on."""
         consumer = kafka.KafkaConsumer(bootstrap_servers=address, max_partition_fetch_bytes=2**23)
         tp = kafka.TopicPartition(topic, 0)
         consumer.assign([tp])
@@ -192,7 +191,7 @@ class AioKafka:
         acks: int = -1,
         **config: object,
     ) -> None:
-        """Send in one batch as far as the client likes; raises what the broker answered."""
+        """Send in one batch if the client allows it; raise the broker's error."""
 
         async def send() -> None:
             producer = aiokafka.AIOKafkaProducer(
@@ -224,7 +223,7 @@ class AioKafka:
         asyncio.run(asyncio.wait_for(send(), PATIENCE_S))
 
     def read(self, address: str, topic: str, count: int, *, offset: int = 0) -> list[Sent]:
-        """So many records of partition 0, from an offset on."""
+        """Read that many records of partition 0 from an offset on."""
 
         async def read() -> list[Sent]:
             consumer = aiokafka.AIOKafkaConsumer(
@@ -247,7 +246,7 @@ class AioKafka:
 
 
 def kcat(*arguments: str, given: bytes = b"") -> bytes:
-    """Run kcat to its end; what it printed."""
+    """Run kcat and return its output."""
     done = subprocess.run(
         ["kcat", *arguments], input=given, capture_output=True, timeout=PATIENCE_S, check=False
     )
@@ -256,7 +255,7 @@ def kcat(*arguments: str, given: bytes = b"") -> bytes:
 
 
 class Kcat:
-    """The command; texts only, and no timestamps of the user's choosing."""
+    """The kcat command; it sends text only and cannot set timestamps."""
 
     name = "kcat"
 
@@ -269,7 +268,7 @@ class Kcat:
         codec: str = "none",
         acks: int = -1,
     ) -> None:
-        """Keyed text records in one go; neither nulls nor headers."""
+        """Send keyed text records without nulls and headers."""
         lines = b"".join(b"%s\x1f%s\x1e" % (record.key, record.value) for record in records)
         setting = ["-z", codec, "-X", f"acks={acks}", "-X", "linger.ms=50"]
         kcat(
@@ -278,7 +277,7 @@ class Kcat:
         )  # fmt: skip
 
     def read(self, address: str, topic: str, count: int, *, offset: int = 0) -> list[Sent]:
-        """So many records of partition 0, from an offset on; header texts without commas."""
+        """Read that many records of partition 0; header values must not contain commas."""
         printed = kcat(
             "-C", "-b", address, "-t", topic, "-p", "0", "-o", str(offset), "-c", str(count), "-q",
             "-f", "%K %S %T %h\\n%k%s",

@@ -1,4 +1,4 @@
-"""A member of a consumer group in three libraries, driven alike; and one in its own process."""
+"""A consumer group member in three client libraries with one interface; and one in a process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import kafka
 
 from support.kafka_clients import PATIENCE_S
 
-SESSION_MS = 1500  # the broker of these tests allows it
+SESSION_MS = 1500  # the brokers of these tests allow such a short timeout
 SETTINGS = {"durability": "os", "group_min_session_timeout_ms": 500}
 
 
 class ConfluentMember:
-    """librdkafka."""
+    """A member that uses librdkafka."""
 
     name = "confluent-kafka"
 
     def __init__(self, address, topic, group="g", *, instance=None, **config):
-        """Subscribed, from the beginning where nothing is committed."""
+        """Subscribe; start from the beginning if nothing is committed."""
         said = {
             "bootstrap.servers": address,
             "group.id": group,
@@ -41,31 +41,31 @@ class ConfluentMember:
         self.consumer.subscribe([topic])
 
     def poll(self):
-        """Values that came in a short while."""
+        """Return the values that arrive within a short time."""
         found = self.consumer.consume(100, timeout=0.1)
         assert not [m.error() for m in found if m.error()]
         return [m.value() for m in found]
 
     def partitions(self):
-        """Those it has now."""
+        """Return the assigned partitions."""
         return {tp.partition for tp in self.consumer.assignment()}
 
     def commit(self):
-        """All it was given, before this returns."""
+        """Commit the offsets of everything read, synchronously."""
         self.consumer.commit(asynchronous=False)
 
     def close(self):
-        """Leave."""
+        """Leave the group."""
         self.consumer.close()
 
 
 class KafkaPythonMember:
-    """kafka-python."""
+    """A member that uses kafka-python."""
 
     name = "kafka-python"
 
     def __init__(self, address, topic, group="g", *, instance=None, **config):
-        """Subscribed, from the beginning where nothing is committed."""
+        """Subscribe; start from the beginning if nothing is committed."""
         self.consumer = kafka.KafkaConsumer(
             topic,
             bootstrap_servers=address,
@@ -79,30 +79,30 @@ class KafkaPythonMember:
         )
 
     def poll(self):
-        """Values that came in a short while."""
+        """Return the values that arrive within a short time."""
         found = self.consumer.poll(100)
         return [record.value for records in found.values() for record in records]
 
     def partitions(self):
-        """Those it has now."""
+        """Return the assigned partitions."""
         return {tp.partition for tp in self.consumer.assignment()}
 
     def commit(self):
-        """All it was given, before this returns."""
+        """Commit the offsets of everything read, synchronously."""
         self.consumer.commit()
 
     def close(self):
-        """Leave."""
+        """Leave the group."""
         self.consumer.close()
 
 
 class AioKafkaMember:
-    """aiokafka on a loop of its own; it heartbeats while this is polled."""
+    """A member that uses aiokafka on its own event loop; it sends heartbeats while it is polled."""
 
     name = "aiokafka"
 
     def __init__(self, address, topic, group="g", *, instance=None, **config):
-        """Subscribed, from the beginning where nothing is committed."""
+        """Subscribe; start from the beginning if nothing is committed."""
         self.runner = asyncio.Runner()
 
         async def start():
@@ -123,20 +123,20 @@ class AioKafkaMember:
         self.runner.run(start())
 
     def poll(self):
-        """Values that came in a short while."""
+        """Return the values that arrive within a short time."""
         found = self.runner.run(self.consumer.getmany(timeout_ms=100))
         return [record.value for records in found.values() for record in records]
 
     def partitions(self):
-        """Those it has now."""
+        """Return the assigned partitions."""
         return {tp.partition for tp in self.consumer.assignment()}
 
     def commit(self):
-        """All it was given, before this returns."""
+        """Commit the offsets of everything read, synchronously."""
         self.runner.run(self.consumer.commit())
 
     def close(self):
-        """Leave."""
+        """Leave the group."""
         self.runner.run(self.consumer.stop())
         self.runner.close()
 
@@ -145,7 +145,7 @@ MEMBERS = (ConfluentMember, KafkaPythonMember, AioKafkaMember)
 
 
 def read(members, count):
-    """So many values, whichever of the members they come to."""
+    """Read that many values, from any of the members."""
     found = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -156,7 +156,7 @@ def read(members, count):
 
 
 def settle(members, wanted):
-    """Poll until ``wanted(partition sets)`` holds; nothing may be there to be read."""
+    """Poll until ``wanted(partition sets)`` holds; no records may arrive meanwhile."""
     deadline = time.monotonic() + PATIENCE_S
     while not wanted([member.partitions() for member in members]):
         assert time.monotonic() < deadline, [member.partitions() for member in members]
@@ -165,7 +165,7 @@ def settle(members, wanted):
 
 
 def shared(count):
-    """Whether every partition is somebody's and nobody is without."""
+    """Check that every partition is assigned once and every member has at least one."""
 
     def wanted(sets):
         return all(sets) and sorted(n for each in sets for n in each) == list(range(count))
@@ -174,10 +174,10 @@ def shared(count):
 
 
 class Child:
-    """A member in a process of its own, to be killed."""
+    """A group member in its own process that can be killed."""
 
     def __init__(self, address, topic, group="g"):
-        """It joins in its own time and reads until it is killed; it never commits."""
+        """Start a process that joins the group, reads until it is killed, and never commits."""
         code = f"""
             from support.kafka_consumers import ConfluentMember
             member = ConfluentMember({address!r}, {topic!r}, {group!r})
@@ -190,6 +190,6 @@ class Child:
         )
 
     def kill(self):
-        """Without a word to anybody."""
+        """Kill the process, so that it does not leave the group."""
         self.process.kill()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""Where the jars are that ``scripts/kafka_jars.sh`` fetched, if somebody did."""
+"""The jars that ``scripts/kafka_jars.sh`` fetched, if it was run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONNECTOR = (
 
 
 def has(*patterns: str) -> bool:
-    """Whether there is a jar for each of these."""
+    """Return whether there is a jar for each pattern."""
     return bool(JARS) and all(list(Path(JARS).glob(f"{pattern}.jar")) for pattern in patterns)
 
 
 def connector_jars() -> str:
-    """Spark's Kafka connector as ``spark.jars`` wants it; empty without it."""
+    """Return Spark's Kafka connector as a value for ``spark.jars``, or an empty string."""
     if not has(*CONNECTOR):
         return ""
     return ",".join(str(jar) for pattern in CONNECTOR for jar in Path(JARS).glob(f"{pattern}.jar"))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 from cordwood.batch.records import encode_batch
 from cordwood.broker.append_notifier import AppendNotifier
+from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
-from cordwood.broker.kafka.session import Session
 from cordwood.broker.produce import ProduceService
 from cordwood.broker.readers import ReaderService
+from cordwood.broker.session import Session
 from cordwood.broker.topics import TopicService
 from cordwood.clock import SystemClock
 from cordwood.config import BrokerConfig, changed
 from cordwood.log.files.disk import Files
-from cordwood.log.lifecycle.store import EAGER_MAX, Store
+from cordwood.log.lifecycle.store import EAGER_MAX
 from cordwood.log.write.writer import Writer
+from cordwood.metadata.front import AsyncMetadata
 from cordwood.model import Record
 from cordwood.protocol.kafka.codec import decode, encode
 from cordwood.protocol.kafka.messages.produce import (
@@ -25,16 +26,23 @@ from cordwood.protocol.kafka.messages.produce import (
     ProduceTopic,
 )
 from cordwood.protocol.kafka.schema import api_of
+from cordwood.server.embedded import open_embedded_store
 
-SESSION = Session("192.0.2.7:40000", "broker.example", 9092, "tester")
+SESSION = Session(
+    listener="kafka",
+    peer="192.0.2.7:40000",
+    client_id="tester",
+    host="broker.example",
+    port=9092,
+)
 QUICK = {"durability": "os", "group.initial.rebalance.delay.ms": 0}
 
 
 class KafkaServices:
-    """``async with``: open, wired and running; ``ask`` is what a connection would do."""
+    """``async with`` opens, wires and starts the services; ``ask`` does what a connection does."""
 
     def __init__(self, data, clock=None, files=None, *, eager=EAGER_MAX, **settings) -> None:
-        """Settings are the broker's, with underscores; ``eager`` is the store's."""
+        """Settings are broker settings with underscores; ``eager`` is passed to the store."""
         self.files = files or Files()
         self._eager = eager
         said = {name.replace("_", "."): value for name, value in settings.items()}
@@ -44,45 +52,41 @@ class KafkaServices:
         self.addresses = {"http": ["127.0.0.1:1234"], "control": ["127.0.0.1:1", "127.0.0.1:2"]}
 
     async def __aenter__(self):
-        loop = asyncio.get_running_loop()
-        self.store = Store.open(self.data, self.config, self.clock, self.files, eager=self._eager)
-        self.notifier = AppendNotifier()
-        self.meta_thread = ThreadPoolExecutor(1)
-
-        def on_commit(commit):
-            commit.settle()
-            self.notifier.wake(commit.published)
-
-        self.writer = Writer(
-            self.config.durability,
-            deliver=on_commit,
-            post=loop.call_soon_threadsafe,
+        self.store = open_embedded_store(
+            self.data, self.config, self.clock, self.files, eager=self._eager
         )
-        self.topics = TopicService(self.config, self.store, self.writer, self.meta_thread)
+        self.notifier = AppendNotifier()
+        self.metadata = AsyncMetadata(self.store.metadata)
+
+        self.writer = Writer(self.config.durability, on_commit=self.notifier.wake)
+        self.cluster = ClusterView(self.store.metadata.cluster.cluster_id())
+        self.topics = TopicService(
+            self.config, self.store, self.cluster, self.writer, self.metadata
+        )
         self.produce_service = ProduceService(
             self.writer, self.clock, self.config.message_inflated_bytes_max
         )
-        self.readers = ReaderService(self.store, self.clock, self.meta_thread)
+        self.readers = ReaderService(self.store, self.clock, self.metadata)
         self.coordinators = Coordinators(
             config=self.config,
             clock=self.clock,
-            store=self.store,
             topics=self.topics,
             readers=self.readers,
             produce=self.produce_service,
-            meta_thread=self.meta_thread,
+            metadata=self.metadata,
         )
         self.handlers = kafka_handlers(
             self.coordinators,
             config=self.config,
             clock=self.clock,
             store=self.store,
+            cluster=self.cluster,
             topics=self.topics,
             produce=self.produce_service,
             notifier=self.notifier,
             addresses=lambda: self.addresses,
         )
-        self.writer.start()
+        self.writer.start(asyncio.get_running_loop())
         self.coordinators.start()
         return self
 
@@ -90,17 +94,12 @@ class KafkaServices:
         await self.coordinators.stop()
         await self.produce_service.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.writer.close)
-        self.meta_thread.shutdown()
+        self.metadata.close()
         self.topics.opener.close()
         self.store.close()
 
-    @property
-    def catalog(self):
-        """What is durable."""
-        return self.store.catalog
-
     async def ask(self, request, version=None, session=SESSION):
-        """The reply as a client of that version reads it."""
+        """Send a request and return the reply as a client of that version decodes it."""
         api = api_of(type(request))
         version = api.last_version if version is None else version
         sent = decode(api.request, version, b"".join(encode(request, version)))
@@ -108,16 +107,16 @@ class KafkaServices:
         return decode(api.response, version, b"".join(encode(reply, version)))
 
     def begin(self, request, version=None, session=SESSION):
-        """The same, not waited for."""
+        """Send a request without waiting for the reply."""
         return asyncio.ensure_future(self.ask(request, version, session))
 
     async def create(self, name, partitions=1, **config):
-        """A topic, past the handlers."""
+        """Create a topic without going through the handlers."""
         said = {key.replace("_", "."): value for key, value in config.items()}
         return await self.topics.create(name, partitions, said)
 
     async def write(self, topic, values, *, partition=0, transactional_id=None, **batch):
-        """Produce one batch; its answer."""
+        """Produce one batch and return its answer."""
         records = [Record(offset, 1, b"k", value) for offset, value in enumerate(values)]
         data = encode_batch(records, is_transactional=transactional_id is not None, **batch)
         topics = [ProduceTopic(topic, [ProducePartition(partition, data)])]

@@ -1,7 +1,7 @@
-"""kio as the second opinion on Kafka bytes: random messages of its own classes, written by it.
+"""kio as an oracle for Kafka bytes: random messages of its classes, encoded by it.
 
-kio knows every field of every version from Kafka's own message definitions, so a field we forgot,
-misplaced or mistyped makes the bytes differ.
+kio generates every field of every version from Kafka's message definitions, so a field that we
+forgot, misplaced or mistyped makes the bytes differ.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MANY = 140
 
 
 def kio_class(api_key: int, version: int, direction: str) -> type:
-    """The class for a request or response."""
+    """Return kio's class for a request or response."""
     load = load_request_schema if direction == "request" else load_response_schema
     return load(api_key, version)
 
 
 def random_entity(entity: type, rng: random.Random) -> object:
-    """A message of kio's with every field drawn, tagged ones included."""
+    """Return a kio message with random fields, including tagged ones."""
     hints = _hints_of(entity)
     values = {
         field.name: _draw(hints[field.name], field.metadata.get("kafka_type"), rng)
@@ -50,14 +50,14 @@ def _hints_of(entity: type) -> dict[str, typing.Any]:
 
 
 def kio_bytes(message: object) -> bytes:
-    """The message as kio writes it."""
+    """Encode the message with kio."""
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
 
 
 def kio_reads(entity: type, data: bytes) -> object:
-    """The message as kio reads it; it must take every byte."""
+    """Decode the message with kio; it must consume every byte."""
     message, size = entity_reader(entity)(data, 0)
     assert size == len(data)
     return message

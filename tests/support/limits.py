@@ -1,4 +1,4 @@
-"""What a machine may not give a test."""
+"""Resource limits that a test needs or sets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 
 def require_open_files(count: int) -> None:
-    """Skip, and say so at the end of the run, where this process may not have so many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # conftest has raised the soft one
+    """Skip the test if this process may not open that many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # conftest has raised the soft limit
     if min(soft, hard) < count:
         pytest.skip(f"missing tool: {count} open files (ulimit -Hn is {hard})")
 
 
 def open_files(count: int) -> list[str]:
-    """What to put before a command, so that it may not open more files than that."""
+    """Return a command prefix that limits the number of open files."""
     script = (
         "import os, resource, sys; "
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count})); "

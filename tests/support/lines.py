@@ -1,4 +1,4 @@
-"""A bare socket that speaks lines or frames, for tests that must see every byte."""
+"""A plain socket client for lines or frames, for tests that check every byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def until(holds: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Ask again and again until it holds."""
+    """Poll until the condition holds, or fail after the timeout."""
     deadline = time.monotonic() + timeout_s
     asked = 0
     while not holds():
@@ -38,7 +38,7 @@ def until(holds: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) 
 
 
 def select_nothing(seconds: float) -> None:
-    """Between two questions let others run; the question, not the pause, is what is waited for."""
+    """Pause between two polls; tests wait for a condition, never for this pause."""
     import select
 
     select.select([], [], [], seconds)
@@ -52,10 +52,10 @@ class Wire:
     ) -> None:
         raw = socket.socket()
         raw.settimeout(TIMEOUT_S)
-        if receive_bytes:  # before connecting: the window is agreed on then
+        if receive_bytes:  # before connecting, when the TCP window is negotiated
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         raw.connect(parse(address))
-        # An end without TLS's own farewell could be anybody's doing: it is an error here.
+        # An end of stream without TLS close_notify may be forged, so it is an error here.
         strict = {"server_hostname": "localhost", "suppress_ragged_eofs": False}
         self.socket = tls.wrap_socket(raw, **strict) if tls else raw
         self._pending = b""
@@ -65,7 +65,7 @@ class Wire:
         return self
 
     def end(self) -> Self:
-        """Nothing more to say; still listening."""
+        """Send no more, but keep reading."""
         self.socket.shutdown(socket.SHUT_WR)
         return self
 
@@ -78,7 +78,7 @@ class Wire:
         return bool(data)
 
     def line(self) -> bytes:
-        """The next line without its newline; what is left when the peer closes."""
+        """Return the next line without its newline, or the rest if the peer closes."""
         while b"\n" not in self._pending and self._more():
             pass
         line, _, self._pending = self._pending.partition(b"\n")
@@ -97,14 +97,14 @@ class Wire:
         return body
 
     def rest(self) -> bytes:
-        """Everything up to the peer's close."""
+        """Return everything until the peer closes."""
         while self._more():
             pass
         rest, self._pending = self._pending, b""
         return rest
 
     def is_closed(self) -> bool:
-        """Whether the peer has closed, cleanly or not; waits for it to say something."""
+        """Wait for data or an end, and return whether the peer has closed the connection."""
         try:
             return not self._more()
         except ConnectionError:
@@ -127,7 +127,7 @@ class Wire:
                 return
 
     def reset(self) -> None:
-        """Vanish: the peer gets a reset instead of an end."""
+        """Close with a TCP reset instead of a normal end."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.socket.close()
 
@@ -142,12 +142,12 @@ class Wire:
 
 
 def numbered(start: int, end: int, payload: str = "p", key: str = "test.k") -> bytes:
-    """Lines with n in [start, end)."""
+    """Return lines with ``n`` in [start, end)."""
     return b"".join(f"{key}|17|{n}|{payload}{n}\n".encode() for n in range(start, end))
 
 
 def ask(address: str, command: str) -> bytes:
-    """One command on a connection of its own."""
+    """Send one command on a new connection and return the reply."""
     with Wire(address) as wire:
         return wire.ask(command.encode())
 
@@ -158,7 +158,7 @@ def high_watermark(control: str, topic: str = "append") -> int:
 
 
 def read_topic(control: str, topic: str = "append", count: int | None = None) -> list[Line]:
-    """Everything that is in a topic now, or its first records."""
+    """Return all records of a topic, or the first ``count`` of them."""
     wanted = high_watermark(control, topic) if count is None else count
     lines: list[Line] = []
     if wanted == 0:
@@ -175,7 +175,7 @@ def read_topic(control: str, topic: str = "append", count: int | None = None) ->
 
 
 def http_get(address: str, path: str) -> tuple[int, str]:
-    """Status and body."""
+    """Return status and body."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_S) as answer:
             return answer.status, answer.read().decode()
@@ -185,10 +185,10 @@ def http_get(address: str, path: str) -> tuple[int, str]:
 
 
 class Served:
-    """``cordwood serve`` in a process of its own, on free ports."""
+    """``cordwood serve`` in its own process, on free ports."""
 
     def __init__(self, data: Path, *, under: Sequence[str] = (), **settings: object) -> None:
-        """``under`` comes before the command, as ``limits.open_files`` makes it."""
+        """``under`` is a command prefix, such as ``limits.open_files`` returns."""
         said = {"kafka": "off", "ingress": "127.0.0.1:0", "control": "127.0.0.1:0"}
         said |= {"http": "127.0.0.1:0"}
         said |= {name.replace("_", "-"): str(value) for name, value in settings.items()}
@@ -210,7 +210,7 @@ class Served:
         self.http = self.addresses.get("http", "")
 
     def log(self) -> str:
-        """What it wrote to stderr so far."""
+        """Return what the process wrote to stderr so far."""
         self._log.flush()
         return Path(self._log.name).read_text()
 
@@ -219,7 +219,7 @@ class Served:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def warm_up(self) -> None:
-        """Wait for what the first ingress connection loads: it is memory of another kind."""
+        """Load the kernels, so that a later memory measurement does not include them."""
         Wire(self.ingress).close()
         until(
             lambda: self.metrics()["cordwood_kernels_loaded"],
@@ -233,7 +233,7 @@ class Served:
         return found
 
     def connections(self, listener: str, asking: Wire | None = None) -> int:
-        """How many are open, the one that asks included; a new one unless one is given."""
+        """Return the number of open connections, including the one that asks for it."""
         metrics = json.loads(asking.ask(b"METRICS")) if asking else self.metrics()
         rows = metrics["cordwood_connections"]
         return next(int(row["value"]) for row in rows if row["listener"] == listener)
@@ -243,7 +243,7 @@ class Served:
         self.end()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.terminate()
         return self.end()
 
@@ -264,13 +264,13 @@ class Served:
 
 @contextlib.contextmanager
 def wires(address: str, count: int) -> Iterator[list[Wire]]:
-    """Many connections at once."""
+    """Open many connections at once."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Wire(address)) for _ in range(count)]
 
 
 def is_blocked(wire: Wire, data: bytes, times: int) -> bool:
-    """Whether the peer stops reading before it was all said; each time the same."""
+    """Return whether the peer stops reading before all data is sent."""
     wire.socket.settimeout(1)
     try:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Small partitions for tests: open, append, read back, all in one line each."""
+"""Short functions to open small partitions, append to them and read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_partition(
     clock: ManualClock | None = None,
     **more: Any,
 ) -> Partition:
-    """The partition ``t-0`` under ``root``; one that the test leaves open is closed after it."""
+    """Open the partition ``t-0`` under ``root``; it is closed after the test if left open."""
     partition = Partition.open(
         root / str(TP),
         TP,
@@ -43,14 +43,14 @@ def open_partition(
 
 
 def leave_none_open() -> None:
-    """A thousand tests in one process would else run out of descriptors."""
+    """Close partitions that a test left open, so that a run does not exhaust descriptors."""
     while _opened:
         with suppress(OSError, CordwoodError):
             _opened.pop().abandon("its test has ended")
 
 
 def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) -> bytearray:
-    """A batch of these values, as a producer sends it; keys equal values."""
+    """Return a batch of these values, as a producer sends it; keys equal values."""
     times = times_ms or [NOW_MS] * len(values)
     records = [
         Record(i, time_ms, value, value)
@@ -60,7 +60,7 @@ def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) ->
 
 
 def an_empty_batch() -> bytearray:
-    """A batch whose records compaction has taken."""
+    """Return a batch whose records compaction has removed."""
     return bytearray(
         frame_batch(
             b"",
@@ -85,14 +85,14 @@ def append(
     strict: bool = True,
     **fields: Any,
 ) -> Appended:
-    """Append one batch; synced and published, that is acknowledged, unless told otherwise."""
+    """Append one batch; sync and publish it unless ``publish`` is false."""
     return append_data(partition, a_batch(*values, **fields), publish=publish, strict=strict)
 
 
 def append_data(
     partition: Partition, data: bytearray, *, publish: bool = True, strict: bool = True
 ) -> Appended:
-    """Append whole batches."""
+    """Append encoded batches; sync and publish them unless ``publish`` is false."""
     appended = partition.append(data, headers_of(data), strict=strict)
     if publish:
         partition.sync()
@@ -101,7 +101,7 @@ def append_data(
 
 
 def headers_of(data: bytes | bytearray) -> list[BatchHeader]:
-    """The headers of concatenated batches, markers too."""
+    """Return the headers of concatenated batches, including markers."""
     headers: list[BatchHeader] = []
     position = 0
     while position < len(data):
@@ -111,7 +111,7 @@ def headers_of(data: bytes | bytearray) -> list[BatchHeader]:
 
 
 def records_in(data: bytes) -> list[Record]:
-    """The records of concatenated batches; markers are left out."""
+    """Return the records of concatenated batches, without markers."""
     records: list[Record] = []
     position = 0
     while position < len(data):
@@ -123,7 +123,7 @@ def records_in(data: bytes) -> list[Record]:
 
 
 def read_all(partition: Partition, max_bytes: int = 1 << 20) -> list[Record]:
-    """Every readable record, read as a consumer does: ask, go on at ``next_offset``."""
+    """Read every record as a consumer does, continuing at ``next_offset``."""
     records: list[Record] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
@@ -135,5 +135,5 @@ def read_all(partition: Partition, max_bytes: int = 1 << 20) -> list[Record]:
 
 
 def values_of(partition: Partition, max_bytes: int = 1 << 20) -> dict[int, bytes | None]:
-    """Offset → value of all that can be read."""
+    """Return the value at each readable offset."""
     return {record.offset: record.value for record in read_all(partition, max_bytes)}

@@ -1,4 +1,4 @@
-"""A healthy client beside others that misbehave: it must not notice, and its p99 is printed."""
+"""A healthy client next to misbehaving ones: it must stay fast, and its p99 is printed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Self
 from support.lines import until
 
 PATIENCE_S = 60.0
-STALLED_S = 10.0  # no step of a neighbour takes as long, however busy the machine is
+STALLED_S = 10.0  # no request takes this long, even on a busy machine
 FEW, MANY = 200, 1_000
-LEAK_BYTES = 12 * 2**20  # of MANY times: what is kept of each is 12 KiB at most
+LEAK_BYTES = 12 * 2**20  # for MANY requests: at most 12 KiB may remain of each
 
 
 class Neighbour:
-    """Does one thing again and again on a thread of its own, and takes the time of each.
+    """Repeats one request on its own thread and measures each.
 
-    ``step`` raises when the answer is not what it must be. Leaving the block waits for a few more
-    steps after whatever went on in it, raises what a step raised, prints how long steps took, and
-    fails if one took so long that somebody must have stalled the broker.
+    ``step`` raises if the answer is wrong. Leaving the block waits for a few more steps, raises
+    what a step raised, prints how long the steps took, and fails if one took so long that the
+    broker must have stalled.
     """
 
     def __init__(self, name: str, step: Callable[[], object]) -> None:
-        """Begins with the ``with`` block."""
+        """The requests start when the ``with`` block is entered."""
         self.name = name
         self.waits_s: list[float] = []
         self._step = step
@@ -41,7 +41,7 @@ class Neighbour:
                 started = time.perf_counter()
                 self._step()
                 self.waits_s.append(time.perf_counter() - started)
-        except BaseException as error:  # noqa: BLE001 - raised again where the test is
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
             self._failure = error
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Neighbour:
             assert_not_stalled(self.waits_s)
 
     def told(self) -> str:
-        """Its figures, for the test's output."""
+        """Return the measured times for the test's output."""
         ordered = sorted(self.waits_s) or [0.0]
         p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
         return (
@@ -80,12 +80,12 @@ class Neighbour:
 
 
 def assert_not_stalled(waits_s: Sequence[float]) -> None:
-    """One request that takes the event loop for seconds is harm, whatever the p99 says."""
+    """No request may block the event loop for seconds, whatever the p99 is."""
     assert max(waits_s, default=0.0) < STALLED_S, f"stalled for {max(waits_s):.1f} s"
 
 
 def assert_leaves_nothing(pid: int, step: Callable[[], object]) -> None:
-    """Weigh a process before and after a thousand times the same, once it is used to it."""
+    """After a warm-up, a thousand repetitions do not grow the resident memory of a process."""
     for _ in range(FEW):
         step()
     before = resident_bytes(pid)
@@ -97,6 +97,6 @@ def assert_leaves_nothing(pid: int, step: Callable[[], object]) -> None:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """The memory a process has now."""
+    """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

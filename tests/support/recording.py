@@ -1,4 +1,4 @@
-"""Raw frames: what a Kafka client sends, taken down on its way, and replies off a bare socket."""
+"""Recorded frames of Kafka clients, and replies read from a plain socket."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from support.kafka_clients import Confluent, KafkaPython, Sent, create_topic
 
 
 class Recorder:
-    """A proxy that forwards both ways and keeps the client's bytes."""
+    """A proxy that forwards both ways and records the client's bytes."""
 
     def __init__(self) -> None:
-        """Listens; ``target`` must be set before a client comes."""
+        """Start listening; set ``target`` before a client connects."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.target = ""
@@ -45,7 +45,7 @@ class Recorder:
             thread.join(10)
 
     def frames(self) -> list[bytes]:
-        """Every whole request, with its length prefix."""
+        """Return every complete request with its length prefix."""
         return [frame for stream in self._streams for frame in split(bytes(stream))]
 
 
@@ -62,7 +62,7 @@ def _pump(source: socket.socket, sink: socket.socket, kept: bytearray | None) ->
 
 
 def split(stream: bytes) -> list[bytes]:
-    """The whole frames at the beginning of a stream."""
+    """Return the complete frames at the start of a stream."""
     frames, position = [], 0
     while position + 4 <= len(stream):
         end = position + 4 + unpack_from(">i", stream, position)[0]
@@ -74,7 +74,7 @@ def split(stream: bytes) -> list[bytes]:
 
 
 def read_reply(listener: socket.socket) -> bytes:
-    """One whole reply off a connection, without its length."""
+    """Read one complete reply from a connection, without its length prefix."""
     (length,) = unpack_from(">i", _read_exactly(listener, 4))
     return _read_exactly(listener, length)
 
@@ -89,7 +89,7 @@ def _read_exactly(listener: socket.socket, count: int) -> bytes:
 
 
 def converse(address: str) -> None:
-    """A little of everything two clients do: metadata, produce, fetch, offsets, a group."""
+    """Use most request types with two clients: metadata, produce, fetch, offsets and a group."""
     create_topic(address, "talk", partitions=2)
     records = [Sent(b"value %d" % number, b"key", (("h", b"v"),)) for number in range(20)]
     for client in (Confluent(), KafkaPython()):

@@ -1,4 +1,4 @@
-"""Spark schemas tests declare."""
+"""Spark schemas for tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def full_schema() -> Any:
-    """Every column of the source, headers included."""
+    """Return every column of the source, including headers."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,

@@ -1,4 +1,4 @@
-"""Literal stacks of segments for decisions: no files, only facts."""
+"""Segment descriptions for tests of pure decisions, without files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def a_segment(
     records: int | None = None,
     state: SegmentState = SegmentState.SEALED,
 ) -> SegmentInfo:
-    """A segment whose first and newest record are ``age_ms`` old."""
+    """Return a segment whose first and newest records are ``age_ms`` old."""
     return SegmentInfo(
         base_offset=base,
         end_offset=end,
@@ -30,7 +30,7 @@ def a_segment(
 
 
 def a_stack(*ages_ms: int, size_bytes: int = 100, offsets: int = 10) -> list[SegmentInfo]:
-    """Sealed segments of these ages, oldest first, with consecutive offsets."""
+    """Return sealed segments of these ages, oldest first, with consecutive offsets."""
     return [
         a_segment(i * offsets, (i + 1) * offsets, size_bytes=size_bytes, age_ms=age)
         for i, age in enumerate(ages_ms)
@@ -38,7 +38,7 @@ def a_stack(*ages_ms: int, size_bytes: int = 100, offsets: int = 10) -> list[Seg
 
 
 def an_active(after: list[SegmentInfo], *, size_bytes: int = 100, age_ms: int = 0) -> SegmentInfo:
-    """The active segment that follows a stack; empty when it has no bytes."""
+    """Return the active segment after these segments; it is empty if ``size_bytes`` is 0."""
     base = after[-1].end_offset if after else 0
     end = base + (10 if size_bytes else 0)
     return a_segment(base, end, size_bytes=size_bytes, age_ms=age_ms, state=SegmentState.ACTIVE)

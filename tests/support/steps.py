@@ -1,11 +1,11 @@
-"""A job that dies: every effect it has on a place or a broker is a step, and it stops before one.
+"""A job that is killed: each of its effects on a storage or broker is a step, and it stops at one.
 
     steps = Steps(after=3)                     # the fourth effect never happens
-    storage, api = SteppingDepot(place, steps), SteppingApi(where, steps)
+    storage, api = SteppingStorage(place, steps), SteppingApi(where, steps)
     with pytest.raises(Killed): job(api, storage)
 
-A dead process has no further effect: once it was killed, every step raises. ``at`` does something
-else before a step instead, such as deleting the topic under the job's feet.
+A killed process has no further effect: every later step raises too. ``at`` runs a function right
+after a step is counted and before its effect, such as one that deletes the topic meanwhile.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from typing import Any, TypeVar
 from cordwood.client.storage import DirectoryStorage
 from cordwood.decide.archive import BatchSpan
 from cordwood.errors import CordwoodError
-from cordwood.pipeline.archive.header_runs import FoundRun, look_runs, once
+from cordwood.pipeline.archive.header_runs import PartitionRun, read_runs, without_repeats
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.pipeline.runtime.tasks import outcome, unavailable
 from cordwood.pipeline.source.offsets import Range
 from cordwood.pipeline.source.options import SourceOptions
+from cordwood.protocol.api.call import Call
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 class Killed(BaseException):
-    """The job's process is gone. Nothing may catch this but a test."""
+    """The job's process was killed. Only tests may catch this."""
 
 
 class Steps:
-    """Counts effects; ``after`` so many the process is dead."""
+    """Counts effects; the process is killed after ``after`` of them."""
 
     def __init__(
         self, after: int | None = None, at: Mapping[int, Callable[[], None]] | None = None
@@ -45,7 +46,7 @@ class Steps:
         self.point: str | None = None
 
     def step(self, name: str) -> None:
-        """An effect is about to happen."""
+        """Count an effect that is about to happen, or raise ``Killed``."""
         if self.point is None and len(self.names) == self._after:
             self.point = name
         if self.point is not None:
@@ -56,14 +57,14 @@ class Steps:
 
 
 class SteppingStorage(DirectoryStorage):
-    """A directory whose changes are steps; a write that is not finished leaves its half."""
+    """A directory whose changes are steps; a killed write leaves a partial file."""
 
     def __init__(self, place: Path | str, steps: Steps) -> None:
         super().__init__(str(place))
         self._steps = steps
 
     def put(self, name: str, source: Any) -> None:
-        """A step, or half a file under a temporary name."""
+        """Count a step; if killed, leave a partial file under a temporary name."""
         try:
             self._steps.step(f"put {name}")
         except Killed:
@@ -74,32 +75,32 @@ class SteppingStorage(DirectoryStorage):
         super().put(name, source)
 
     def move(self, old: str, new: str) -> None:
-        """A step."""
+        """Count a step, then move the file."""
         self._steps.step(f"move {new}")
         super().move(old, new)
 
     def remove(self, name: str) -> None:
-        """A step."""
+        """Count a step, then remove the file."""
         self._steps.step(f"remove {name}")
         super().remove(name)
 
     def sweep(self, prefix: str, keep: Callable[[str], bool]) -> None:
-        """A step."""
+        """Count a step, then sweep the files."""
         self._steps.step(f"sweep {prefix}")
         super().sweep(prefix, keep)
 
 
 class SteppingApi(BrokerApi):
-    """A broker's API whose changes are steps."""
+    """A broker API whose changing requests are steps."""
 
     def __init__(self, where: BrokerAddress, steps: Steps) -> None:
         super().__init__(where)
         self._steps = steps
 
-    def _ask(self, method: str, path: str, body: Any = None, **params: str) -> dict[str, Any]:
-        if method != "GET":
-            self._steps.step(f"{method} {path}")
-        return super()._ask(method, path, body, **params)
+    def call(self, request: Call[Any], data: bytes | None = None) -> Any:
+        if request.route[0] != "GET":
+            self._steps.step(" ".join(request.route))
+        return super().call(request, data)
 
 
 def in_process(
@@ -110,7 +111,7 @@ def in_process(
     *,
     label: str | None = None,
 ) -> list[Result]:
-    """What ``pipeline.runtime.tasks.run_tasks`` does, here: tasks die with the job."""
+    """Replace ``pipeline.runtime.tasks.run_tasks``: run the tasks in this process."""
     del label
     results = [outcome(work, task) for task in tasks]
     for result in results:
@@ -120,17 +121,17 @@ def in_process(
 
 
 @contextmanager
-def looked_in_process(
+def scanned_in_process(
     _spark: object, options: SourceOptions, ranges: Sequence[Range]
-) -> Iterator[Callable[[], Iterator[FoundRun]]]:
-    """What ``pipeline.archive.header_runs.looked`` does, here."""
-    yield lambda: once(
-        (whole.tp, run) for whole in ranges for run in map_errors(look_runs(options, whole))
+) -> Iterator[Callable[[], Iterator[PartitionRun]]]:
+    """Replace ``pipeline.archive.header_runs.scanned``: scan in this process."""
+    yield lambda: without_repeats(
+        (whole.tp, run) for whole in ranges for run in map_errors(read_runs(options, whole))
     )
 
 
 def map_errors(runs: Iterator[BatchSpan]) -> Iterator[BatchSpan]:
-    """The system's errors in a sentence, as those of tasks are."""
+    """Convert ``OSError`` to an unavailable error, as tasks do."""
     try:
         yield from runs
     except OSError as error:
@@ -139,5 +140,5 @@ def map_errors(runs: Iterator[BatchSpan]) -> Iterator[BatchSpan]:
 
 @contextmanager
 def unlabelled(*_: object) -> Iterator[None]:
-    """What ``pipeline.runtime.job_labels.labelled`` does without a session: nothing."""
+    """Replace ``pipeline.runtime.job_labels.labelled``: do nothing."""
     yield

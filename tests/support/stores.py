@@ -1,4 +1,4 @@
-"""Small stores with known records, jobs for the gate, and what a reader finds in them."""
+"""Small stores with known records, staged jobs, and what a reader finds in them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from cordwood.log.format.manifest import (
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
+from cordwood.server.embedded import open_embedded_store
 
 TP = TopicPartition("t", 0)
 
@@ -32,11 +33,12 @@ TP = TopicPartition("t", 0)
 def open_store(
     path: Path, files: Files | None = None, clock: ManualClock | None = None, **options
 ) -> Store:
-    return Store.open(path, BrokerConfig(), clock or ManualClock(), files or Files(), **options)
+    clock, files = clock or ManualClock(), files or Files()
+    return open_embedded_store(path, BrokerConfig(), clock, files, **options)
 
 
 def append(partition: Partition, *values: str) -> None:
-    """One batch with these values, keyed by their first letter; durable and published."""
+    """Append one batch of these values, keyed by their first letter, and publish it."""
     records = [Record(i, 1000 + i, v[:1].encode(), v.encode()) for i, v in enumerate(values)]
     data = bytearray(encode_batch(records))
     partition.append(data, check_batches(data, 1 << 20))
@@ -45,16 +47,16 @@ def append(partition: Partition, *values: str) -> None:
 
 
 def append_sealed(store: Store, *groups: str, tp: TopicPartition = TP) -> None:
-    """Each group of letters becomes one sealed segment, one batch per letter."""
+    """Append each group of letters as one sealed segment, with one batch per letter."""
     partition = store.partition(tp)
     for group in groups:
         for letter in group:
             append(partition, letter)
-        store.roll(partition, RollReason.DEMAND)
+        store.segments.roll(partition, RollReason.DEMAND)
 
 
 def records_in(partition: Partition) -> list[Record]:
-    """Everything a reader finds from the log start on."""
+    """Return every record that a reader finds from the log start offset."""
     found: list[Record] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
@@ -69,7 +71,7 @@ def records_in(partition: Partition) -> list[Record]:
 
 
 def headers_of(data: bytes):
-    """Headers of stored batches; compaction may have left gaps in them."""
+    """Yield the headers of stored batches; compaction may have left offset gaps."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
@@ -78,12 +80,12 @@ def headers_of(data: bytes):
 
 
 def values_in(partition: Partition) -> dict[int, str]:
-    """Offset → value of everything a reader finds."""
+    """Return the value at each offset that a reader finds."""
     return {record.offset: record.value.decode() for record in records_in(partition)}
 
 
 def a_batch(offsets: dict[int, str], last_offset: int | None = None) -> bytes:
-    """One batch with gaps: these values at these offsets, ending at ``last_offset``."""
+    """Return one batch with gaps: these values at these offsets, up to ``last_offset``."""
     base = min(offsets)
     records = [Record(o, 1000 + o, v[:1].encode(), v.encode()) for o, v in offsets.items()]
     last = max(offsets) if last_offset is None else last_offset
@@ -98,7 +100,7 @@ def stage(
     tp: TopicPartition = TP,
     **changes,
 ) -> Path:
-    """Write a job's results and manifest as a pipeline does; the files carry batches."""
+    """Write the result files and the manifest of a job, as a pipeline does."""
     staging = store.data / STAGING_NAME / job
     staging.mkdir(parents=True)
     live = {info.base_offset: info for info in store.partition(tp).segments()}

@@ -1,4 +1,4 @@
-"""A terminal for a child to draw on; what it draws can be read and awaited."""
+"""A pseudo terminal for child processes; tests read its output and wait for text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """One pseudo terminal; ``start`` runs Python on it."""
+    """A pseudo terminal; ``start`` runs Python on it."""
 
     def __init__(self, columns: int = 100) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -38,12 +38,12 @@ class Terminal:
     def start(
         self, *words: str, env: Mapping[str, str] | None = None, **streams: int
     ) -> subprocess.Popen[bytes]:
-        """A Python child whose stderr is this terminal; its other streams are pipes unless said."""
+        """Start Python with this terminal as stderr; its other streams are pipes by default."""
         wanted = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **streams}
         return self._start([sys.executable, *words], env, **wanted)
 
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A command with this terminal for all its streams, as a person runs it."""
+        """Start a command with this terminal for all its streams, as a user does."""
         return self._start([*words], env, stdin=self.theirs, stdout=self.theirs)
 
     def _start(
@@ -58,13 +58,13 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def text(self) -> str:
-        """What was written so far, without colours and cursor movements."""
+        """Return the output so far, without colours and cursor movements."""
         while self._has_more(0):
             self.raw += os.read(self._ours, 65536)
         return _CONTROL.sub("", self.raw.decode(errors="replace"))
 
     def see_off(self, child: subprocess.Popen[bytes]) -> str:
-        """Read all that a child writes until it has ended: one that is not read comes to a halt."""
+        """Read all output until the child exits; a child whose output is not read blocks."""
         deadline = time.monotonic() + 4 * READY_S
         while child.poll() is None:
             assert time.monotonic() < deadline, self.text()
@@ -73,7 +73,7 @@ class Terminal:
         return self.text()
 
     def wait_for(self, wanted: str) -> str:
-        """Read until these words were written."""
+        """Read until this text appears."""
         deadline = time.monotonic() + READY_S
         while wanted not in (seen := self.text()):
             assert time.monotonic() < deadline, f"{wanted!r} is not in {seen!r}"
@@ -81,9 +81,9 @@ class Terminal:
         return seen
 
     def press_until(self, key: str, wanted: str) -> str:
-        """Press a key, again where it was not heard, as a person would.
+        """Press a key until the text appears.
 
-        Python's readline misses a signal that comes between its prompt and its wait for a key.
+        Python's readline misses a signal that arrives between its prompt and its wait for a key.
         """
         deadline = time.monotonic() + READY_S
         self.type(key)
@@ -94,7 +94,7 @@ class Terminal:
         return seen
 
     def _has_more(self, wait_ms: int) -> bool:
-        """By poll: a long run of tests has descriptors above what select can take."""
+        """Use poll, because a long test run has descriptors above the limit of select."""
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
         return bool(poll.poll(wait_ms))

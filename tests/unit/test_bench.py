@@ -1,4 +1,4 @@
-"""The benchmark runner: whatever was measured is printed and kept; what failed is said."""
+"""The benchmark runner prints and stores all results, and reports failed benchmarks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bench.rows import Row
 
 
 def failing() -> list[Row]:
-    """A benchmark that does not get far."""
+    """Fail, as a broken benchmark does."""
     raise RuntimeError("broken benchmark")
 
 
 @pytest.fixture
 def bench_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A room with one benchmark that works, one that fails and one module that is neither."""
+    """Create one benchmark that works, one that fails and a module that is no benchmark."""
     programs = {"good": lambda: [Row("w", "v", 1234567.0, "records/s")], "bad": failing}
     for name, program in programs.items():
         module = ModuleType(f"bench.{name}")
@@ -34,7 +34,7 @@ def bench_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_broken_benchmark_does_not_hide_the_others(
     bench_room: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The good one's numbers are printed and kept; the exit code and last line tell of the bad."""
+    """A failed benchmark sets the exit code and the last line. Other results are still stored."""
     assert run.main([]) == 1
     said = capsys.readouterr()
     assert "1,230,000 | records/s" in said.out
@@ -45,14 +45,14 @@ def test_broken_benchmark_does_not_hide_the_others(
 
 
 def test_named_benchmark_runs_alone(bench_room: Path):
-    """Only what was asked for."""
+    """Only the named benchmark runs."""
     assert run.main(["good"]) == 0
 
 
 def test_unknown_benchmark_is_answered_with_the_known(
     bench_room: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Nothing runs on a mistyped name."""
+    """An unknown name is refused with the known ones, and nothing runs."""
     assert run.main(["godo"]) == 2
     assert capsys.readouterr().out == "no benchmark godo; there are bad, good\n"
 
@@ -61,5 +61,5 @@ def test_unknown_benchmark_is_answered_with_the_known(
     ("value", "text"), [(12345678, "12,300,000"), (0.012345, "0.0123"), (99.99, "100"), (0, "0")]
 )
 def test_three_digits_are_shown_of_a_number(value: float, text: str):
-    """More would pretend to a precision no benchmark has."""
+    """Numbers are shown with three significant digits."""
     assert run.human(value) == text

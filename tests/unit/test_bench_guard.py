@@ -1,4 +1,4 @@
-"""The guard of hot paths: it sees a cost that doubled, on any machine, and nothing else."""
+"""The benchmark guard fails if a hot path becomes more expensive, on any machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ COMMITTED = {"instructions": {"produce": 1000.0}, "ratios": {"append": 0.5}}
 
 
 def test_no_hot_path_costs_more_instructions_than_committed():
-    """Bytecode per request is counted, so this holds or not on every machine alike."""
+    """No hot path executes more bytecode instructions than committed.
+
+    Instructions do not depend on the machine.
+    """
     committed = json.loads(guard.PATH.read_text())
     now = {"instructions": opcodes.count()}
     grown = guard.compare(committed, now, guard.tolerances(committed["python"]))
@@ -19,7 +22,7 @@ def test_no_hot_path_costs_more_instructions_than_committed():
 
 
 def test_work_done_twice_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """A real path that decodes everything twice is named by the guard."""
+    """The guard reports a path that decodes everything twice."""
     before = {"instructions": opcodes.decoded()}
     decode = opcodes.decode_columns
 
@@ -37,19 +40,19 @@ def test_work_done_twice_is_caught(monkeypatch: pytest.MonkeyPatch):
     ("cost", "is_grown"), [(400.0, False), (1000.0, False), (1049.0, False), (1100.0, True)]
 )
 def test_growth_past_the_tolerance_is_a_fault_and_less_never_is(cost: float, is_grown: bool):
-    """Five in a hundred are let pass; what became cheaper always is."""
+    """A cost may grow by five percent. More is an error, and less is always accepted."""
     now = {"instructions": {"produce": cost}}
     assert bool(guard.compare(COMMITTED, now, guard.TOLERANCE)) is is_grown
 
 
 def test_path_nobody_measures_any_more_is_a_fault():
-    """A guard that lost a path would guard nothing and say all is well."""
+    """A path that is committed but no longer measured is an error."""
     with pytest.raises(ValueError, match=r"guard\.json and the guard disagree on produce"):
         guard.compare(COMMITTED, {"instructions": {}}, guard.TOLERANCE)
 
 
 def test_another_python_is_given_more_room():
-    """The same source becomes other bytecode there."""
+    """Another Python version has a larger tolerance, because its bytecode differs."""
     assert guard.tolerances(guard.python())["instructions"] == guard.TOLERANCE["instructions"]
     assert guard.tolerances("3.0")["instructions"] == guard.OTHER_PYTHON
 
@@ -58,7 +61,7 @@ def test_another_python_is_given_more_room():
 def test_ratio_does_not_depend_on_the_speed_of_the_machine(
     slowness: float, monkeypatch: pytest.MonkeyPatch
 ):
-    """A path is measured in units of the reference loop, and both slow down together."""
+    """A ratio is relative to a reference loop, so it does not depend on the machine's speed."""
     now = 0.0
 
     def costs(seconds: float):

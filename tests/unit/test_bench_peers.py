@@ -1,4 +1,4 @@
-"""The comparison with peers: fair ratios, honest losses, and figures that nobody types."""
+"""The comparison with other brokers: ratios, losses, targets and published figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cordwood.testing import Broker
 
 
 def result(contestant: str, *values: float, level: str = "synced", better: str = MORE) -> Result:
-    """Of one workload and case."""
+    """Return a result of one workload and case."""
     return Result("clients", "64 clients", contestant, level, "u", better, "", list(values))
 
 
 def test_ratio_says_how_many_times_better_ours_is():
-    """Whether more or less is better: above 1 we are ahead."""
+    """A ratio above 1 means that cordwood is ahead, whether more or less is better."""
     rates = by_key([result("cordwood (lines)", 300, 100, 200), result("Redis", 50, 100, 120)])
     peer = rates["clients", "64 clients", "Redis", "synced"]
     assert report.advantage(peer, rates) == 2.0
@@ -33,20 +33,28 @@ def test_ratio_says_how_many_times_better_ours_is():
 
 
 def test_durability_is_equal_or_there_is_no_comparison():
-    """A peer that does not sync is not compared with ours that does."""
+    """Results with different durability are not compared."""
     rows = [result("cordwood (lines)", 1.0), result("NATS JetStream", 9.0, level="cached")]
     assert report.advantage(rows[1], by_key(rows)) is None
 
 
 def test_kafka_is_compared_at_the_kafka_listener():
-    """Not with lines, which are another protocol."""
+    """Kafka is compared with cordwood's Kafka listener, not with the line protocol."""
     ours = [result("cordwood (lines)", 1.0), result("cordwood (Kafka)", 8.0)]
     peer = result("Apache Kafka", 4.0)
     assert report.advantage(peer, by_key([*ours, peer])) == 2.0
 
 
+def test_an_older_installation_is_compared_at_the_same_listener():
+    """An older cordwood is compared at the same listener: lines with lines, Kafka with Kafka."""
+    ours = [result("cordwood (lines)", 3.0), result("cordwood (Kafka)", 8.0)]
+    older = [result("before (lines)", 2.0), result("before (Kafka)", 4.0)]
+    rows = by_key([*ours, *older])
+    assert [report.advantage(peer, rows) for peer in older] == [1.5, 2.0]
+
+
 def test_every_loss_is_listed_the_worst_first():
-    """Nobody chooses what to admit; what is even within five in a hundred is no loss."""
+    """All losses are listed, the largest first. Within five percent is not a loss."""
     rows = [
         result("cordwood (lines)", 50.0), result("cordwood (Kafka)", 99.0),
         result("Redis", 100.0), result("NATS JetStream", 200.0), result("Apache Kafka", 100.0),
@@ -57,13 +65,13 @@ def test_every_loss_is_listed_the_worst_first():
 
 @pytest.mark.parametrize("path", sorted(ROOT.joinpath("bench").glob("*.py")), ids=lambda p: p.stem)
 def test_every_benchmark_can_be_imported(path):
-    """What only runs in a quiet hour must not have been broken since the last one."""
+    """Every benchmark module can be imported."""
     if path.stem != "__main__":
         importlib.import_module(f"bench.{path.stem}")
 
 
 def test_target_is_met_missed_or_not_measured():
-    """A target that was not looked at is not said to be met."""
+    """A target is met, missed or reported as not measured."""
     target = targets.Target("t", ("w", "c", "ours", "l"), ("w", "c", "peer", "l"), low=2)
     assert targets.Verdict(target, 2.0).is_met
     assert not targets.Verdict(target, 1.9).is_met
@@ -82,7 +90,7 @@ def test_target_is_met_missed_or_not_measured():
     ],
 )
 def test_who_should_not_be_behind_is_even_when_about_the_same(low, value, word):
-    """On either side, as the next run may say the contrary; no other bound is softened."""
+    """A target of parity is "even" within five percent. Other targets have no tolerance."""
     target = targets.Target("t", ("w", "c", "ours", "l"), ("w", "c", "peer", "l"), low=low)
     assert report.target_line(targets.Verdict(target, value))[-1] == word
     alone = targets.Target("t", ("w", "c", "ours", "l"), None, low=low)
@@ -90,7 +98,10 @@ def test_who_should_not_be_behind_is_even_when_about_the_same(low, value, word):
 
 
 def test_a_target_between_two_rows_of_the_clients_limit_is_neither_met_nor_missed():
-    """Their ratio is about 1 whatever the servers do; one such row alone excuses nothing."""
+    """If the client limits both results, a target is neither met nor missed.
+
+    One such result alone does not change the verdict.
+    """
     target = targets.TARGETS[6]
     assert target.other is not None
 
@@ -109,7 +120,7 @@ def test_a_target_between_two_rows_of_the_clients_limit_is_neither_met_nor_misse
 def test_missing_peer_is_named_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Loudly: in what is printed, and in what is kept."""
+    """An unavailable peer is skipped, and the reason is printed and stored."""
 
     def missing() -> str:
         raise Missing("it cannot be had here")
@@ -117,14 +128,14 @@ def test_missing_peer_is_named_with_the_reason(
     for kind in CONTESTANTS:
         monkeypatch.setattr(kind, "version", missing if kind is Redis else lambda: "1")
     done = plan.Run(1, QUICK)
-    assert Redis not in plan.available(done)
+    assert Redis not in plan.available(done, CONTESTANTS)
     assert "SKIPPED Redis: it cannot be had here" in capsys.readouterr().err
     assert main.document(done)["skipped"] == {"Redis": "it cannot be had here"}
     assert "SKIPPED Redis: it cannot be had here" in main.shown(done)
 
 
 def test_failed_workload_is_reported_and_not_published():
-    """A run with a hole in it makes no page."""
+    """A run with a failed workload is reported and not published."""
     done = plan.Run(1, QUICK)
 
     def broken():
@@ -139,19 +150,19 @@ def test_failed_workload_is_reported_and_not_published():
 
 
 def test_unknown_workload_is_answered_with_the_known(capsys: pytest.CaptureFixture[str]):
-    """Nothing is started on a mistyped name."""
+    """An unknown workload is refused with the known ones, and nothing starts."""
     assert main.main(["liens"]) == 2
     assert capsys.readouterr().out.startswith("no workload liens; there are lines, kafka,")
 
 
 def test_row_of_our_own_benchmark_takes_its_place_beside_the_rest():
-    """A module with run() -> rows plugs in; seconds are better when less."""
+    """A row of our own benchmarks becomes a result. For seconds, less is better."""
     found = main.as_result("spark_scan", Row("scan", "parquet", 3.0, "s", "note"))
     assert (found.key, found.better) == (("spark_scan", "scan", "parquet", ""), LESS)
 
 
 def test_our_own_benchmarks_run_as_often_as_the_rest(monkeypatch: pytest.MonkeyPatch):
-    """In turns, so that a neighbour's load hits all of them; every round's value is kept."""
+    """Our own benchmarks run once per round, in turn, and each round's value is kept."""
     asked: list[str] = []
 
     def measure(name: str) -> tuple[list[Row], float]:
@@ -175,24 +186,24 @@ def test_our_own_benchmarks_run_as_often_as_the_rest(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_acks_do_not_depend_on_packet_boundaries(speech, replies: bytes, size: int):
-    """Three acknowledgements, however the replies are cut."""
+    """Acknowledgements are counted correctly for any packet boundaries."""
     parts = [replies[at : at + size] for at in range(0, len(replies), size)]
     assert sum(speech.acked(part) for part in parts) == 3
 
 
 def test_acks_of_lines_are_cumulative_however_they_are_cut():
-    """ACK 5 tells of five messages, also when it arrives in two parts."""
+    """Acknowledgements of lines are cumulative, even if one is split between packets."""
     speech = Lines()
     assert [speech.acked(part) for part in (b"ACK 2\nAC", b"K 5", b"\n")] == [2, 0, 3]
 
 
 def test_every_message_has_the_same_hundred_bytes():
-    """With its newline, whatever its number; so no contestant is given less to carry."""
+    """Every message is 100 bytes long with its newline, whatever its number is."""
     assert {len(message(number)) + 1 for number in (0, 1, 10**9)} == {100}
 
 
 def test_client_fills_a_broker_with_what_it_counts():
-    """The loop that measures does send, and hears an ack for, every message."""
+    """The measuring client sends every message and waits for its acknowledgement."""
     with Broker(durability="os", pipeline="off") as broker:
         ingress = opcodes.address(broker.ingress)
         assert client.fill(ingress, "line", 4_000) == 4_000
@@ -200,13 +211,13 @@ def test_client_fills_a_broker_with_what_it_counts():
 
 
 def test_published_pictures_are_drawn_from_the_published_runs():
-    """`python -m bench peers --publish` writes both; nobody draws by hand."""
+    """Published pictures match the published results."""
     stale = [path.name for path, text in publish.pictures() if path.read_text() != text]
     assert stale == []
 
 
 def test_server_that_does_not_start_is_a_failure_and_not_the_end(monkeypatch: pytest.MonkeyPatch):
-    """The others are still visited; the run says what is missing from it."""
+    """A server that does not start is recorded as a failure and does not end the run."""
 
     def refuse(_self: Redis) -> None:
         raise OSError("no port for you")

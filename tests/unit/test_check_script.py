@@ -1,4 +1,4 @@
-"""What ``make check`` runs side by side: no failure is lost, and nothing is left behind."""
+"""``make check`` runs its tools in parallel, reports every failure and removes its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOLS = ("ruff", "mypy", "lint-imports", "pytest")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The script beside commands that succeed, and a directory for temporary files."""
+    """Create a checkout with the script, fake tools that succeed, and a temporary directory."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "tmp").mkdir()
     shutil.copy(ROOT / "scripts" / "check.sh", tmp_path / "scripts")
@@ -26,14 +26,14 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def write(checkout: Path, tool: str, commands: str) -> None:
-    """What a tool does."""
+    """Write a fake tool that runs these commands."""
     path = checkout / ".venv" / "bin" / tool
     path.write_text(f"#!/bin/sh\n{commands}\n")
     path.chmod(0o755)
 
 
 def check(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it as make does."""
+    """Run the script as make does."""
     return subprocess.run(
         ["sh", checkout / "scripts" / "check.sh", *arguments],
         env={**os.environ, "TMPDIR": str(checkout / "tmp")},
@@ -44,7 +44,7 @@ def check(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_all_of_it_runs_and_arguments_go_to_the_tests(checkout: Path):
-    """Each tool says its lines, whole; a check that passes ends with 0."""
+    """All tools run, their output is not mixed, and arguments are passed to pytest."""
     run = check(checkout, "-k", "some")
     assert run.returncode == 0, run.stderr
     assert "ruff check\nruff format --check\nmypy \nlint-imports --no-logo\n" in run.stdout
@@ -53,7 +53,7 @@ def test_all_of_it_runs_and_arguments_go_to_the_tests(checkout: Path):
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports"])
 def test_a_failed_linter_fails_the_check_although_tests_pass(checkout: Path, tool: str):
-    """What runs in the background is waited for."""
+    """A failed linter fails the check, although it runs in the background and tests pass."""
     write(checkout, tool, "echo a fault; exit 3")
     run = check(checkout)
     assert run.returncode == 3
@@ -62,13 +62,16 @@ def test_a_failed_linter_fails_the_check_although_tests_pass(checkout: Path, too
 
 
 def test_failed_tests_fail_the_check_although_lint_passes(checkout: Path):
-    """The code is pytest's."""
+    """Failed tests fail the check with pytest's exit code."""
     write(checkout, "pytest", "exit 1")
     assert check(checkout).returncode == 1
 
 
 def test_files_of_tests_are_removed_and_disk_tests_have_a_disk(checkout: Path):
-    """Memory is given back; tests of the page cache learn where the disk is."""
+    """Temporary files of tests are removed.
+
+    If they are in memory, tests of the page cache get a directory on disk.
+    """
     write(checkout, "pytest", 'touch "$TMPDIR/left"; echo "$TMPDIR $CORDWOOD_TESTS_DISK" >where')
     assert check(checkout).returncode == 0
     used, _, disk = (checkout / "where").read_text().strip().partition(" ")
@@ -79,7 +82,7 @@ def test_files_of_tests_are_removed_and_disk_tests_have_a_disk(checkout: Path):
 
 
 def test_another_user_reaches_what_a_test_opens_to_him(checkout: Path):
-    """The directory above it may be passed through; what it holds cannot be listed."""
+    """Other users can pass through the temporary directory, but cannot list it."""
     write(checkout, "pytest", 'ls -ld "$TMPDIR" >where')
     assert check(checkout).returncode == 0
     assert (checkout / "where").read_text().startswith("drwx--x--x")

@@ -1,4 +1,4 @@
-"""Error numbers are Kafka's, as an independent implementation has them."""
+"""Error codes have Kafka's numbers, compared with kio."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cordwood.codes import Code
 
 @pytest.mark.parametrize("code", Code)
 def test_a_code_has_kafkas_number(code):
-    """Every name we use stands for the number another implementation gives it."""
+    """Every code has the same number in kio."""
     assert ErrorCode(code.value).name.upper() == code.name
 
 
 def test_no_code_is_missing():
-    """Every code the other implementation knows has a name here."""
+    """Every code of kio is defined."""
     assert {code.value for code in Code} >= {code.value for code in ErrorCode}

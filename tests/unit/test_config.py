@@ -1,4 +1,4 @@
-"""One table, many faces: what is said of a setting is what the code gets, or nothing changes."""
+"""Settings: one table defines parsing, formatting, defaults, precedence and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 
 def values_of(kind: str, row: Row) -> st.SearchStrategy[Any]:
-    """Every value the row allows."""
+    """Generate values that the row allows."""
     if kind == "bool":
         return st.booleans()
     if kind == "frozenset[str]":
@@ -61,20 +61,20 @@ def test_what_is_formatted_parses_to_the_same_value(kind: str, row: Row, data: s
 
 @pytest.mark.parametrize(("kind", "row"), SETTINGS)
 def test_default_of_every_setting_is_a_value_it_allows(kind: str, row: Row):
-    """A default that its own row refuses could never be written down."""
+    """Every default is a valid value of its setting."""
     assert parse_value(kind, row, format_value(row, row.default)) == row.default
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_field_default_and_row_default_are_one(table: type[TopicConfig | BrokerConfig]):
-    """The dataclass is made from the row, not beside it."""
+    """The dataclass field has the default of its row."""
     for field in fields(table):
         assert getattr(table(), field.name) == field.metadata["row"].default
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_setting_is_explained_in_a_sentence(table: type[TopicConfig | BrokerConfig]):
-    """docs/settings.md is made of these."""
+    """Every setting is described by a sentence, for docs/settings.md."""
     for name, (_, _, row) in rows(table).items():
         assert row.doc[0].isupper(), name
         assert row.doc.endswith("."), name
@@ -82,26 +82,26 @@ def test_every_setting_is_explained_in_a_sentence(table: type[TopicConfig | Brok
 
 @pytest.mark.parametrize("text", [-1, "-1"])
 def test_minus_one_keeps_all(text: object):
-    """-1 becomes a number larger than any, and is shown as -1 again."""
+    """The value -1 means no limit, and is shown as -1 again."""
     config = changed(TopicConfig(), {"retention.ms": text})
     assert config.retention_ms == KEEP_ALL
     assert overrides(config) == {"retention.ms": "-1"}
 
 
 def test_minus_one_is_refused_where_there_is_no_limit_to_lift():
-    """Only rows that say so take -1."""
+    """The value -1 is refused by settings that cannot be unlimited."""
     with pytest.raises(InvalidConfig, match=re.escape("segment.bytes: -1 is below 14")):
         changed(TopicConfig(), {"segment.bytes": "-1"})
 
 
 def test_unknown_setting_is_refused_with_the_nearest_name():
-    """The operator is told what they probably meant."""
+    """An unknown setting is refused with the nearest name."""
     with pytest.raises(InvalidConfig, match=r"retention\.sm; did you mean retention\.ms\?"):
         changed(TopicConfig(), {"retention.sm": "1"})
 
 
 def test_no_name_is_guessed_when_none_is_near():
-    """A wrong guess is worse than none."""
+    """No name is suggested if none is similar."""
     assert nearest("zzzzqqqq", rows(TopicConfig)) == ""
 
 
@@ -122,7 +122,7 @@ def test_no_name_is_guessed_when_none_is_near():
     ],
 )
 def test_bad_value_is_refused_with_setting_and_reason(name: str, text: object, complaint: str):
-    """The message names the setting, what was said and what would do."""
+    """A bad value is refused with the name of the setting, the value and what is expected."""
     with pytest.raises(InvalidConfig) as refusal:
         changed(TopicConfig(), {name: text})
     assert str(refusal.value).startswith(f"{name}: ")
@@ -130,19 +130,19 @@ def test_bad_value_is_refused_with_setting_and_reason(name: str, text: object, c
 
 
 def test_not_a_number_is_no_ratio():
-    """NaN compares with nothing, so bounds alone would let it through."""
+    """NaN is refused, although comparisons with the bounds do not exclude it."""
     with pytest.raises(InvalidConfig, match=r"min\.cleanable\.dirty\.ratio"):
         changed(TopicConfig(), {"min.cleanable.dirty.ratio": "nan"})
 
 
 def test_neither_true_nor_false_is_refused():
-    """Words like yes or 1 are not guessed at."""
-    with pytest.raises(InvalidConfig, match="'yes' is neither true nor false"):
+    """Only true and false are booleans. ``yes`` is refused."""
+    with pytest.raises(InvalidConfig, match="'yes' is not true or false"):
         changed(BrokerConfig(), {"auto.create.topics": "yes"})
 
 
 def test_one_bad_setting_changes_nothing():
-    """Several changes hold whole or not at all."""
+    """Several changes are applied together or not at all."""
     config = TopicConfig()
     with pytest.raises(InvalidConfig):
         changed(config, {"segment.ms": "5", "segment.bytes": "none"})
@@ -150,7 +150,7 @@ def test_one_bad_setting_changes_nothing():
 
 
 def test_policies_combine_in_one_setting():
-    """Text and lists both make a set; spaces are forgiven."""
+    """A set may be given as text or as a list. Spaces are ignored."""
     for said in ("compact, delete", ["compact", "delete"], "delete,compact"):
         config = changed(TopicConfig(), {"cleanup.policy": said})
         assert config.cleanup_policy == {"compact", "delete"}
@@ -158,7 +158,7 @@ def test_policies_combine_in_one_setting():
 
 
 def test_overrides_rebuild_the_config():
-    """What is stored of a topic is enough to make it again, and defaults are not stored."""
+    """The overrides of a topic restore its config, and defaults are not stored."""
     config = changed(TopicConfig(), {"segment.ms": 5, "retention.bytes": 10, "flush.mode": "os"})
     assert changed(TopicConfig(), overrides(config)) == config
     assert overrides(TopicConfig()) == {}
@@ -167,7 +167,7 @@ def test_overrides_rebuild_the_config():
 def said_by(
     tmp_path: Path, *, flag: str | None = None, env: str | None = None, file: str | None = None
 ) -> str:
-    """Which ingress topic wins when each of these says one."""
+    """Return the ingress topic that applies when it is set by flag, environment and file."""
     path = None
     if file:
         path = tmp_path / "cordwood.toml"
@@ -178,7 +178,7 @@ def said_by(
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path):
-    """The nearer to the command line, the stronger; a flag not given says nothing."""
+    """A flag overrides the environment, which overrides the file, which overrides the default."""
     assert said_by(tmp_path) == "append"
     assert said_by(tmp_path, file="f") == "f"
     assert said_by(tmp_path, file="f", env="e") == "e"
@@ -186,12 +186,12 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path):
 
 
 def test_environment_of_other_programs_is_ignored():
-    """Only the names of the table are looked up."""
+    """Environment variables that are no setting are ignored."""
     assert load_broker_config({}, {"CORDWOOD_BROKER": "x", "HOME": "/"}, None) == BrokerConfig()
 
 
 def test_settings_of_a_file_may_be_nested_or_dotted(tmp_path: Path):
-    """TOML tables and dotted keys are one thing."""
+    """A TOML file may use tables or dotted keys."""
     path = tmp_path / "c.toml"
     path.write_text('durability = "os"\ningress.buffer = 7\n[line.bytes]\nmax = 100\n')
     config = load_broker_config({}, {}, str(path))
@@ -207,7 +207,7 @@ def test_settings_of_a_file_may_be_nested_or_dotted(tmp_path: Path):
     ],
 )
 def test_bad_file_stops_the_start_and_is_named(tmp_path: Path, text: str, complaint: str):
-    """What the operator must fix is a ConfigError with the file's path."""
+    """A bad config file raises ``ConfigError`` with the file's path."""
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refusal:
@@ -217,18 +217,18 @@ def test_bad_file_stops_the_start_and_is_named(tmp_path: Path, text: str, compla
 
 
 def test_missing_file_is_named(tmp_path: Path):
-    """A file that was asked for and is not there is not passed over."""
+    """A missing config file raises ``ConfigError``."""
     with pytest.raises(ConfigError, match="there is no config file at"):
         load_broker_config({}, {}, str(tmp_path / "absent.toml"))
 
 
 def test_environment_name_is_the_setting_shouted():
-    """The rule users can apply without looking."""
+    """The environment variable of a setting is its name in upper case with ``CORDWOOD_``."""
     assert environment_name("segment.bytes") == "CORDWOOD_SEGMENT_BYTES"
 
 
 def test_config_cannot_be_changed_in_place():
-    """A config is a value: readers keep theirs while a new one is made."""
+    """A config is immutable."""
     config: Any = TopicConfig()
     value: Value = 1
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""What deploy/ ships agrees with the code: no dashboard, rule or unit names what does not exist."""
+"""Dashboard, alert rules and systemd unit in deploy/ agree with the code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from typing import Any
 
 import pytest
 
-from cordwood.broker.broker import Broker
-from cordwood.broker.health import readiness
 from cordwood.broker.metrics import METRICS
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig, rows
-from cordwood.log.files.disk import Files
 from cordwood.log.health.registry import Condition
+from cordwood.protocol.api.status import Health
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "cordwood.json").read_text())
 ALERTS = (DEPLOY / "prometheus" / "alerts.yml").read_text()
 UNIT = (DEPLOY / "systemd" / "cordwood.service").read_text()
 OUR_METRIC = re.compile(r"\bcordwood_\w+")
-SAFE_LABELS = {"instance", "job", "le"}  # Prometheus's own
-# Each fact of /readyz, and the series by which somebody is told of it.
+SAFE_LABELS = {"instance", "job", "le"}  # set by Prometheus itself
+# Each field of /readyz, and the metric of its alert.
 TOLD_BY = {
     "disk_full": "cordwood_disk_full",
     "data_directory": "cordwood_data_directory_lost",
@@ -38,20 +35,20 @@ TOLD_BY = {
     "pipeline_jobs_failed": "cordwood_pipeline_job_up",
     "pipeline": "cordwood_pipeline_up",
 }
-ACCEPTED = {"damage_accepted"}  # an operator knows of it and said so; /readyz only lists it
-# Counters with labels that are there, as 0, before anything happened.
+ACCEPTED = {"damage_accepted"}  # accepted by an operator; /readyz only lists it
+# Counters with labels that are exported as 0 before the first event.
 BEGIN_AT_ZERO = {"cordwood_connections_refused_total", "cordwood_pipeline_job_failures_total"}
 
 
 def series() -> set[str]:
-    """Every name a scrape can hold: a histogram has three."""
+    """Return all series names of a scrape. A histogram has three."""
     names = {name for name, row in METRICS.items() if row.kind != "histogram"}
     histograms = {name for name, row in METRICS.items() if row.kind == "histogram"}
     return names | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Where each PromQL expression stands, and its text."""
+    """Yield each PromQL expression with the panel, variable or alert that contains it."""
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             yield f"dashboard: {panel['title']}", target["expr"]
@@ -66,14 +63,14 @@ EXPRESSIONS = dict(enumerate(expressions()))
 
 
 def selectors(text: str) -> Iterator[tuple[str, set[str]]]:
-    """Each of our series in an expression with the labels it is selected by."""
+    """Yield each of our series in an expression, with the labels that select it."""
     for name, inside in re.findall(r"\b(cordwood_\w+)(?:\{([^}]*)\})?", text):
         yield name, set(re.findall(r"(\w+)=~?", inside))
 
 
 @pytest.mark.parametrize("number", EXPRESSIONS, ids=lambda number: EXPRESSIONS[number][0])
 def test_every_metric_that_is_asked_for_exists(number: int):
-    """Names in dashboard and rules are series of the metrics table, with its labels."""
+    """Dashboard and rules use only metrics and labels that exist."""
     text = EXPRESSIONS[number][1]
     for name, labels in selectors(text):
         assert name in series(), text
@@ -83,7 +80,7 @@ def test_every_metric_that_is_asked_for_exists(number: int):
 
 @pytest.mark.parametrize("number", EXPRESSIONS, ids=lambda number: EXPRESSIONS[number][0])
 def test_grouping_is_by_labels_the_metric_has(number: int):
-    """``sum by (reader)`` of something without readers shows one nameless line."""
+    """Expressions group only by labels that the metric has."""
     text = EXPRESSIONS[number][1]
     asked = {
         label.strip()
@@ -100,7 +97,7 @@ def test_grouping_is_by_labels_the_metric_has(number: int):
 
 
 def test_every_alert_tells_what_is_wrong():
-    """A rule without a sentence wakes somebody who then knows nothing; names are unique."""
+    """Every alert has a summary, a severity and a unique name."""
     rules = ALERTS.split("- alert: ")[1:]
     assert len(rules) == sum(place.startswith("alert") for place, _ in EXPRESSIONS.values())
     assert all("summary:" in rule and "severity:" in rule for rule in rules)
@@ -109,7 +106,7 @@ def test_every_alert_tells_what_is_wrong():
 
 
 def test_what_must_page_somebody_has_a_rule():
-    """Loss, damage, a full disk, an offline partition, a job that died: each is an alert."""
+    """Data loss, damage, a full disk, an offline partition and a dead job each have an alert."""
     for name in (
         "cordwood_disk_full",
         "cordwood_partition_offline",
@@ -124,23 +121,21 @@ def test_what_must_page_somebody_has_a_rule():
         assert re.search(rf"expr: .*\b{name}\b", ALERTS), name
 
 
-def test_every_fact_of_readyz_has_an_alert(tmp_path: Path):
-    """What is only in a JSON answer is told to nobody."""
-    broker = Broker.open(BrokerConfig(data=str(tmp_path / "data")), ManualClock(), Files())
-    assert set(readiness(broker)) == set(TOLD_BY) | ACCEPTED
-    broker.store.close()
+def test_every_fact_of_readyz_has_an_alert():
+    """Every field of /readyz has an alert."""
+    assert set(Health.__struct_fields__) - {"ready"} == set(TOLD_BY) | ACCEPTED
     for name in TOLD_BY.values():
         assert re.search(rf"expr: .*\b{name}\b", ALERTS), name
 
 
 def test_no_metric_has_a_label_that_prometheus_takes_for_itself():
-    """A scrape renames it to ``exported_job``, and an alert names the scrape instead of the job."""
+    """No metric has the label ``job`` or ``instance``, because Prometheus sets these itself."""
     for name, row in METRICS.items():
         assert not {"job", "instance"} & set(row.labels), name
 
 
 def test_what_is_0_or_1_is_compared_with_that():
-    """Any other number would never fire."""
+    """Alerts compare metrics that are 0 or 1 only with 0 or 1."""
     flags = {name for name, row in METRICS.items() if row.doc.startswith("1 w")}
     for place, text in EXPRESSIONS.values():
         for name, number in re.findall(r"\b(cordwood_\w+)(?:\{[^}]*\})? [=<>!]+ (\S+)", text):
@@ -149,7 +144,10 @@ def test_what_is_0_or_1_is_compared_with_that():
 
 
 def test_a_counter_that_begins_with_its_first_event_alerts_on_that_event():
-    """``increase()`` of a series that has just begun is 0, however large its first value is."""
+    """An alert on a counter with labels also fires on the counter's first event.
+
+    ``increase()`` of a new series is 0, however large its first value is.
+    """
     for place, text in EXPRESSIONS.values():
         for name in re.findall(r"increase\((cordwood_\w+)", text):
             if place.startswith("alert") and METRICS[name].labels and name not in BEGIN_AT_ZERO:
@@ -157,7 +155,7 @@ def test_a_counter_that_begins_with_its_first_event_alerts_on_that_event():
 
 
 def test_labels_in_an_alerts_text_are_there():
-    """``$labels.reader`` of a metric without readers is an empty word in the night."""
+    """The text of an alert uses only labels that its metric has."""
     for rule in ALERTS.split("- alert: ")[1:]:
         expression, _, text = rule.partition("labels:")
         names = OUR_METRIC.findall(expression)
@@ -167,14 +165,14 @@ def test_labels_in_an_alerts_text_are_there():
 
 
 def test_every_health_alert_names_a_condition_that_exists():
-    """A condition spelt wrong would never fire."""
+    """Health alerts name only conditions that exist."""
     named = re.findall(r'condition=~?"([^"]+)"', ALERTS)
     assert named
     assert {one for each in named for one in each.split("|")} <= {c.value for c in Condition}
 
 
 def test_panels_do_not_lie_on_each_other():
-    """A hand-made layout is easily wrong: every cell of the grid is taken once."""
+    """Dashboard panels do not overlap and fit the grid."""
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place: dict[str, Any] = panel["gridPos"]
@@ -189,7 +187,7 @@ def test_panels_do_not_lie_on_each_other():
 
 
 def test_unit_starts_a_command_that_exists():
-    """The systemd unit's flags are options of ``cordwood serve``."""
+    """The systemd unit uses only options of ``cordwood serve``."""
     (line,) = re.findall(r"^ExecStart=(.+)$", UNIT, re.MULTILINE)
     words = shlex.split(line)
     assert words[1] == "serve"
@@ -198,6 +196,6 @@ def test_unit_starts_a_command_that_exists():
 
 
 def test_selectors_are_found_in_an_expression():
-    """The checks above see what they are meant to see."""
+    """``selectors`` finds series and labels in an expression."""
     found = dict(selectors('rate(cordwood_x_total{topic=~"a",instance="b"}[5m]) / cordwood_y'))
     assert found == {"cordwood_x_total": {"topic", "instance"}, "cordwood_y": set()}

@@ -1,6 +1,7 @@
-"""docs/format.md against the code: every example on the page is decoded, twice.
+"""The page docs/format.md agrees with the code: each example is decoded twice.
 
-Once by what the broker uses, once by ``struct`` alone as a stranger would who has only the page.
+The broker's own code decodes it once. The second decoder uses only ``struct`` and what the page
+says.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ RECORDS = [
 
 
 def example(name: str) -> bytes:
-    """The bytes of an example: pairs of hex digits up to the first double space of each line."""
+    """Return the bytes of an example: the hex digits before the comment on each line."""
     return bytes.fromhex("".join(line.split("   ")[0] for line in EXAMPLES[name].splitlines()))
 
 
 def varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zig-zag number and where the next field begins, written from the page alone."""
+    """Decode a zig-zag varint as the page describes it. Return it and the next position."""
     number = shift = 0
     while True:
         byte = data[position]
@@ -51,7 +52,7 @@ def varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def field(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """A length, -1 for null, and so many bytes."""
+    """Decode a length, -1 for null, and that many bytes."""
     length, position = varint(data, position)
     if length < 0:
         return None, position
@@ -59,7 +60,7 @@ def field(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def records_by_hand(data: bytes, base_offset: int, base_ms: int, count: int) -> list[Record]:
-    """The records as the page describes them."""
+    """Decode the records as the page describes them."""
     found, position = [], 61
     for _ in range(count):
         length, position = varint(data, position)
@@ -84,7 +85,7 @@ def records_by_hand(data: bytes, base_offset: int, base_ms: int, count: int) -> 
 
 
 def test_worked_batch_is_what_the_broker_reads():
-    """The example passes every check of a produced batch and gives the records it describes."""
+    """The example batch passes the broker's checks and holds the described records."""
     data = example("batch")
     (header,) = check_batches(data, MIB)
     assert decode_batch(data) == RECORDS
@@ -92,7 +93,7 @@ def test_worked_batch_is_what_the_broker_reads():
 
 
 def test_worked_batch_can_be_read_from_the_page_alone():
-    """Positions, widths and the checksum's reach are as the table says."""
+    """Positions, widths and the checksum range of the example match the table on the page."""
     data = example("batch")
     rows = re.findall(r"^\| (\d+) \| (\d+)? *\| ([\w -]+?) \|", PAGE, re.MULTILINE)
     assert [int(position) for position, _, _ in rows] == [
@@ -108,7 +109,7 @@ def test_worked_batch_can_be_read_from_the_page_alone():
 
 
 def test_time_index_of_the_example_is_its_last_entry():
-    """Sealing the example's segment writes these very bytes and no offset entry."""
+    """Sealing the example's segment writes the time index of the example and no offset index."""
     index = MemoryIndex(7, 4096)
     index.add(parse_header(example("batch")), 0)
     index.seal()
@@ -116,7 +117,7 @@ def test_time_index_of_the_example_is_its_last_entry():
 
 
 def test_snapshot_of_the_example_names_its_producer():
-    """The bytes after the example's batch, written by the code and read by hand."""
+    """The producer snapshot of the example is encoded by the code and decoded by hand."""
     data = example("snapshot")
     producers = Producers()
     producers.update(parse_header(example("batch")), NOON_MS + 5)
@@ -127,7 +128,7 @@ def test_snapshot_of_the_example_names_its_producer():
 
 
 def test_facts_of_the_example_are_one_line():
-    """The checkpoint's text gives back itself, and says what the batch says."""
+    """The segment stats of the example encode to the same text, and match the batch."""
     text = EXAMPLES["facts"].encode()
     facts = parse_stats(text)[7]
     assert encode_stats([facts]) == text
@@ -136,7 +137,7 @@ def test_facts_of_the_example_are_one_line():
 
 
 def test_marks_of_the_example_are_a_whole_slot(tmp_path: Path):
-    """A reader of the file believes the slot; seven little-endian numbers, the last a CRC-32."""
+    """The published offsets of the example are one valid slot with a CRC-32."""
     slot = example("marks")
     (tmp_path / published_offsets.MARKS_NAME).write_bytes(slot + bytes(56))
     assert published_offsets.read_published_offsets(tmp_path) == Published(
@@ -147,12 +148,12 @@ def test_marks_of_the_example_are_a_whole_slot(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", [*layout.FileKind])
 def test_every_kind_of_segment_file_is_on_the_page(kind: layout.FileKind):
-    """A new kind of file must be described."""
+    """Every kind of segment file is described on the page."""
     assert kind.value in PAGE
 
 
 def test_every_other_file_name_is_on_the_page():
-    """Checkpoints, published_offsets, suffixes and what lies in the data directory."""
+    """Every other file name and suffix is described on the page."""
     from cordwood.log.lifecycle.directory import ARCHIVE, CLEANER, META
 
     names = {layout.LEADER_EPOCHS, layout.PARTITION_METADATA, layout.SEGMENT_FACTS, layout.FORMAT}
@@ -162,13 +163,13 @@ def test_every_other_file_name_is_on_the_page():
 
 
 def test_format_version_on_the_page_is_the_code_s():
-    """A new version needs a new page."""
+    """The format version on the page is that of the code."""
     assert layout.encode_format().decode().strip() == "1"
     assert r'format-version                 "1\n"' in PAGE
 
 
 def test_example_changes_are_noticed():
-    """One flipped bit anywhere under the checksum is refused: the checks above can fail."""
+    """A flipped bit in the example is detected, so the checks above can fail."""
     data = bytearray(example("batch"))
     data[70] ^= 1
     assert isinstance(parse_header(data), BatchHeader)

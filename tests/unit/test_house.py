@@ -1,4 +1,4 @@
-"""The test run's own promises: missing tools are named, seeds are told, no child outlives it."""
+"""The test suite's own rules: it reports missing tools and seeds, and ends leftover processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from support import children
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow  # each starts a pytest of its own
+pytestmark = pytest.mark.slow  # each test starts its own pytest
 
 
 def run_suite(directory: Path, test: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run one little suite under our conftest and settings, in a process of its own."""
+    """Run a small suite with our conftest and settings, in a separate process."""
     path = directory / "test_little.py"
     path.write_text(textwrap.dedent(test))
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "conftest"]
@@ -32,7 +32,10 @@ def run_suite(directory: Path, test: str, **environ: str) -> subprocess.Complete
 
 
 def test_missing_tool_skips_its_tests_loudly(tmp_path: Path):
-    """The last lines name the tool, its package and how many tests did not run."""
+    """Tests that need a missing tool are skipped.
+
+    The last lines name the tool, its package and the number of skipped tests.
+    """
     suite = """
         import pytest
 
@@ -48,7 +51,7 @@ def test_missing_tool_skips_its_tests_loudly(tmp_path: Path):
 
 
 def test_tool_nobody_installs_cannot_be_needed(tmp_path: Path):
-    """A tool that is not in tools.txt would be skipped everywhere, for ever."""
+    """A tool that is not in tools.txt is an error, because its tests would always be skipped."""
     suite = """
         import pytest
 
@@ -62,14 +65,14 @@ def test_tool_nobody_installs_cannot_be_needed(tmp_path: Path):
 
 
 def test_failure_tells_the_seed_that_repeats_it(tmp_path: Path):
-    """Also in the quiet runs of make check."""
+    """A failed run prints the random seed that repeats it."""
     run = run_suite(tmp_path, "def test_it_fails():\n    raise AssertionError")
     assert run.returncode == 1
     assert "pytest --randomly-seed=" in run.stdout
 
 
 def test_child_left_running_is_ended_and_named(tmp_path: Path):
-    """A test that forgets a process does not leave it to the machine."""
+    """A process that a test leaves running is ended and reported."""
     suite = """
         import pathlib, subprocess
 
@@ -86,7 +89,7 @@ def test_child_left_running_is_ended_and_named(tmp_path: Path):
 
 
 def test_children_of_children_are_found():
-    """A shell's child is ours to end as well."""
+    """Grandchildren of the test process are found, too."""
     shell = subprocess.Popen(
         ["sh", "-c", "tail -f /dev/null & echo $!; wait"], stdout=subprocess.PIPE, text=True
     )

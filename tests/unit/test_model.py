@@ -1,4 +1,4 @@
-"""The shared nouns: values that compare, hash, and cannot change under anyone."""
+"""The shared value types can be compared and hashed, and are immutable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cordwood.model import (
 
 @pytest.mark.parametrize("name", ["a", "orders.eu-1_x", "A" * 249, "..."])
 def test_kafka_topic_names_are_topic_names(name: str):
-    """Kafka's rule, so that every Kafka client's topics fit."""
+    """Every name that Kafka allows is a valid topic name."""
     assert is_topic_name(name)
 
 
@@ -29,24 +29,24 @@ def test_kafka_topic_names_are_topic_names(name: str):
     "name", ["", ".", "..", "A" * 250, "a/b", "a b", "ä", "a\n", "../x", "a\0", "a|b"]
 )
 def test_name_that_could_leave_its_directory_is_no_topic_name(name: str):
-    """A topic's name becomes a directory's: no path, no space, no surprise."""
+    """A name that is unsafe as a directory name is not a valid topic name."""
     assert not is_topic_name(name)
 
 
 def test_partition_is_called_as_its_directory():
-    """Kafka's layout: topic, dash, number; the topic may hold dashes itself."""
+    """A partition's name is the topic, a dash and the number, as in Kafka's layout."""
     assert str(TopicPartition("a-b", 12)) == "a-b-12"
 
 
 def test_codec_numbers_are_those_of_batch_attributes():
-    """These numbers are on disk and on the wire."""
+    """Codec and timestamp type numbers are those of Kafka's batch attributes."""
     numbers = {codec.name: codec.value for codec in Codec}
     assert numbers == {"NONE": 0, "GZIP": 1, "SNAPPY": 2, "LZ4": 3, "ZSTD": 4}
     assert (TimestampType.CREATE.value, TimestampType.APPEND.value) == (0, 1)
 
 
 def test_tombstone_and_empty_value_are_different_records():
-    """Null is a tombstone; empty bytes are a value."""
+    """A null value is a tombstone and differs from an empty value."""
     assert Record(0, 1, b"k", None) != Record(0, 1, b"k", b"")
     assert Record(0, 1, b"k", b"v", (Header("h", None),)) == Record(
         0, 1, b"k", b"v", (Header("h", None),)
@@ -54,7 +54,7 @@ def test_tombstone_and_empty_value_are_different_records():
 
 
 def test_segment_info_is_a_copy_nobody_can_change():
-    """Plans are made from it while the log goes on."""
+    """``SegmentInfo`` is immutable and hashable."""
     info: Any = SegmentInfo(
         base_offset=0,
         end_offset=10,
@@ -71,6 +71,6 @@ def test_segment_info_is_a_copy_nobody_can_change():
 
 
 def test_segment_states_are_stored_as_plain_words():
-    """The segment index keeps these words for good; renaming one would orphan it."""
+    """Segment states are stored as these words, so they must not be renamed."""
     words = [str(state) for state in SegmentState]
     assert words == ["active", "sealed", "reclaimed", "replaced"]

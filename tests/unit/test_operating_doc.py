@@ -1,4 +1,4 @@
-"""docs/operating.md against the code: settings load, flags exist, alerts are the rules."""
+"""The page docs/operating.md agrees with the code: settings and alerts exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALERTS = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
 
 
 def test_settings_file_on_the_page_loads(tmp_path: Path):
-    """As ``serve --config`` reads it."""
+    """The settings file on the page is loaded as ``serve --config`` does."""
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "cordwood.toml"
     path.write_text(text)
@@ -22,15 +22,15 @@ def test_settings_file_on_the_page_loads(tmp_path: Path):
 
 
 def test_every_alert_is_explained():
-    """The table of the page and the rules name the same alerts."""
+    """The table on the page lists exactly the shipped alerts."""
     table = PAGE.partition("## Monitoring")[2].partition("## Backup")[0]
     explained = set(re.findall(r"^\| ([A-Z]\w+) \|", table, re.MULTILINE))
     shipped = {name.removeprefix("Cordwood") for name in re.findall(r"alert: (\w+)", ALERTS)}
-    assert explained == shipped - {"Down"}  # what that means needs no table
+    assert explained == shipped - {"Down"}  # needs no explanation
 
 
 def test_settings_named_on_the_page_exist():
-    """Dotted words in code spans are settings, files, log events, or a client's own."""
+    """Every dotted name in a code span is a setting, a file, a log event or a client setting."""
     known = {*rows(BrokerConfig), *rows(TopicConfig)}
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
     files = {"cordwood.json", "alerts.yml", "deploy", "pipeline.log"}

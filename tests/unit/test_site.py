@@ -1,4 +1,4 @@
-"""mkdocs.yml against docs/: a page nobody can navigate to is not read."""
+"""The documentation site: navigation and links match the files in docs/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_page_has_its_place_in_the_navigation():
-    """Each page once, and no entry without a page."""
+    """Every page is in the navigation exactly once, and every entry has a page."""
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     listed = sorted(re.findall(r": (\S+\.md)$", nav, re.MULTILINE))
     pages = sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
@@ -22,7 +22,7 @@ def test_every_page_has_its_place_in_the_navigation():
 
 @pytest.fixture(scope="module")
 def pages():
-    """What the site is built from."""
+    """Generate the pages of the site."""
     spec = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -30,7 +30,7 @@ def pages():
 
 
 def test_every_link_of_the_site_leads_somewhere(pages):
-    """Links into the code too: what a document names is shown on a page of its own."""
+    """Every link leads to a page or a file, including links to source files."""
     dead = []
     for name, text in pages.items():
         prose = re.sub(r"(`{3,}).*?\n\1\n", "", text, flags=re.DOTALL)
@@ -42,7 +42,7 @@ def test_every_link_of_the_site_leads_somewhere(pages):
 
 
 def test_a_linked_file_is_shown_as_it_is(pages):
-    """The page holds the file's own text, whatever is in it."""
+    """The page of a linked source file contains the file's text unchanged."""
     config = (ROOT / "src" / "cordwood" / "config.py").read_text()
     assert config in pages["source/src/cordwood/config.py.md"]
     assert "source/src/cordwood/config.py.md" in pages["settings.md"]

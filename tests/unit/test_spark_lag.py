@@ -1,4 +1,4 @@
-"""How far behind a streaming query is, from what Spark says of its progress."""
+"""The lag of a streaming query, from the progress that Spark reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def a_query(*sources):
 
 
 def test_lag_is_what_the_last_batch_left_unread():
-    """By partition; one that the batch had not heard of is unread from its beginning."""
+    """Lag is the difference between latest and end offset by partition.
+
+    A partition that the batch did not know counts from offset 0.
+    """
     end, latest = {"t": {"0": 7}}, {"t": {"0": 10, "1": 4}}
     source = {"endOffset": json.dumps(end), "latestOffset": json.dumps(latest)}
     assert lag(a_query(source)) == {"t-0": 3, "t-1": 4}
@@ -25,6 +28,6 @@ def test_lag_is_what_the_last_batch_left_unread():
 
 
 def test_a_query_without_a_batch_yet_has_no_lag_to_tell():
-    """Nor has a source of another format, whose offsets are not told."""
+    """A query without a batch, or with a source that reports no offsets, has no lag."""
     assert lag(a_query()) == {}
     assert lag(a_query({"endOffset": None, "latestOffset": None})) == {}

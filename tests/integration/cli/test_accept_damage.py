@@ -1,4 +1,4 @@
-"""``cordwood segment accept-damage``, from a flipped byte to a broker that is ready again."""
+"""``cordwood segment accept-damage`` makes a broker with a damaged segment ready again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def metrics(served: Served) -> str:
 
 
 def test_damage_is_a_problem_until_it_is_accepted(tmp_path: Path):
-    """Ready again, listed as accepted after a restart too, and refused to readers all the while."""
+    """Accepted damage no longer blocks readiness, also after a restart, but reads still fail."""
     data = tmp_path / "data"
     with Served(data, kafka="127.0.0.1:0") as served:
         assert cordwood(served, "produce", "t", stdin="a\nb\n").returncode == 0

@@ -1,4 +1,4 @@
-"""A log that vanished while the broker was down: told everywhere, and given up only when asked."""
+"""A partition whose log was deleted stays offline until its loss is accepted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def readyz(served: Served) -> tuple[int, dict[str, object]]:
 
 
 def test_a_vanished_log_is_offline_until_its_loss_is_accepted(tmp_path: Path):
-    """Killed after an acknowledgement, directory gone: named with the command that goes on."""
+    """The broker names the lost partition and the command that brings it back online."""
     data = tmp_path / "data"
     with Served(data, kafka="127.0.0.1:0") as served:
         for topic in ("lost", "kept"):

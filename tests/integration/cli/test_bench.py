@@ -1,4 +1,4 @@
-"""``cordwood bench`` on a broker of its own, and on one that is in use."""
+"""``cordwood bench`` on its own broker and on a running one."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def bench(*words, **env):
 
 
 def test_all_workloads_are_measured_and_nothing_is_left(tmp_path):
-    """Own broker, every row with its rate, waits where somebody waited; the directory is gone."""
+    """Every workload reports a rate, latencies where they apply, and all data is deleted."""
     done = bench("-n", "3001", "-c", "2", "--format", "json", "--data", str(tmp_path))
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
@@ -48,7 +48,7 @@ def test_all_workloads_are_measured_and_nothing_is_left(tmp_path):
 
 
 def test_a_broker_in_use_keeps_its_topics_and_gets_no_lines():
-    """What is measured there is deleted; its ingress topic only filled if asked for."""
+    """``bench`` deletes its own topics on a running broker; it sends lines only with ``--yes``."""
     with Broker() as broker, KafkaClient(broker.kafka) as client:
         client.create_topic("mine", 1, {})
         done = bench("--broker", broker.kafka, "-n", "100", "--format", "json")
@@ -63,7 +63,7 @@ def test_a_broker_in_use_keeps_its_topics_and_gets_no_lines():
 
 
 def test_the_environment_does_not_choose_the_broker():
-    """CORDWOOD_BROKER is for everyday commands; load goes where a flag says."""
+    """``bench`` ignores CORDWOOD_BROKER, so only a flag can direct load to a broker."""
     done = bench("latency", "-n", "1", CORDWOOD_BROKER="127.0.0.1:1")
     assert done.returncode == 0, done.stderr
 
@@ -71,7 +71,7 @@ def test_the_environment_does_not_choose_the_broker():
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 @pytest.mark.parametrize("client", [batches, librdkafka])
 def test_what_was_measured_was_written_and_read(client, acks):
-    """Every record counted is in the log, in each client's partition, and comes back."""
+    """Every counted record is in the log of its client's partition and is read back."""
     load = Load(records=5003, size_bytes=50, acks=acks, codec=Codec.LZ4, clients=3)
     with Broker() as broker, KafkaClient(broker.kafka) as asking:
         asking.create_topic("t", load.clients, {})

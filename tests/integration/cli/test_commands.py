@@ -15,7 +15,7 @@ from cordwood.testing import Broker
 
 @pytest.fixture
 def cordwood():
-    """Runs ``cordwood WORDS`` against a broker of this test's own."""
+    """Runs ``cordwood WORDS`` against a broker for this test only."""
     with Broker() as broker:
 
         def run(*words, stdin="", broker_address=broker.kafka):
@@ -34,7 +34,7 @@ def cordwood():
 
 
 def test_records_come_out_as_they_went_in(cordwood):
-    """Keys, headers and compression through a pipe, printed by a percent format."""
+    """Compressed records keep keys, values and headers; ``-f`` formats the output."""
     made = cordwood("produce", "t", "-K:", "-z", "lz4", "-H", "x=y", stdin="a:1\nb:2:3\n")
     assert (made.returncode, made.stdout) == (0, "")
     seen = cordwood("consume", "t", "-e", "-f", r"%o %k=%v %h\n")
@@ -42,14 +42,14 @@ def test_records_come_out_as_they_went_in(cordwood):
 
 
 def test_consume_finds_the_last_records_and_stops_after_a_count(cordwood):
-    """``-o -N`` counts from the end, ``-n`` stops."""
+    """``-o -N`` starts N records before the end; ``-n`` stops after a count."""
     cordwood("produce", "t", stdin="".join(f"{i}\n" for i in range(100)))
     assert cordwood("consume", "t", "-o", "-3", "-e").stdout == "97\n98\n99\n"
     assert cordwood("consume", "t", "-n", "2").stdout == "0\n1\n"
 
 
 def test_group_goes_on_where_it_stopped(cordwood):
-    """``-g`` begins at the group's cursor and moves it past what was printed."""
+    """``-g`` starts at the group's committed offset and commits past the printed records."""
     cordwood("produce", "t", stdin="a\nb\nc\n")
     assert cordwood("consume", "t", "-g", "g", "-e", "-n", "2").stdout == "a\nb\n"
     assert cordwood("consume", "t", "-g", "g", "-e").stdout == "c\n"
@@ -58,11 +58,11 @@ def test_group_goes_on_where_it_stopped(cordwood):
 
 
 def test_a_seek_past_the_end_or_before_the_start_stops_at_the_nearest_offset(cordwood):
-    """As Kafka's own tool does, and it says so; what no offset can be is refused."""
+    """``group seek`` clamps to the nearest offset and reports it; invalid offsets fail."""
     cordwood("produce", "t", stdin="a\nb\nc\n")
     past = cordwood("group", "seek", "g", "--topic", "t", "--to", "99", "--format", "json")
     assert json.loads(past.stdout)[0]["after"] == 3
-    assert past.stderr == "t-0 has no offset 99; 3 is the nearest\n"
+    assert past.stderr == "t-0 has no offset 99; using the nearest, 3\n"
     within = cordwood("group", "seek", "g", "--to", "1", "--format", "json")
     assert (json.loads(within.stdout)[0]["after"], within.stderr) == (1, "")
     huge = cordwood("group", "seek", "g", "--to", str(2**63))
@@ -71,7 +71,7 @@ def test_a_seek_past_the_end_or_before_the_start_stops_at_the_nearest_offset(cor
 
 
 def test_topic_lives_from_create_to_delete(cordwood):
-    """Create with settings, list, alter, delete; a missing one is exit code 3."""
+    """Topics can be created, listed, altered and deleted; a missing topic gives exit code 3."""
     assert cordwood("topic", "create", "t", "-p", "2", "-c", "retention.ms=1000").returncode == 0
     assert cordwood("topic", "create", "t").returncode == 4
     listed = json.loads(cordwood("topic", "list", "--format", "json").stdout)
@@ -85,7 +85,7 @@ def test_topic_lives_from_create_to_delete(cordwood):
 
 
 def test_cat_and_segment_verify_read_the_files_without_a_broker(cordwood):
-    """The data directory is enough."""
+    """``cat`` and ``segment verify`` need only the data directory."""
     cordwood("produce", "t", "-k", "key", stdin="hello\n")
     data = str(cordwood.broker.data)
     line = cordwood("cat", "t", "--data", data).stdout
@@ -97,7 +97,7 @@ def test_cat_and_segment_verify_read_the_files_without_a_broker(cordwood):
 
 @pytest.mark.parametrize("size", [1, 600], ids=["plain", "by kernels"])
 def test_cat_prints_what_a_subscriber_reads_from_files_and_broker_alike(cordwood, size):
-    """Nothing of an aborted transaction, nothing below the log start, short logs and long."""
+    """``cat`` skips aborted transactions and records below the log start offset."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cordwood.broker.kafka, "transactional.id": "t"}
     )
@@ -119,7 +119,7 @@ def test_cat_prints_what_a_subscriber_reads_from_files_and_broker_alike(cordwood
 
 
 def test_flipped_byte_is_found_by_segment_verify(cordwood):
-    """Damage is exit code 5 and names the file."""
+    """A damaged segment gives exit code 5."""
     cordwood("produce", "t", stdin="hello\n" * 50)
     log = next((cordwood.broker.data / "t-0").glob("*.log"))
     damaged = bytearray(log.read_bytes())
@@ -130,7 +130,7 @@ def test_flipped_byte_is_found_by_segment_verify(cordwood):
 
 
 def test_reader_is_registered_listed_and_removed(cordwood):
-    """What RECLAIM waits for can be seen and released."""
+    """A registered reader is listed with its lag until it is removed."""
     cordwood("produce", "t", stdin="a\nb\n")
     cordwood("reader", "register", "t", "slow")
     (row,) = json.loads(cordwood("reader", "list", "--format", "json").stdout)
@@ -140,7 +140,7 @@ def test_reader_is_registered_listed_and_removed(cordwood):
 
 
 def test_nobody_at_the_address_is_one_sentence_and_exit_code_six(cordwood):
-    """No traceback: what, where, and what to do."""
+    """An unreachable broker gives a one-line error with a remedy and exit code 6."""
     lonely = cordwood("topic", "list", broker_address="127.0.0.1:1")
     assert lonely.returncode == 6
     assert lonely.stderr.count("\n") == 1
@@ -148,13 +148,13 @@ def test_nobody_at_the_address_is_one_sentence_and_exit_code_six(cordwood):
 
 
 def test_wrong_flag_is_usage_and_exit_code_two(cordwood):
-    """As every command line does."""
+    """Unknown options and commands give exit code 2."""
     assert cordwood("topic", "list", "--nope").returncode == 2
     assert cordwood("nope").returncode == 2
 
 
 def test_closed_pipe_ends_consume_quietly(cordwood):
-    """``consume | head`` ends though no further record comes."""
+    """``consume | head`` exits when its output is closed, without waiting for a record."""
     cordwood("produce", "t", stdin="a\nb\nc\n")
     pipe = subprocess.Popen(
         [sys.executable, "-m", "cordwood", "consume", "t", "-b", cordwood.broker.kafka],
@@ -168,7 +168,7 @@ def test_closed_pipe_ends_consume_quietly(cordwood):
 
 
 def test_check_tells_monitoring_by_exit_code(cordwood):
-    """0 when all is well, 5 when a reader lags too far, 6 when nobody answers."""
+    """``check`` exits with 0 if healthy, 5 if a reader lags, 6 if the broker is unreachable."""
     cordwood("produce", "t", stdin="a\nb\n")
     cordwood("reader", "register", "t", "slow")
     assert cordwood("check").returncode == 0
@@ -181,22 +181,24 @@ def test_check_tells_monitoring_by_exit_code(cordwood):
 
 
 def test_a_listener_that_is_off_is_said_to_be_off(cordwood):
-    """What asks the HTTP listener names the flag that opens it, and does not call at ``off``."""
+    """A command that needs a disabled HTTP listener names the option that enables it."""
     with Broker(http="off") as broker:
         asked = cordwood("check", broker_address=broker.kafka)
     assert asked.returncode == 6
-    assert "has no http listener; serve with --http" in asked.stderr
+    assert "has no http listener; start it with --http" in asked.stderr
 
 
 def test_a_missing_topic_is_answered_with_the_next_step(cordwood):
-    """Exit code 3, and how to see what there is."""
+    """A missing topic gives exit code 3 and names the command that lists topics."""
     asked = cordwood("consume", "nope", "-e")
     assert asked.returncode == 3
-    assert asked.stderr == "cordwood: there is no topic nope; `cordwood topic list` has all\n"
+    assert (
+        asked.stderr == "cordwood: there is no topic nope; `cordwood topic list` shows all topics\n"
+    )
 
 
 def test_a_reader_that_had_enough_is_no_failure():
-    """`cordwood cat t | head -1` under pipefail is a success, and quiet."""
+    """``cordwood cat t | head -1`` exits with 0 and prints no error."""
     with Broker() as broker:
         lines = b"".join(b"%d\n" % number for number in range(20_000))
         python = [sys.executable, "-m", "cordwood"]

@@ -1,4 +1,4 @@
-"""Completion in the shells themselves: what Tab offers, and that it is silent without a broker."""
+"""Shell completion offers commands and topics, and prints nothing without a broker."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def broker() -> Iterator[Broker]:
 
 
 def environ(address: str) -> dict[str, str]:
-    """Where the command is found, and which broker it asks."""
+    """Return an environment with the command on PATH and the broker's address."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "CORDWOOD_BROKER": address}
 
 
 def offered(shell: str, address: str, line: str, word: str) -> list[str]:
-    """What the shell offers for ``word`` after ``line``; nothing may be said besides."""
+    """Return the completions of ``word`` after ``line``; stderr must be empty."""
     script = {"bash": BASH, "fish": FISH}[shell].format(line=line, word=word)
     flags = {"bash": ["--norc"], "fish": ["--no-config"]}[shell]
     done = subprocess.run(
@@ -75,26 +75,26 @@ SHELLS = ["bash", pytest.param("fish", marks=pytest.mark.needs("fish"))]
     ],
 )
 def test_commands_and_topics_are_offered(broker, shell, line, word, names):
-    """From the table of commands, and from the broker that is there now."""
+    """Completion offers command names and the topics of the running broker."""
     assert sorted(offered(shell, broker.kafka, line, word)) == names
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_broker_on_the_line_is_the_one_asked(broker, shell):
-    """``--broker`` wins over the environment here, too."""
+    """Completion prefers ``--broker`` over CORDWOOD_BROKER."""
     line = f"cordwood consume --broker {broker.kafka}"
     assert offered(shell, NOBODY, line, "us") == ["users"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_without_a_broker_nothing_is_offered_and_nothing_said(shell):
-    """Whoever presses Tab is in the middle of a line."""
+    """An unreachable broker gives no completions and no error output."""
     assert offered(shell, NOBODY, "cordwood consume", "or") == []
 
 
 @pytest.mark.needs("zsh")
 def test_zsh_completes_as_it_is_typed(broker, tmp_path):
-    """On a terminal: Tab finishes a topic's name; without a broker the line stays as it is."""
+    """Tab in zsh completes topics and commands; without a broker no error is printed."""
     for address, keys, seen in (
         (broker.kafka, "cordwood consume or\t", "cordwood consume orders"),
         (broker.kafka, "cordwood topic desc\t", "cordwood topic describe"),

@@ -1,4 +1,4 @@
-"""Exit codes of every command: nobody there, nothing of that name, an address that is none."""
+"""Exit codes for an unreachable broker, a missing object and an invalid address."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typer
 
 from cordwood.cli import main
 from cordwood.cli.app import app
-from cordwood.cli.output.tables import DEFAULT_BROKER
+from cordwood.cli.options.arguments import DEFAULT_BROKER
 from cordwood.client.kafka import KafkaClient
 from cordwood.testing import Broker
 
 NOBODY = "127.0.0.1:1"
-ASKING = [  # a line for every command that asks a broker, in the order of --help
+ASKING = [  # one line for every command that contacts a broker, in the order of --help
     "topic create t",
     "topic list",
     "topic describe t",
@@ -58,12 +58,12 @@ ASKING = [  # a line for every command that asks a broker, in the order of --hel
     "archive verify",
     "archive restore t --to u",
 ]
-PATIENT = {"pipeline run", "bench"}  # the one waits for a broker, the other brings its own
+PATIENT = {"pipeline run", "bench"}  # the first waits for a broker, the second starts its own
 
 
 @pytest.fixture
 def cordwood(capsys, monkeypatch, tmp_path):
-    """Runs a line as ``main`` does; its exit code, and what it wrote to stderr."""
+    """Runs a command line through ``main``; returns its exit code and stderr."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "input").write_text("a record\n")
 
@@ -78,7 +78,7 @@ def cordwood(capsys, monkeypatch, tmp_path):
 
 
 def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its words."""
+    """Yield every command that is not a group, with its full name."""
     for child in command.list_commands(None) if hasattr(command, "list_commands") else []:
         yield from leaves(command.get_command(None, child), f"{name} {child}".strip())
     if not hasattr(command, "list_commands"):
@@ -86,7 +86,7 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_no_command_that_asks_a_broker_is_left_out():
-    """Whoever adds one adds its line above."""
+    """ASKING contains every command that has the ``--broker`` option."""
     asking = {
         name
         for name, command in leaves(typer.main.get_command(app))
@@ -98,18 +98,18 @@ def test_no_command_that_asks_a_broker_is_left_out():
 
 @pytest.mark.parametrize("line", ASKING)
 def test_nobody_there_is_said_at_once_in_one_sentence(cordwood, line):
-    """Exit code 6; commands that wait for a broker that restarts do not wait for the first word."""
+    """Every command fails with exit code 6 and a one-line error if no broker is reachable."""
     code, said = cordwood(line)
     assert code == 6
     assert said == (
-        f"cordwood: no broker answers at {NOBODY} (Connection refused); start one with "
+        f"cordwood: no broker replies at {NOBODY} (Connection refused); start one with "
         "`cordwood serve`, or name another with --broker HOST:PORT\n"
     )
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """A broker with one topic, and nothing else."""
+    """A broker with only one topic."""
     with Broker() as running, KafkaClient(running.kafka) as client:
         client.create_topic("there", 1, {})
         yield running
@@ -141,7 +141,7 @@ def broker() -> Iterator[Broker]:
     ],
 )
 def test_what_is_not_there_is_exit_code_three_and_the_next_step(cordwood, broker, line, next_step):
-    """One sentence each."""
+    """A missing object gives exit code 3 and a one-line error with the next step."""
     code, said = cordwood(line, broker.kafka)
     assert code == 3
     assert said.startswith("cordwood: ")
@@ -151,19 +151,19 @@ def test_what_is_not_there_is_exit_code_three_and_the_next_step(cordwood, broker
 
 @pytest.mark.parametrize("line", ["dlq ls --format json", "dlq sample --format json"])
 def test_no_dead_letter_so_far_is_good_news(cordwood, broker, line):
-    """The topic of dead letters is made for the first of them; till then there are none."""
+    """``dlq`` commands succeed before the dead-letter topic exists."""
     assert cordwood(line, broker.kafka) == (0, "")
 
 
 def test_a_group_that_was_only_asked_for_is_not_made(cordwood, broker):
-    """A seek that finds nothing to move leaves nothing behind."""
+    """A failed ``group seek`` does not create the group."""
     cordwood("group seek phantom --to start", broker.kafka)
     assert cordwood("group describe phantom", broker.kafka)[0] == 3
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":9092"])
 def test_an_address_that_is_none_is_wrong_usage(cordwood, address):
-    """By flag or by environment: exit code 2, and how to write one."""
+    """An invalid address gives exit code 2 and the expected format, by option or environment."""
     for line, environment in ((f"topic list -b {address}", DEFAULT_BROKER), ("check", address)):
         code, said = cordwood(line, environment)
         assert code == 2

@@ -1,6 +1,7 @@
-"""Commands that read files, given others: foreign, cut short, unreadable, a directory instead.
+"""Commands that read files handle foreign, unreadable and misplaced files.
 
-One sentence and an exit code, never a traceback; and one bad file does not hide the others.
+They print a one-line error and set an exit code, without a traceback. One bad file does not hide
+the others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def cordwood(capsys, monkeypatch, tmp_path):
-    """Runs a line as ``main`` does: its exit code, stdout and stderr."""
+    """Runs a command line through ``main``; returns exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(line: str) -> tuple[int, str, str]:
@@ -53,25 +54,25 @@ def foreign(data: Path, name: str) -> Path:
 @pytest.mark.parametrize("command", ["ls", "verify -q"])
 @pytest.mark.parametrize("name", ["app.log", "12.log", "9" * 30 + ".log", "-1.log", "٣.log"])
 def test_a_foreign_log_file_is_named_and_passed_over(cordwood, data, command, name):
-    """It is somebody else's; the segments beside it are looked at as ever."""
+    """A foreign ``.log`` file is reported and skipped; the segments are processed normally."""
     path = foreign(data, name)
     code, out, err = cordwood(f"segment {command} --data data")
-    assert (code, err) == (0, f"data/t-0/{path.name} is not a segment file, and is passed over\n")
+    assert (code, err) == (0, f"data/t-0/{path.name} is not a segment file; skipped\n")
     assert out.count(".log") == 3
 
 
 @pytest.mark.parametrize("command", ["ls", "verify -q"])
 def test_a_log_file_beside_the_partitions_is_nobodys_segment(cordwood, data, command):
-    """A directory that is no partition's may hold what it likes."""
+    """Files in a directory that is not a partition are skipped."""
     (data / "notes").mkdir()
     (data / "notes" / SEGMENT).write_bytes(b"x")
     code, _, err = cordwood(f"segment {command} --data data")
-    assert (code, err) == (0, f"data/notes/{SEGMENT} is not a segment file, and is passed over\n")
+    assert (code, err) == (0, f"data/notes/{SEGMENT} is not a segment file; skipped\n")
 
 
 @pytest.mark.parametrize("command", ["ls", "verify -q"])
 def test_one_topic_is_looked_at_and_nothing_is_said_of_the_others(cordwood, data, command):
-    """Neither their segments nor what lies beside those."""
+    """With a topic argument, files of other topics are not reported."""
     (data / "u-0").mkdir()
     (data / "u-0" / SEGMENT).write_bytes(b"damaged")
     foreign(data, "../u-0/app.log")
@@ -81,7 +82,7 @@ def test_one_topic_is_looked_at_and_nothing_is_said_of_the_others(cordwood, data
 
 
 def broken(data: Path, how: str) -> Path:
-    """Another segment file, which is not one any more."""
+    """Create a segment name that is a directory or a dangling symbolic link."""
     path = data / "t-0" / "00000000000000000900.log"
     if how == "directory":
         path.mkdir()
@@ -92,7 +93,7 @@ def broken(data: Path, how: str) -> Path:
 
 @pytest.mark.parametrize("how", ["directory", "dangling"])
 def test_a_segment_that_cannot_be_read_is_a_row_and_exit_code_five(cordwood, data, how):
-    """The others are verified all the same."""
+    """An unreadable segment gives exit code 5; the other segments are still verified."""
     path = broken(data, how)
     code, out, err = cordwood("segment verify -q --data data")
     assert code == 5
@@ -122,14 +123,14 @@ def test_a_segment_that_cannot_be_read_is_a_row_and_exit_code_five(cordwood, dat
     ],
 )
 def test_what_is_no_such_file_is_one_sentence(cordwood, data, tmp_path, line, code, sentence):
-    """And the exit code says of which kind the trouble is."""
+    """A wrong or missing file gives a one-line error and the exit code for its cause."""
     (tmp_path / "file").write_bytes(b"text of no kind\xff\n")
     found, _, err = cordwood(line)
     assert (found, sentence in err, "Traceback" in err) == (code, True, False), err
 
 
 def test_a_directory_in_the_place_of_a_segment_stops_cat_in_one_sentence(cordwood, data):
-    """Also where the system does not say of which file it speaks."""
+    """``cat`` fails with a one-line error if a segment path is a directory."""
     newest = max((data / "t-0").glob("*.log"))
     newest.unlink()
     newest.mkdir()

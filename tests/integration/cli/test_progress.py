@@ -1,4 +1,4 @@
-"""Commands that take long show it to people, and to nobody else."""
+"""Long-running commands show progress on terminals only."""
 
 import subprocess
 
@@ -18,7 +18,7 @@ main()
 
 
 def test_produce_shows_what_has_gone_until_the_pipe_ends():
-    """Amount and rate on stderr while records come; then the line is gone and the count stays."""
+    """``produce`` shows progress on stderr while it reads input, and the count at the end."""
     with Broker() as broker, Terminal() as terminal:
         child = terminal.start("-c", AT_ONCE, "produce", "t", "-b", broker.kafka)
         child.stdin.write(b"x" * 999 + b"\n")
@@ -29,7 +29,7 @@ def test_produce_shows_what_has_gone_until_the_pipe_ends():
 
 
 def test_consume_shows_its_share_beside_a_pipe_and_not_among_records():
-    """Records to a pipe leave the terminal free for progress; on one terminal they would mix."""
+    """``consume`` shows progress only if its records do not go to the same terminal."""
     with Broker() as broker, Terminal() as terminal:
         read = ("consume", "t", "-n", "4", "-b", broker.kafka)
         produce(broker, b"1\n2\n")
@@ -53,7 +53,7 @@ def produce(broker, lines):
 
 
 def test_verify_counts_every_byte_also_those_behind_damage(tmp_path):
-    """The bar comes to its end whatever the file holds."""
+    """The progress bar counts all bytes of a file, also those after damage."""
     with Broker() as broker:
         produce(broker, b"1\n2\n")
         (log,) = (broker.data / "t-0").glob("*.log")

@@ -1,7 +1,7 @@
-"""Arbitrary bytes at a live HTTP listener: an answer or an end; no traceback, no leak, no 500.
+"""Arbitrary bytes never make the HTTP listener fail: no traceback, no leak, no status 500.
 
-One broker in a process of its own serves all examples. A neighbour asks it all the time: its p99 is
-printed. At the end the connections are counted and the memory is weighed.
+One broker in a separate process serves all examples. Another client sends requests all the time,
+and its p99 latency is printed. At the end the fixture checks open connections and memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.lines import Served, Wire, ask, http_get, until, wires
 from support.neighbours import Neighbour, assert_leaves_nothing, resident_bytes
 
 MEMORY_BYTES = 60 * 2**20
-UPLOADS_BYTES = 128 * 2**20  # what all bodies together may take while they are read
+UPLOADS_BYTES = 128 * 2**20  # limit for all request bodies being read
 
 METHODS = [b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"get", b"G\0T", b""]
 TARGETS = [
@@ -61,10 +61,10 @@ conversations = st.one_of(
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Every test of this module fires at one broker; it is judged at the end."""
+    """One broker for the module; its connections, memory and log are checked at the end."""
     with Served(tmp_path_factory.mktemp("fuzz") / "data", durability="os") as running:
         assert ask(running.control, "PUT quiet one") == b"OK"
-        http_get(running.http, "/metrics")  # what the first scrape loads is memory of another kind
+        http_get(running.http, "/metrics")  # the first scrape loads modules, which is not a leak
         before = resident_bytes(running.process.pid)
         with Neighbour("http", reader(running)):
             yield running
@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def reader(running: Served) -> Callable[[], None]:
-    """Asks for one topic, each time on a connection of its own."""
+    """Return a function that requests one topic on a new connection."""
 
     def step() -> None:
         status, body = http_get(running.http, "/api/topics?name=quiet")
@@ -88,9 +88,9 @@ def reader(running: Served) -> Callable[[], None]:
 
 
 def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> bytes:
-    """One hostile connection, to its end."""
+    """Send the data in pieces on one connection and return the reply."""
     wire = Wire(running.http)
-    with contextlib.suppress(OSError):  # it may be shown the listener in mid-sentence
+    with contextlib.suppress(OSError):  # the broker may close the connection mid-request
         bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
         for start, end in itertools.pairwise(bounds):
             wire.send(data[start:end])
@@ -108,14 +108,14 @@ def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> byte
 @example(data=b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", cuts=[], is_rude=True)
 @settings(max_examples=200)
 def test_any_bytes_at_the_http_listener_are_answered_or_ended(served, data, cuts, is_rude):
-    """Whatever is said and however it is cut; every answer is whole, and none is a 500."""
+    """Any bytes, split anywhere, get an HTTP reply other than 500 or no reply."""
     said = say(served, data, cuts, is_rude=is_rude)
     assert b" 500 " not in said
     assert said == b"" or said.startswith(b"HTTP/1.1 ")
 
 
 def test_what_follows_a_head_request_and_is_none_is_refused_and_ended(served):
-    """HEAD has no body in its answer; a refusal after it has one, and the connection ends."""
+    """Invalid bytes after a HEAD request get a 400 reply with a body, and the connection closes."""
     wire = Wire(served.http)
     wire.send(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n{}")
     first, _, second = wire.end().rest().partition(b"\r\n\r\n")
@@ -126,9 +126,9 @@ def test_what_follows_a_head_request_and_is_none_is_refused_and_ended(served):
 
 
 def test_bodies_that_never_end_take_bounded_memory_together(served):
-    """Sixty peers that promise 16 MB and send a quarter: the last of them are told to wait.
+    """Sixty incomplete 16 MB uploads use bounded memory; at least twenty get status 503.
 
-    When they are gone, so is what they took: the next upload is read as ever.
+    When these clients disconnect, their memory is released and the next upload succeeds.
     """
     head = (
         b"PUT /api/staging?job=fuzz&name=f HTTP/1.1\r\nHost: localhost\r\n"
@@ -139,7 +139,7 @@ def test_bodies_that_never_end_take_bounded_memory_together(served):
         for wire in crowd:
             with contextlib.suppress(OSError):
                 wire.send(head + bytes(4_000_000))
-        reader(served)()  # behind them all, so they have been looked at
+        reader(served)()  # queued behind all uploads, so they have been processed
         grown = resident_bytes(served.process.pid) - before
         refused = [wire for wire in crowd if is_refused(wire)]
     print(f"{len(refused)} of 60 were told to wait, memory grew by {grown / 2**20:.0f} MiB")
@@ -149,7 +149,7 @@ def test_bodies_that_never_end_take_bounded_memory_together(served):
 
 
 def uploaded(running: Served) -> bytes:
-    """The status of one small upload, in a job of its own."""
+    """Return the status of one small upload to a separate job."""
     wire = Wire(running.http)
     wire.send(
         b"PUT /api/staging?job=after&name=f HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -161,7 +161,7 @@ def uploaded(running: Served) -> bytes:
 
 
 def is_refused(wire: Wire) -> bool:
-    """Whether it was answered before its body had come; those that wait say nothing."""
+    """Whether the broker replied 503 before the whole body arrived."""
     wire.socket.settimeout(0.01)
     try:
         return wire.socket.recv(20).startswith(b"HTTP/1.1 503")
@@ -170,7 +170,7 @@ def is_refused(wire: Wire) -> bool:
 
 
 def test_malformed_requests_leave_nothing_in_memory(tmp_path):
-    """Neither the connection nor what it said; on a broker that has no freed memory to fill."""
+    """Repeated malformed requests do not increase the memory of a new broker."""
     kinds = [b"nonsense\r\n\r\n", b"GET /api/cut HTTP/1.1\r\nHost: localhost\r\n\r\n", b"G"]
     with Served(tmp_path / "data", durability="os") as running:
 
@@ -183,7 +183,7 @@ def test_malformed_requests_leave_nothing_in_memory(tmp_path):
 
 
 def test_a_crowd_of_silent_and_slow_peers_costs_the_others_nothing(served):
-    """Two hundred connections: some say nothing, some half a head, some drip."""
+    """Two hundred idle, incomplete or slow connections do not block other requests."""
     openings = [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: loc", b"POST /api/cut HTTP/1.1\r\nx:"]
     with wires(served.http, 200) as crowd:
         for wire, opening in zip(crowd, itertools.cycle(openings), strict=False):

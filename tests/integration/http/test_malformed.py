@@ -1,7 +1,7 @@
-"""What is no request, or too large a one: an answer that says so, and the end of the connection.
+"""A malformed or oversized request gets an error reply, and the connection closes.
 
-The fuzzer next listener draws such bytes by chance and asks only that no answer is a 500; here each
-shape is sent on purpose and its status and error are what they must be.
+``test_fuzz.py`` generates such bytes at random and only checks that no reply is a 500. These tests
+send each kind of request on purpose and check its status and error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cordwood.server import http_listener as listener
+from cordwood.protocol.api.deliveries import DeliveryRow
 from cordwood.server.http_listener import BODY_BYTES_MAX, HEADERS_BYTES_MAX
 from cordwood.testing import Broker
 from support.lines import Wire, is_blocked, until
@@ -30,15 +30,15 @@ WIDE = PIECE * (HEADERS_BYTES_MAX // len(PIECE) + 1)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """Each request is a connection of its own."""
+    """A broker for all tests of this module; each request uses its own connection."""
     with Broker(durability="os") as running:
         yield running
 
 
 def told(broker: Broker, *parts: bytes) -> tuple[int, str, str]:
-    """Status, error and message of the one answer to these bytes, after which the peer closes."""
+    """Send the parts, read until the broker closes; return status, error and message."""
     wire = Wire(broker.http)
-    with contextlib.suppress(ConnectionError):  # it may be refused before all of it is sent
+    with contextlib.suppress(ConnectionError):  # the broker may reject it before all of it is sent
         for part in parts:
             wire.send(part)
     head, _, body = wire.rest().partition(b"\r\n\r\n")
@@ -62,17 +62,22 @@ def told(broker: Broker, *parts: bytes) -> tuple[int, str, str]:
     ids=repr,
 )
 def test_a_bad_request_line_is_answered_and_named(broker, line):
-    """It was closed without a word."""
+    """An invalid request line gets status 400 and an error message."""
     status, error, message = told(broker, line + b"\r\n" + HOST + b"\r\n")
     assert (status, error) == (400, "INVALID_REQUEST")
-    assert message.startswith("this is no HTTP/1.1 request: ")
+    assert message.startswith("this is not an HTTP/1.1 request: ")
 
 
 @pytest.mark.parametrize(
     ("request_", "status", "error", "message"),
     [
-        ([b"GET http://[ HTTP/1.1\r\n", HOST, b"\r\n"], 400, "INVALID_REQUEST", "target is no URL"),
-        ([b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n"], 400, "INVALID_REQUEST", "no HTTP/1.1"),
+        (
+            [b"GET http://[ HTTP/1.1\r\n", HOST, b"\r\n"],
+            400,
+            "INVALID_REQUEST",
+            "target is not a URL",
+        ),
+        ([b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n"], 400, "INVALID_REQUEST", "not an HTTP/1.1"),
         (
             [b"GET /healthz HTTP/1.1\r\n", HOST, WIDE, b"\r\n"],
             431,
@@ -103,7 +108,7 @@ def test_a_bad_request_line_is_answered_and_named(broker, line):
             [b"GET /healthz HTTP/1.1\r\n", HOST, CHUNKED, b"0\r\n\r\n"],
             415,
             "UNSUPPORTED_CONTENT_TYPE",
-            "takes no body",
+            "accepts no body",
         ),
         (
             [b"GET /nowhere HTTP/1.1\r\n", HOST, b"Connection: close\r\n\r\n"],
@@ -131,14 +136,14 @@ def test_a_bad_request_line_is_answered_and_named(broker, line):
 def test_a_request_that_cannot_be_taken_is_refused_by_name(
     broker, request_, status, error, message
 ):
-    """Before its body is read, where the head says enough."""
+    """Each invalid request gets its specific status, error code and message."""
     found = told(broker, *request_)
     assert found[:2] == (status, error)
     assert message in found[2]
 
 
 def test_a_body_as_large_as_may_be_is_read(broker):
-    """And answered by the route, not by the listener."""
+    """A body of exactly the maximum size is accepted."""
     head = STAGE + BYTES + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % BODY_BYTES_MAX
     wire = Wire(broker.http)
     wire.send(head + bytes(BODY_BYTES_MAX))
@@ -147,7 +152,7 @@ def test_a_body_as_large_as_may_be_is_read(broker):
 
 
 def test_headers_as_large_as_may_be_are_taken(broker):
-    """One byte more is not."""
+    """Headers of exactly the maximum size are accepted; one more byte gets status 431."""
     for more, status in ((0, b"200"), (1, b"431")):
         names = len(b"host") + len(b"localhost") + len(b"x") + len(b"connection") + len(b"close")
         padding = b"y" * (HEADERS_BYTES_MAX - names + more)
@@ -164,19 +169,19 @@ def test_headers_as_large_as_may_be_are_taken(broker):
 
 
 def test_what_is_sent_ahead_of_an_answer_is_not_read_without_end(broker, monkeypatch):
-    """A peer that goes on sending while its request is being answered fills its own socket."""
+    """The listener stops reading a connection while a request is being handled (backpressure)."""
     deliveries, asked = broker.service.broker.deliveries, threading.Event()
     released = asyncio.Event()
 
-    async def slow(_query: str) -> int:
+    async def slow(_query: str) -> dict[str, DeliveryRow]:
         asked.set()
         await released.wait()
-        return 7
+        return {}
 
     async def release() -> None:
         released.set()
 
-    monkeypatch.setattr(deliveries, "last_batch", slow)
+    monkeypatch.setattr(deliveries, "describe", slow)
     ahead = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
     wire = Wire(broker.http)
     wire.send(b"GET /api/deliveries?query=q HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -189,9 +194,9 @@ def test_what_is_sent_ahead_of_an_answer_is_not_read_without_end(broker, monkeyp
 
 
 @pytest.mark.parametrize("data", [b"G", b"nonsense\r\n\r\n", STAGE + BYTES + CHUNKED + b"5\r\nab"])
-def test_a_peer_that_sends_no_more_is_not_waited_for(broker, monkeypatch, data):
-    """Once it is refused, nothing of it is left to come: its place is free at once."""
-    monkeypatch.setattr(listener, "LINGER_S", 3600)
+def test_a_peer_that_sends_no_more_is_not_waited_for(broker, data):
+    """After an error reply to a half-closed client, the connection is released immediately."""
+    broker.service.http.linger_s = 3600.0
     with Wire(broker.http) as wire:
         assert wire.send(data).end().rest().startswith(b"HTTP/1.1 400 ")
         until(lambda: not broker.service.server.listeners["http"].connections, "its place is free")

@@ -1,8 +1,9 @@
-"""A broker process under fire at its Kafka listener: memory stays bounded, a neighbour is served.
+"""Hostile frames at the Kafka listener neither exhaust memory nor stall another client.
 
-Frames are random, mutated from real requests, made to be as costly as they can be, or left
-unfinished. The broker is weighed from outside all the while. The neighbour produces one record at
-a time on a connection of its own; its p99 is printed, and every record must be there in the end.
+Frames are random, mutated from valid requests, as costly as possible, or incomplete. The test
+samples the resident memory of the broker process throughout. Another client, the neighbour,
+produces one record at a time on its own connection; the test prints its p99 latency and checks
+that every record is stored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FRAME_MAX = 20 * MIB
 BUDGET = 48 * MIB
 INFLATED_MAX = 16 * MIB
 CLOSES_WITHIN_S = 60.0
-# The budget and one frame past it, a bomb twice, replies, and what many connections cost anyway.
+# The request budget plus one frame, a decompression bomb twice, replies and many connections.
 GROWTH_MAX = BUDGET + FRAME_MAX + 2 * INFLATED_MAX + 220 * MIB
 
 
@@ -49,7 +50,7 @@ FETCHED = f.FetchTopic("t", [f.FetchPartition(0, partition_max_bytes=1 << 20)])
 
 
 class Scales:
-    """Weighs a process again and again."""
+    """Samples the resident memory of a process and keeps the maximum."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -68,7 +69,7 @@ class Scales:
 
 
 class Neighbour:
-    """Produces numbers on its own partition, one after the other."""
+    """Produces numbers one after the other to its own topic."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -87,11 +88,11 @@ class Neighbour:
                     began = time.perf_counter()
                     client.produce(TopicPartition("neighbour", 0), encode_batch([record]))
                     self.waits_s.append(time.perf_counter() - began)
-        except Exception as error:  # noqa: BLE001 - told by whoever ends it
+        except Exception as error:  # noqa: BLE001 - reported by end()
             self.failure = error
 
     def end(self) -> list[int]:
-        """The numbers that are in the log."""
+        """Stop producing and return the numbers that are in the log."""
         self._ending.set()
         self._thread.join()
         assert self.failure is None, self.failure
@@ -127,7 +128,7 @@ def connect(address: str) -> socket.socket:
 
 
 def say(address: str, data: bytes) -> None:
-    """Say it, stop, and wait for the end: a reply, or the listener."""
+    """Send the bytes, close the sending side, and read until the listener closes."""
     with connect(address) as wire, contextlib.suppress(ConnectionError):
         wire.sendall(data)
         wire.shutdown(socket.SHUT_WR)
@@ -145,7 +146,7 @@ def produced(batch: bytes, topic: str = "t") -> bytes:
 
 
 def with_body(body: bytes, count: int, codec: Codec) -> bytes:
-    """A batch whose header and checksum hold, whatever its body is."""
+    """A batch with a valid header and checksum around any body."""
     data = bytearray(encode_batch([Record(n, 1, None, b"") for n in range(count)])[:HEADER_BYTES])
     data += body
     struct.pack_into(">i", data, 8, len(data) - 12)
@@ -155,7 +156,7 @@ def with_body(body: bytes, count: int, codec: Codec) -> bytes:
 
 
 def costly(chance: random.Random) -> Iterator[bytes]:
-    """Requests that would stall or fill a broker that believes them."""
+    """Requests that would stall a broker without limits or exhaust its memory."""
     names = [f"no-{n}" for n in range(40_000)]
     numbers = [n % 3 for n in range(40_000)]
     yield framed(m.MetadataRequest([m.MetadataRequestTopic(name=n) for n in names], False), 9)
@@ -177,15 +178,15 @@ def costly(chance: random.Random) -> Iterator[bytes]:
         yield produced(with_body(compress(codec, body)[: MIB - 200], 3, codec))
         yield produced(with_body(chance.randbytes(2_000), 50, codec))
         yield produced(with_body(b"", 1, codec))
-    for codec in (Codec.GZIP, Codec.ZSTD):  # members in a row: half a gigabyte in one frame
+    for codec in (Codec.GZIP, Codec.ZSTD):  # concatenated streams: 512 MiB in one frame
         yield produced(with_body(compress(codec, bytes(INFLATED_MAX)) * 32, 3, codec))
     header = struct.pack(">hhih", 0, 9, 7, -1)
-    tags = header + b"\xff\xff\xff\x07" + b"\x7f\x00" * (MIB // 2)  # millions of tags, it says
+    tags = header + b"\xff\xff\xff\x07" + b"\x7f\x00" * (MIB // 2)  # claims millions of tags
     yield struct.pack(">i", len(tags)) + tags
 
 
 def mutated(frame: bytes, chance: random.Random) -> bytes:
-    """Bits flipped, a length made huge, cut, or noise from some point on."""
+    """Flip bits, write extreme lengths or replace the tail of a truncated frame with noise."""
     data = bytearray(frame[:5_000])
     struct.pack_into(">i", data, 0, len(data) - 4)
     for _ in range(chance.randrange(1, 6)):
@@ -202,11 +203,11 @@ def mutated(frame: bytes, chance: random.Random) -> bytes:
 
 
 def half_frames(address: str, stack: contextlib.ExitStack) -> None:
-    """Many peers that promise as much as they may, send a part of it, and wait."""
+    """Open 40 connections that announce the largest frame, send part of it and wait."""
 
     def fill(wire: socket.socket) -> None:
         wire.settimeout(1.0)
-        with contextlib.suppress(OSError):  # left unread, or closed: both are fine
+        with contextlib.suppress(OSError):  # the broker may stop reading or close
             wire.sendall(struct.pack(">ihhih", FRAME_MAX, 0, 9, 7, -1) + bytes(6 * MIB))
 
     wires = [stack.enter_context(connect(address)) for _ in range(40)]
@@ -218,7 +219,7 @@ def half_frames(address: str, stack: contextlib.ExitStack) -> None:
 
 
 def test_nothing_said_to_the_kafka_listener_fills_it_or_stalls_a_neighbour(served):
-    """Memory has a bound, no traceback is logged, and every record of the neighbour is there."""
+    """Memory stays bounded, no traceback is logged and all the neighbour's records are stored."""
     print(f"seed {SEED} (FUZZ_SEED)")
     chance = random.Random(SEED)
     address = served.addresses["kafka"]
@@ -235,7 +236,7 @@ def test_nothing_said_to_the_kafka_listener_fills_it_or_stalls_a_neighbour(serve
             say(address, chance.randbytes(chance.randrange(1, 3_000)))
         with contextlib.ExitStack() as stack:
             half_frames(address, stack)
-            # A whole large request still gets through: those who hold the memory are cut off.
+            # A large request still succeeds: the broker closes connections that hold memory.
             say(address, produced(encode_batch([Record(0, 1, None, bytes(900_000))])))
     finally:
         scales.end()
@@ -256,9 +257,9 @@ def test_nothing_said_to_the_kafka_listener_fills_it_or_stalls_a_neighbour(serve
 
 
 def test_malformed_frames_leave_nothing_in_memory(served):
-    """Neither the connection nor what it said: of a noise, of a body that is none, and of a reset.
+    """Noise, invalid bodies and reset connections leave no memory allocated.
 
-    The last vanishes with a whole request unanswered, whose bytes count against all others.
+    The reset connection has an unanswered request, whose bytes count against the shared budget.
     """
     address = served.addresses["kafka"]
     body = struct.pack(">ihhih", 4_000, 3, 9, 7, -1) + b"\xff" * 3_990

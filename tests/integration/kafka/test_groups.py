@@ -1,4 +1,4 @@
-"""Consumer groups with real clients: shared work, lost members, commits that hold."""
+"""Consumer groups with real clients: rebalances, lost members and durable commits."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ by_member = pytest.mark.parametrize("member_of", MEMBERS, ids=lambda each: each.
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes a topic and groups of its own."""
+    """One broker for all tests of this module; each test uses its own topic and groups."""
     with Broker(**SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def topic(broker):
-    """Six partitions."""
+    """A new topic of six partitions."""
     return create_topic(broker.kafka, next(NAMES), 6)
 
 
 @pytest.fixture
 def operator(broker):
-    """Held on to: requests of an admin client that is collected end with it."""
+    """An admin client kept alive by a fixture: garbage collection would cancel its requests."""
     return AdminClient({"bootstrap.servers": broker.kafka})
 
 
 @pytest.fixture
 def members():
-    """Closed at the end, whatever happens."""
+    """A list of group members; all are closed when the test ends."""
     opened = []
     yield opened
     for member in opened:
@@ -56,7 +56,7 @@ def members():
 
 
 def fill(address, topic, count, *, partitions=6, first=0):
-    """Values 0, 1, 2… dealt out to the partitions in turn."""
+    """Produce consecutive numbers to the partitions in turn."""
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, partition=number % partitions)
@@ -69,7 +69,7 @@ def numbers(values):
 
 @by_member
 def test_what_was_committed_is_not_read_again(broker, topic, members, member_of):
-    """A member leaves after its commit; whoever comes next goes on from there."""
+    """A new member of a group continues at the offset its predecessor committed."""
     fill(broker.kafka, topic, 60)
     group = f"g-{topic}"
     first = member_of(broker.kafka, topic, group)
@@ -83,7 +83,7 @@ def test_what_was_committed_is_not_read_again(broker, topic, members, member_of)
 
 @by_member
 def test_two_members_of_a_library_share_the_partitions(broker, topic, members, member_of):
-    """Each partition is one member's, and when one leaves the other has all."""
+    """Each partition has one member; when a member leaves, the other gets all partitions."""
     group = f"g-{topic}"
     members.append(first := member_of(broker.kafka, topic, group))
     settle([first], shared(6))
@@ -94,7 +94,7 @@ def test_two_members_of_a_library_share_the_partitions(broker, topic, members, m
 
 
 def joined_beside(first, make):
-    """Some libraries join within their constructor: the first must be polled meanwhile."""
+    """Create a second member while polling the first, as some constructors join the group."""
     made = []
     joining = threading.Thread(target=lambda: made.append(make()))
     joining.start()
@@ -104,7 +104,7 @@ def joined_beside(first, make):
 
 
 def test_a_group_of_three_goes_on_when_one_is_killed(broker, operator, topic, members):
-    """After its session its partitions are read by the other two, from the last commit."""
+    """After a killed member's session expires, the other two read its partitions."""
     group = f"g-{topic}"
     child = Child(broker.kafka, topic, group)
     try:
@@ -127,7 +127,7 @@ def test_a_group_of_three_goes_on_when_one_is_killed(broker, operator, topic, me
 
 
 def test_a_commit_survives_a_restart_of_the_broker(tmp_path, members):
-    """The group is there, Empty, and its next member goes on where the last one committed."""
+    """After a restart the group is Empty and a new member continues at the committed offsets."""
     running = Broker(tmp_path, **SETTINGS)
     with running:
         create_topic(running.kafka, "t", 2)
@@ -147,7 +147,7 @@ def test_a_commit_survives_a_restart_of_the_broker(tmp_path, members):
 
 
 def test_members_carry_on_when_the_broker_is_replaced(tmp_path):
-    """They find it again at its address, rejoin by themselves and read what comes."""
+    """Members reconnect to a new broker at the same address, rejoin and read new records."""
     with Broker(tmp_path, **SETTINGS) as old:
         address = old.kafka
         create_topic(address, "t", 2)
@@ -164,14 +164,17 @@ def test_members_carry_on_when_the_broker_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("member_of", MEMBERS[:2], ids=lambda each: each.name)
 def test_a_static_member_comes_back_to_its_partitions(broker, topic, members, member_of):
-    """Within its session nobody else is disturbed: the generation stays as it was."""
+    """A static member that returns within its session keeps its partitions.
+
+    The group does not rebalance: its generation is unchanged.
+    """
     group = f"g-{topic}"
     members.append(first := member_of(broker.kafka, topic, group, instance="one"))
     settle([first], shared(6))
     second = joined_beside(first, lambda: member_of(broker.kafka, topic, group, instance="two"))
     settle([first, second], shared(6))
     before, had = generation(broker, group), second.partitions()
-    second.close()  # a static member does not say goodbye
+    second.close()  # a static member sends no LeaveGroup
     members.append(again := member_of(broker.kafka, topic, group, instance="two"))
     settle([first, again], shared(6))
     assert again.partitions() == had
@@ -179,13 +182,13 @@ def test_a_static_member_comes_back_to_its_partitions(broker, topic, members, me
 
 
 def generation(broker, group):
-    """Which it is in; only the broker itself tells."""
+    """Return the group's generation, read from the broker's internal state."""
     groups = broker.service.broker._coordinators.groups.groups
     return groups.describe(group).generation
 
 
 def test_an_instance_that_starts_twice_fences_the_first(broker, topic, members):
-    """The older of two with one name is told, and stops."""
+    """The older of two members with one group.instance.id gets a fatal fenced error."""
     group = f"g-{topic}"
     first = ConfluentMember(broker.kafka, topic, group, instance="one")
     settle([first], shared(6))
@@ -198,11 +201,11 @@ def test_an_instance_that_starts_twice_fences_the_first(broker, topic, members):
     first.close()
 
 
-# --- what an operator does ------------------------------------------------------------------
+# --- administration -------------------------------------------------------------------------
 
 
 def test_lag_is_end_minus_commit(broker, operator, topic, members):
-    """From OffsetFetch and ListOffsets, as every lag exporter computes it."""
+    """Lag computed from OffsetFetch and ListOffsets is end offset minus committed offset."""
     fill(broker.kafka, topic, 60)
     group = f"g-{topic}"
     members.append(member := ConfluentMember(broker.kafka, topic, group))
@@ -219,7 +222,7 @@ def test_lag_is_end_minus_commit(broker, operator, topic, members):
 
 
 def test_an_operator_resets_and_deletes_a_group(broker, operator, topic, members):
-    """Offsets move while nobody is in, not while somebody is; then the group can go."""
+    """Offsets are reset and groups deleted only while the group has no members."""
     fill(broker.kafka, topic, 60)
     group = f"g-{topic}"
     member = ConfluentMember(broker.kafka, topic, group)
@@ -245,7 +248,7 @@ def test_an_operator_resets_and_deletes_a_group(broker, operator, topic, members
 
 
 def test_kafka_python_sees_and_deletes_groups(broker, topic):
-    """With the newest versions of these APIs it speaks."""
+    """The kafka-python client lists, describes and deletes groups with its newest API versions."""
     fill(broker.kafka, topic, 6)
     group = f"g-{topic}"
     member = ConfluentMember(broker.kafka, topic, group)
@@ -268,7 +271,7 @@ def test_kafka_python_sees_and_deletes_groups(broker, topic):
 
 @pytest.mark.needs("kcat")
 def test_kcat_balances_as_a_member(broker, topic):
-    """Old librdkafka: it joins, reads to the end of every partition and leaves."""
+    """The old librdkafka in kcat joins a group, reads each partition to its end and leaves."""
     fill(broker.kafka, topic, 60)
     printed = kcat("-b", broker.kafka, "-G", f"g-{topic}", topic, "-e", "-q",
                    "-X", "auto.offset.reset=earliest")  # fmt: skip
@@ -276,12 +279,12 @@ def test_kcat_balances_as_a_member(broker, topic):
 
 
 def test_a_group_gates_reclaim_on_a_consume_topic(broker, members):
-    """Nothing it has not committed past can go; the line protocol sees the same reader."""
+    """On a consume topic a committed group is listed as a reader with its seq and lag."""
     topic = create_topic(broker.kafka, next(NAMES), 1, cleanup_policy="consume")
     fill(broker.kafka, topic, 10, partitions=1)
     group = f"g-{topic}"
     members.append(member := ConfluentMember(broker.kafka, topic, group))
     read([member], 10)
     member.commit()
-    rows = broker.service.broker.readers.describe(topic)
-    assert [(row["reader"], row["seq"], row["lag"]) for row in rows] == [(group, 10, 0)]
+    rows = broker.service.broker.readers.rows(topic)
+    assert [(row.reader, row.seq, row.lag) for row in rows] == [(group, 10, 0)]

@@ -1,4 +1,4 @@
-"""One log, two protocols: what came in as lines leaves through Kafka, and the reverse."""
+"""Kafka clients read records sent as lines, and line clients read records from Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = map("topic-{}".format, itertools.count())
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module."""
+    """One broker for all tests of this module."""
     with Broker(durability="os") as running:
         yield running
 
@@ -37,7 +37,10 @@ def push(address: str, lines: bytes) -> None:
 
 
 def test_ingress_lines_are_records_for_every_client(fresh):
-    """Routing key is the key, payload the value; the line's timestamp and n are headers."""
+    """A line's routing key becomes the key and its payload the value.
+
+    Its timestamp and n become the headers ``ts`` and ``n``.
+    """
     push(fresh.ingress, b"order.new|1700000000|1|first\norder.paid|1700000001|2|a|b\n")
     for client in LIBRARIES:
         found = client.read(fresh.kafka, "append", 2)
@@ -49,14 +52,14 @@ def test_ingress_lines_are_records_for_every_client(fresh):
 
 @pytest.mark.needs("kcat")
 def test_kcat_prints_the_headers_of_ingress_lines(fresh):
-    """What a person sees."""
+    """The kcat client shows the headers ``ts`` and ``n`` of an ingress line."""
     push(fresh.ingress, b"k|123|7|hello\n")
     (record,) = Kcat().read(fresh.kafka, "append", 1)
     assert record[:3] == (b"hello", b"k", (("ts", b"123"), ("n", b"7")))
 
 
 def test_numbered_lines_of_a_producer_are_records_too(fresh):
-    """A HELLO producer's batches carry a producer id; consumers need not care."""
+    """Kafka consumers read the lines of a HELLO producer, whose batches have a producer id."""
     with Producer(fresh.ingress, name="sensor") as producer:
         producer.send_and_confirm([("k", b"payload %d" % number) for number in range(100)])
     for client in LIBRARIES:
@@ -67,7 +70,7 @@ def test_numbered_lines_of_a_producer_are_records_too(fresh):
 @pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.name)
 @pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
 def test_a_subscription_streams_what_kafka_clients_wrote(broker, client, codec):
-    """Key, payload and seq, whatever the batch was packed with."""
+    """A subscription streams key, payload and seq of Kafka records in any codec."""
     topic = create_topic(broker.kafka, next(NAMES))
     client.send(broker.kafka, topic, [Sent(b"v%d" % n, b"k%d" % n) for n in range(10)], codec=codec)
     with (
@@ -81,7 +84,7 @@ def test_a_subscription_streams_what_kafka_clients_wrote(broker, client, codec):
 
 
 def test_get_takes_what_kafka_clients_wrote(broker):
-    """Binary values come whole, one after another."""
+    """GET returns the values that Kafka clients wrote, including binary and empty ones."""
     topic = create_topic(broker.kafka, next(NAMES))
     values = [b"first", b"\x00\n\xff|binary", b""]
     Confluent().send(broker.kafka, topic, [Sent(value, b"k") for value in values])
@@ -91,7 +94,7 @@ def test_get_takes_what_kafka_clients_wrote(broker):
 
 
 def test_put_is_read_by_kafka_clients(broker):
-    """The reverse of GET."""
+    """Kafka clients read the values that PUT wrote, including binary ones."""
     topic = next(NAMES)
     with Client(broker.control) as control:
         control.register(topic)

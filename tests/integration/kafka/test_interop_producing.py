@@ -1,4 +1,4 @@
-"""What producers are promised and refused, as four clients see it."""
+"""Producing with four Kafka clients: acks, rejected batches, timestamps, automatic topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ by_library = pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: cli
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes a topic of its own."""
+    """One broker for all tests of this module; each test uses its own topic."""
     with Broker(durability="os") as running:
         yield running
 
@@ -46,7 +46,7 @@ def topic(broker):
 @by_library
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_records_arrive_whatever_acks_are_asked_for(broker, topic, client, acks):
-    """acks=0 gets no reply at all; 1 and all wait for the one durable copy there is."""
+    """Records are stored and readable with acks 0, 1 and all."""
     client.send(broker.kafka, topic, TEXTS, acks=acks)
     assert client.read(broker.kafka, topic, len(TEXTS)) == TEXTS
 
@@ -54,7 +54,7 @@ def test_records_arrive_whatever_acks_are_asked_for(broker, topic, client, acks)
 @pytest.mark.needs("kcat")
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_kcat_records_arrive_whatever_acks_are_asked_for(broker, topic, acks):
-    """As above, with the older librdkafka."""
+    """The old librdkafka in kcat stores records with acks 0, 1 and all."""
     Kcat().send(broker.kafka, topic, TEXTS, acks=acks)
     found = Kcat().read(broker.kafka, topic, len(TEXTS))
     assert [record[:2] for record in found] == [record[:2] for record in TEXTS]
@@ -69,7 +69,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("client", "error"), REFUSED, ids=lambda value: getattr(value, "name", ""))
 def test_a_batch_above_max_message_bytes_is_refused_by_name(broker, client, error):
-    """MESSAGE_TOO_LARGE, and nothing of it is stored; the next batch that fits is."""
+    """A batch above max.message.bytes fails with MESSAGE_TOO_LARGE and is not stored.
+
+    A smaller batch that follows is stored.
+    """
     topic = create_topic(broker.kafka, next(NAMES), max_message_bytes=10_000)
     with pytest.raises(error) as caught:
         client.send(broker.kafka, topic, [Sent(bytes(20_000))])
@@ -89,7 +92,7 @@ KEYLESS = [
 @pytest.mark.parametrize(("client", "error"), KEYLESS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_a_compacted_topic_refuses_a_record_without_a_key(broker, client, error, codec):
-    """INVALID_RECORD, also when the batch is packed and others in it have keys."""
+    """A batch with one record without a key fails with INVALID_RECORD, also if compressed."""
     topic = create_topic(broker.kafka, next(NAMES), cleanup_policy="compact")
     with pytest.raises(error) as caught:
         client.send(broker.kafka, topic, [*TEXTS, Sent(b"keyless")], codec=codec)
@@ -101,7 +104,7 @@ def test_a_compacted_topic_refuses_a_record_without_a_key(broker, client, error,
 
 @by_library
 def test_create_time_is_the_producers(broker, topic, client):
-    """The default: the timestamp of the record is stored, and no other is told."""
+    """By default the broker stores the producer's timestamp as CreateTime."""
     client.send(broker.kafka, topic, [Sent(b"old", timestamp_ms=1_000_000_000_123)])
     (record,) = client.read(broker.kafka, topic, 1)
     assert record.timestamp_ms == 1_000_000_000_123
@@ -112,7 +115,7 @@ def test_create_time_is_the_producers(broker, topic, client):
 @by_library
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_append_time_is_the_brokers(broker, client, codec):
-    """With LogAppendTime every record of a batch has the broker's time, and the CRC holds."""
+    """With LogAppendTime every record gets the broker's time and its batch stays readable."""
     topic = create_topic(broker.kafka, next(NAMES), message_timestamp_type="LogAppendTime")
     before = int(time.time() * 1000)
     client.send(broker.kafka, topic, TEXTS, codec=codec)
@@ -124,7 +127,7 @@ def test_append_time_is_the_brokers(broker, client, codec):
 
 
 def test_the_producer_is_told_where_its_record_is(broker, topic):
-    """The offset of a delivery report is the record's; so is its append time where that is used."""
+    """A delivery report contains the record's offset."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
     told = []
     for number in range(5):
@@ -134,14 +137,14 @@ def test_the_producer_is_told_where_its_record_is(broker, topic):
 
 
 def test_a_topic_that_is_not_there_is_made_by_the_first_who_produces(broker):
-    """auto.create.topics is on unless the operator turns it off."""
+    """Producing to a missing topic creates it by default (auto.create.topics)."""
     topic = next(NAMES)
     Confluent().send(broker.kafka, topic, TEXTS)
     assert Confluent().read(broker.kafka, topic, len(TEXTS)) == TEXTS
 
 
 def test_without_auto_create_producers_are_told_there_is_no_topic():
-    """UNKNOWN_TOPIC_OR_PART, not a wait for something that will not come."""
+    """Without auto.create.topics, producing to a missing topic fails as an unknown topic."""
     with Broker(durability="os", auto_create_topics="false") as broker:
         with pytest.raises(KafkaException) as caught:
             Confluent().send(
@@ -153,7 +156,7 @@ def test_without_auto_create_producers_are_told_there_is_no_topic():
 
 @pytest.mark.needs("kcat")
 def test_kcat_lists_what_there_is(broker):
-    """The metadata a person looks at first."""
+    """``kcat -L`` prints the topic, its partition count and the broker's address."""
     topic = create_topic(broker.kafka, next(NAMES), partitions=3)
     listed = kcat("-L", "-b", broker.kafka, "-t", topic).decode()
     assert f'topic "{topic}" with 3 partitions' in listed

@@ -1,4 +1,4 @@
-"""Where a consumer may begin and how long it waits, as four clients see it."""
+"""Reading with four Kafka clients: start offsets, timestamps, long polls and fetch limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ by_library = pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: cli
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes a topic of its own."""
+    """One broker for all tests of this module; each test uses its own topic."""
     with Broker(durability="os") as running:
         yield running
 
@@ -37,7 +37,7 @@ def topic(broker):
 
 @pytest.fixture
 def steps(broker, topic):
-    """Thirty records, one second apart, in batches of ten; the last is packed."""
+    """Thirty records, one second apart, in batches of ten; the last batch is compressed."""
     for start, codec in ((0, "none"), (10, "none"), (20, "lz4")):
         Confluent().send(broker.kafka, topic, STEPS[start : start + 10], codec=codec)
     return topic
@@ -46,20 +46,20 @@ def steps(broker, topic):
 @by_library
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 15, 20, 25, 29])
 def test_reading_begins_at_the_very_offset_asked_for(broker, steps, client, offset):
-    """Inside a batch the whole batch is sent and the client drops what comes before."""
+    """Every client reads from the exact offset it asked for, also inside a batch."""
     assert client.read(broker.kafka, steps, 30 - offset, offset=offset) == STEPS[offset:]
 
 
 @pytest.mark.needs("kcat")
 @pytest.mark.parametrize("offset", [0, 5, 15, 25])
 def test_kcat_reads_from_inside_a_batch(broker, steps, offset):
-    """As above, with the older librdkafka."""
+    """The old librdkafka in kcat reads from an offset inside a batch."""
     assert Kcat().read(broker.kafka, steps, 30 - offset, offset=offset) == STEPS[offset:]
 
 
 @pytest.mark.needs("kcat")
 def test_kcat_begins_at_a_time(broker, steps):
-    """``-o s@<ms>``: the first record at that time or later."""
+    """With ``-o s@<ms>`` kcat starts at the first record at or after that time."""
     wanted = f"s@{FIRST_MS + 16_500}"
     printed = kcat(
         "-C", "-b", broker.kafka, "-t", steps, "-p", "0", "-o", wanted, "-e", "-q", "-f", "%o\\n"
@@ -80,7 +80,10 @@ TIMES = [
 
 @pytest.mark.parametrize(("timestamp_ms", "offset"), TIMES)
 def test_a_time_becomes_the_first_offset_not_before_it(broker, steps, timestamp_ms, offset):
-    """To the record, also inside a packed batch; past the newest there is none."""
+    """A timestamp maps to the first record at or after it, also inside a compressed batch.
+
+    A timestamp past the newest record maps to no offset.
+    """
     tp = kafka.TopicPartition(steps, 0)
     consumer = kafka.KafkaConsumer(bootstrap_servers=broker.kafka)
     found = consumer.offsets_for_times({tp: timestamp_ms})[tp]
@@ -95,7 +98,7 @@ def test_a_time_becomes_the_first_offset_not_before_it(broker, steps, timestamp_
 
 
 def test_aiokafka_finds_times_and_both_ends(broker, steps):
-    """Its older ListOffsets versions answer the same."""
+    """Older ListOffsets versions, as aiokafka uses them, find timestamps and both log ends."""
 
     async def ask():
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=broker.kafka)
@@ -113,7 +116,7 @@ def test_aiokafka_finds_times_and_both_ends(broker, steps):
 
 
 def test_watermarks_are_the_ends_of_the_log(broker, steps):
-    """Low and high as librdkafka asks for them."""
+    """The low and high watermarks that librdkafka reads are the two ends of the log."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.kafka, "group.id": "w"})
     ends = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(steps, 0), PATIENCE_S)
     consumer.close()
@@ -121,7 +124,7 @@ def test_watermarks_are_the_ends_of_the_log(broker, steps):
 
 
 def test_an_offset_past_the_end_is_reset_as_the_consumer_wishes(broker, steps):
-    """OFFSET_OUT_OF_RANGE leads librdkafka to its auto.offset.reset."""
+    """OFFSET_OUT_OF_RANGE makes librdkafka apply its auto.offset.reset."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.kafka, "group.id": "r", "auto.offset.reset": "earliest"}
     )
@@ -133,7 +136,7 @@ def test_an_offset_past_the_end_is_reset_as_the_consumer_wishes(broker, steps):
 
 @by_library
 def test_a_waiting_consumer_gets_a_record_when_it_comes(broker, topic, client):
-    """The long poll ends with the record, far before the wait it was allowed."""
+    """A long poll returns when a record arrives, well before its max wait."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.kafka, "group.id": "l", "fetch.wait.max.ms": 20_000}
     )
@@ -149,7 +152,7 @@ def test_a_waiting_consumer_gets_a_record_when_it_comes(broker, topic, client):
 
 
 def test_a_fetch_waits_for_the_bytes_it_asks_for(broker, topic):
-    """``min_bytes`` hold the answer back until they are there, or until max wait."""
+    """A fetch is answered when ``min_bytes`` are available or its max wait is over."""
     Confluent().send(broker.kafka, topic, STEPS[:1])
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.kafka, fetch_min_bytes=100_000, fetch_max_wait_ms=1500
@@ -174,7 +177,7 @@ def test_a_fetch_waits_for_the_bytes_it_asks_for(broker, topic):
 
 
 def test_a_record_larger_than_the_fetch_limit_is_sent_all_the_same(broker, topic):
-    """At least one batch: a consumer with small limits must not stand still for ever."""
+    """A fetch returns at least one batch, so a consumer with small limits makes progress."""
     Confluent().send(broker.kafka, topic, [Sent(bytes(300_000)), Sent(b"next")])
     consumer = confluent_kafka.Consumer(
         {
@@ -192,7 +195,7 @@ def test_a_record_larger_than_the_fetch_limit_is_sent_all_the_same(broker, topic
 
 
 def test_what_was_written_is_there_after_a_restart(tmp_path):
-    """Sealed and active segments alike, through a clean stop."""
+    """Records of sealed and active segments are readable after a clean restart."""
     broker = Broker(tmp_path / "data", durability="os")
     broker.start()
     try:
@@ -209,7 +212,10 @@ def test_what_was_written_is_there_after_a_restart(tmp_path):
 
 @by_library
 def test_segments_that_compaction_emptied_are_passed_over(broker, topic, client):
-    """Dozens in a row: librdkafka gives up after about ten answers that hold no record."""
+    """Clients read past dozens of segments that compaction emptied.
+
+    librdkafka stops after about ten replies without a record, so the broker must skip them.
+    """
     partition = broker.service.broker.store.partition(TopicPartition(topic, 0))
 
     def fill() -> None:

@@ -1,4 +1,4 @@
-"""What a record is, through four clients: each reads what any of them wrote, byte for byte."""
+"""Four Kafka clients read each other's records byte for byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ by_library = pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: cli
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes a topic of its own."""
+    """One broker for all tests of this module; each test uses its own topic."""
     with Broker(durability="os") as running:
         yield running
 
@@ -48,7 +48,7 @@ def topic(broker):
 @by_library
 @pytest.mark.parametrize("codec", CODECS)
 def test_batches_are_stored_in_the_codec_they_were_sent_in(broker, topic, client, codec):
-    """The broker neither unpacks nor repacks; every client reads what this one packed."""
+    """The broker stores batches in the producer's codec, and every client reads them."""
     client.send(broker.kafka, topic, TEXTS, codec=codec)
     assert {header.codec for header in stored_batches(broker.data, topic)} == {Codec[codec.upper()]}
     for reader in LIBRARIES:
@@ -58,7 +58,7 @@ def test_batches_are_stored_in_the_codec_they_were_sent_in(broker, topic, client
 @pytest.mark.needs("kcat")
 @pytest.mark.parametrize("codec", CODECS)
 def test_kcat_batches_are_stored_in_the_codec_they_were_sent_in(broker, topic, codec):
-    """The old librdkafka in kcat packs only if Produce is advertised from version 0."""
+    """The old librdkafka in kcat compresses only if Produce is advertised from version 0."""
     Kcat().send(broker.kafka, topic, TEXTS, codec=codec)
     assert {header.codec for header in stored_batches(broker.data, topic)} == {Codec[codec.upper()]}
     for reader in (Kcat(), *LIBRARIES):
@@ -68,14 +68,14 @@ def test_kcat_batches_are_stored_in_the_codec_they_were_sent_in(broker, topic, c
 
 @by_library
 def test_keys_headers_nulls_and_empty_values_stay_what_they_are(broker, topic, client):
-    """Null and empty are two things, for keys and values alike."""
+    """Keys, values and headers are kept; null and empty stay distinct."""
     client.send(broker.kafka, topic, SEVERAL)
     for reader in LIBRARIES:
         assert reader.read(broker.kafka, topic, len(SEVERAL)) == SEVERAL, reader.name
 
 
 def test_a_null_header_value_is_not_an_empty_one(broker, topic):
-    """Only librdkafka sends such headers; all read them."""
+    """All clients read a null header value, which only librdkafka can send."""
     headed = Sent(b"value", b"key", (("nil", None), ("empty", b"")))
     LIBRARIES[0].send(broker.kafka, topic, [headed])
     for reader in LIBRARIES:
@@ -84,7 +84,7 @@ def test_a_null_header_value_is_not_an_empty_one(broker, topic):
 
 @pytest.mark.needs("kcat")
 def test_kcat_reads_nulls_empties_and_headers(broker, topic):
-    """A null is printed with a length of -1."""
+    """The kcat client reads null and empty keys and values, and headers."""
     LIBRARIES[0].send(broker.kafka, topic, SEVERAL)
     found = Kcat().read(broker.kafka, topic, len(SEVERAL))
     assert [record[:2] for record in found] == [record[:2] for record in SEVERAL]
@@ -94,7 +94,7 @@ def test_kcat_reads_nulls_empties_and_headers(broker, topic):
 @by_library
 @pytest.mark.parametrize("size", [1, 100, 16_383, 16_384, 100_000, 1_000_000])
 def test_records_of_any_size_come_back_whole(broker, topic, client, size):
-    """From one byte to a megabyte, around the sizes at which the listener changes buffers."""
+    """Records from one byte to a megabyte are read whole, around the listener's buffer sizes."""
     values = [bytes([number]) * size for number in range(3)]
     client.send(broker.kafka, topic, [Sent(value) for value in values])
     reader = LIBRARIES[(LIBRARIES.index(client) + 1) % len(LIBRARIES)]
@@ -102,7 +102,7 @@ def test_records_of_any_size_come_back_whole(broker, topic, client, size):
 
 
 def test_a_topic_of_many_partitions_keeps_order_in_each(broker):
-    """A hundred partitions in one request, each with its own offsets from 0."""
+    """Each of a hundred partitions keeps its records in the order they were produced."""
     topic = create_topic(broker.kafka, next(NAMES), partitions=100)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "linger.ms": 20})
     for number in range(1000):

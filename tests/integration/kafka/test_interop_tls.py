@@ -1,4 +1,4 @@
-"""TLS on the Kafka listener: who is let in, who is turned away, and that others do not notice."""
+"""TLS on the Kafka listener: which clients are accepted or refused, without harm to others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = [Sent(b"value %d" % number, b"key") for number in range(10)]
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Two labs that do not trust each other."""
+    """Two certificate directories whose CAs do not trust each other."""
     ours, theirs = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
     for directory in (ours, theirs):
         write_lab_certificates(directory, ["127.0.0.1", "localhost"], 1, replace=False)
@@ -39,20 +39,20 @@ def serve(directory, **settings):
 
 @pytest.fixture(scope="module")
 def broker(certificates):
-    """Takes anyone who trusts it."""
+    """A TLS broker that asks for no client certificate."""
     with serve(certificates[0]) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def mutual(certificates):
-    """Takes those it trusts, too."""
+    """A TLS broker that requires a client certificate of its CA."""
     with serve(certificates[0], tls_client_ca=str(certificates[0] / "ca.pem")) as running:
         yield running
 
 
 def trusting(directory, **more):
-    """The settings of librdkafka for a client of that lab."""
+    """Settings of librdkafka for a client that trusts the CA in this directory."""
     return {
         "security.protocol": "ssl",
         "ssl.ca.location": str(directory / "ca.pem"),
@@ -62,7 +62,7 @@ def trusting(directory, **more):
 
 
 def known(directory):
-    """The settings with which a client also shows who it is."""
+    """Settings of librdkafka with which a client presents its certificate."""
     return {
         "ssl.certificate.location": str(directory / "client.pem"),
         "ssl.key.location": str(directory / "client.key"),
@@ -70,17 +70,17 @@ def known(directory):
 
 
 def can_list(address, settings):
-    """Whether a librdkafka client gets as far as metadata."""
+    """Whether a librdkafka client can list topics."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0, **settings})
     try:
         admin.list_topics(timeout=2)
-    except Exception:  # noqa: BLE001 - whatever it calls a failed handshake
+    except Exception:  # noqa: BLE001 - any error means that the handshake failed
         return False
     return True
 
 
 def test_records_travel_under_tls(broker, certificates):
-    """Also frames of many TLS records: a megabyte to and fro."""
+    """Records are produced and consumed over TLS, including a frame of many TLS records."""
     address = broker.address("kafka_tls")
     records = [*TEXTS, Sent(bytes(1_000_000))]
     Confluent().send(address, "tls", records, **trusting(certificates[0]))
@@ -103,7 +103,7 @@ def test_records_travel_under_tls(broker, certificates):
 
 @pytest.mark.needs("kcat")
 def test_kcat_speaks_tls(broker, certificates):
-    """And is told to come back to the TLS listener, not to the plain one."""
+    """Metadata over TLS advertises the TLS address, not the plaintext one."""
     address = broker.address("kafka_tls")
     settings = trusting(certificates[0]).items()
     options = [word for name, value in settings for word in ("-X", f"{name}={value}".lower())]
@@ -112,14 +112,14 @@ def test_kcat_speaks_tls(broker, certificates):
 
 
 def test_a_client_turns_away_from_a_certificate_it_does_not_trust(broker, certificates):
-    """The handshake fails on the client's side; nothing was said."""
+    """A client that does not trust the broker's certificate cannot connect."""
     address = broker.address("kafka_tls")
     assert not can_list(address, trusting(certificates[1]))
     assert can_list(address, trusting(certificates[0]))
 
 
 def test_mutual_tls_takes_the_clients_of_its_ca(mutual, certificates):
-    """Whoever shows a certificate of ours is served."""
+    """With mutual TLS a client with a certificate of the broker's CA is served."""
     address = mutual.address("kafka_tls")
     settings = trusting(certificates[0], **known(certificates[0]))
     Confluent().send(address, "tls", TEXTS, **settings)
@@ -127,7 +127,7 @@ def test_mutual_tls_takes_the_clients_of_its_ca(mutual, certificates):
 
 
 def test_mutual_tls_refuses_strangers(mutual, certificates):
-    """No certificate, or one of another CA: no answer, and neighbours are served as before."""
+    """Mutual TLS refuses clients with no certificate or a foreign one, and serves others."""
     address = mutual.address("kafka_tls")
     assert not can_list(address, trusting(certificates[0]))
     assert not can_list(address, trusting(certificates[0], **known(certificates[1])))
@@ -135,18 +135,18 @@ def test_mutual_tls_refuses_strangers(mutual, certificates):
 
 
 def test_plain_bytes_on_the_tls_listener_end_that_connection_alone(broker, certificates):
-    """A client without TLS is cut off at once, not left hanging until a time-out."""
+    """A plaintext client on the TLS listener is disconnected without waiting for a timeout."""
     address = broker.address("kafka_tls")
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain:
         plain.sendall(b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x00\xff\xff")
         while plain.recv(1024):
-            pass  # a TLS alert, then the end
+            pass  # a TLS alert, then end of file
     assert can_list(address, trusting(certificates[0]))
 
 
 def test_tls_bytes_on_the_plain_listener_end_that_connection_alone(broker):
-    """A ClientHello looks like a length no frame has."""
+    """A TLS ClientHello on the plaintext listener is an invalid frame length and is closed."""
     host, _, port = broker.kafka.rpartition(":")
     context = ssl.create_default_context()
     raw = socket.create_connection((host, int(port)), timeout=PATIENCE_S)

@@ -1,7 +1,8 @@
-"""Kafka's own command-line tools: they administer our broker and read our files.
+"""Kafka's own command-line tools administer the broker and read its segment files.
 
-Needs Java and the tools' jars: ``scripts/kafka_jars.sh DIR`` fetches them, and the variable
-``CORDWOOD_KAFKA_JARS`` says where they are. Without them these tests are skipped, loudly.
+The tests need Java and the tools' jars: ``scripts/kafka_jars.sh DIR`` downloads them, and the
+variable ``CORDWOOD_KAFKA_JARS`` names their directory. Without them the tests are skipped with a
+reason.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module."""
+    """One broker for all tests of this module."""
     with Broker(durability="os", group_initial_rebalance_delay_ms=0) as running:
         yield running
 
 
 def java(tool: str, *arguments: str, given: str = "") -> str:
-    """Run a tool to its end; what it said."""
+    """Run a tool until it exits successfully and return its standard output."""
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", tool]
     done = subprocess.run(
         [*command, *arguments], input=given, capture_output=True, text=True, timeout=90, check=False
@@ -45,7 +46,7 @@ def java(tool: str, *arguments: str, given: str = "") -> str:
 
 
 def test_topics_are_created_described_and_deleted(broker):
-    """kafka-topics."""
+    """The kafka-topics tool creates, describes, grows and deletes a topic."""
     at = ("--bootstrap-server", broker.kafka)
     java(TOPICS, *at, "--create", "--topic", "made", "--partitions", "3")
     described = java(TOPICS, *at, "--describe", "--topic", "made")
@@ -58,7 +59,7 @@ def test_topics_are_created_described_and_deleted(broker):
 
 
 def test_settings_are_altered_and_described(broker):
-    """kafka-configs."""
+    """The kafka-configs tool sets, describes and removes a topic's setting."""
     create_topic(broker.kafka, "set")
     at = ("--bootstrap-server", broker.kafka, "--entity-type", "topics", "--entity-name", "set")
     java(CONFIGS, *at, "--alter", "--add-config", "retention.ms=12345678")
@@ -68,7 +69,7 @@ def test_settings_are_altered_and_described(broker):
 
 
 def test_console_tools_write_read_and_reset(broker):
-    """kafka-console-producer and -consumer, kafka-consumer-groups, kafka-get-offsets."""
+    """Kafka's console tools produce and consume; its group tools show lag and reset offsets."""
     at = ("--bootstrap-server", broker.kafka)
     create_topic(broker.kafka, "console")
     lines = [f"k{number}:v{number}" for number in range(100)]
@@ -100,7 +101,7 @@ def test_console_tools_write_read_and_reset(broker):
 
 
 def test_verifiable_tools_agree(broker):
-    """Kafka's system tests' own producer and consumer."""
+    """Kafka's VerifiableProducer and VerifiableConsumer transfer 5,000 records."""
     at = ("--bootstrap-server", broker.kafka, "--topic", "verified", "--max-messages", "5000")
     produced = java("org.apache.kafka.tools.VerifiableProducer", *at, "--acks", "-1")
     assert '"sent":5000,"acked":5000' in produced
@@ -111,7 +112,7 @@ def test_verifiable_tools_agree(broker):
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_dump_log_reads_our_segments_and_finds_the_indexes_sane(tmp_path, codec):
-    """kafka-dump-log: every record of sealed and active segments; both indexes check out."""
+    """The kafka-dump-log tool reads every record of all segments and accepts both indexes."""
     records = [Sent(b"value %d " % number + bytes(200), b"key") for number in range(2000)]
     with Broker(tmp_path / "data", durability="os") as broker:
         create_topic(broker.kafka, "dumped", segment_bytes=65_536)

@@ -1,4 +1,4 @@
-"""A line reader sees what a read_committed consumer sees."""
+"""Line protocol readers see only what a read_committed Kafka consumer sees."""
 
 from confluent_kafka import Producer
 
@@ -7,7 +7,7 @@ from cordwood.testing import Broker
 
 
 def test_subscriber_never_sees_an_aborted_record():
-    """Neither SUBSCRIBE nor GET shows what a transaction took back."""
+    """Neither SUBSCRIBE nor GET returns the records of an aborted transaction."""
     with Broker() as broker:
         producer = Producer(
             {"bootstrap.servers": broker.kafka, "transactional.id": "t", "log_level": 0}

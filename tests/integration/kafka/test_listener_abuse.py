@@ -1,6 +1,7 @@
-"""Peers that do not speak Kafka, or speak it badly: the listener closes, and nothing worse happens.
+"""The Kafka listener closes connections that send invalid bytes and harms no other client.
 
-A neighbour produces and consumes all the while; it must not notice.
+During each test another client, the neighbour, produces; its records must arrive in order and
+without long delays.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from support.recording import Recorder, converse, read_reply
 
 UNSUPPORTED_VERSION = 35
 API_VERSIONS = 18
-CREATES = {19, 20, 37}  # topics: a mutated partition count would be a wish, not an abuse
+CREATES = {19, 20, 37}  # topic creation: a mutated partition count may be a valid request
 CLOSES_WITHIN_S = 5.0
 
 
 class Neighbour:
-    """A client that writes numbers and reads them again while others misbehave."""
+    """A client that produces numbers while other clients misbehave, and reads them at the end."""
 
     def __init__(self, address: str) -> None:
-        """Begins at once."""
+        """Start producing immediately."""
         create_topic(address, "neighbour")
         self._address = address
         self._ending = threading.Event()
@@ -59,7 +60,7 @@ class Neighbour:
             self.sent += 1
 
     def end(self) -> None:
-        """Every number is there, once and in order, and no ack took seconds."""
+        """Check that every number is stored once, in order, each acknowledged within 3 seconds."""
         goal = self.sent + 2
         until(lambda: self.sent >= goal, "the neighbour is served", PATIENCE_S)
         self._ending.set()
@@ -76,7 +77,7 @@ class Neighbour:
 
 @pytest.fixture(scope="module")
 def frames():
-    """Requests of real clients, taken down once."""
+    """Requests recorded once from real clients."""
     recorder = Recorder()
     settings = {"advertised_kafka": recorder.address, "group_initial_rebalance_delay_ms": 0}
     with Broker(durability="os", **settings) as broker:
@@ -97,7 +98,7 @@ def broker():
 
 @pytest.fixture
 def neighbour(broker, caplog):
-    """Ends with the checks every test here shares: no traceback, nobody left, neighbour well."""
+    """A running neighbour; at the end all its records are stored and the log has no error."""
     caplog.set_level(logging.INFO, "cordwood")
     living = Neighbour(broker.kafka)
     yield living
@@ -112,7 +113,7 @@ def connect(address: str) -> socket.socket:
 
 
 def is_closed_by_peer(listener: socket.socket) -> bool:
-    """Read to the end; a time-out fails the test."""
+    """Read until the peer closes the connection; a timeout fails the test."""
     with contextlib.suppress(ConnectionError):
         while listener.recv(65_536):
             pass
@@ -120,7 +121,7 @@ def is_closed_by_peer(listener: socket.socket) -> bool:
 
 
 def say(address: str, data: bytes) -> None:
-    """Say it, stop, and wait for the listener to close."""
+    """Send the bytes, close the sending side, and wait until the listener closes."""
     with connect(address) as listener:
         with contextlib.suppress(ConnectionError):
             listener.sendall(data)
@@ -129,32 +130,32 @@ def say(address: str, data: bytes) -> None:
 
 
 def mutate(frame: bytes, chance: random.Random) -> bytes:
-    """One of the ways in which bytes go wrong."""
+    """Return the frame with one random kind of damage."""
     data = bytearray(frame)
     at = chance.randrange(len(data))
     match chance.randrange(6):
         case 0:  # flipped bits
             for _ in range(chance.randrange(1, 8)):
                 data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        case 1:  # the end is missing, and the length says so
+        case 1:  # truncated, with the length field adjusted
             data = data[: max(14, at)]
             struct.pack_into(">i", data, 0, len(data) - 4)
-        case 2:  # the end is missing, and the length does not know
+        case 2:  # truncated, with the length field unchanged
             data = data[:at]
-        case 3:  # a field became huge
+        case 3:  # a field overwritten with an extreme value
             at = chance.randrange(4, max(5, len(data) - 4))
             data[at : at + 4] = chance.choice(
                 [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80" * 4]
             )
-        case 4:  # something was put in between
+        case 4:  # random bytes inserted
             data[at:at] = chance.randbytes(chance.randrange(1, 30))
-        case 5:  # noise from some point on
+        case 5:  # random bytes from some position on
             data[at:] = chance.randbytes(len(data) - at)
     return bytes(data)
 
 
 def test_mutated_requests_harm_only_their_own_connection(broker, neighbour, frames):
-    """Answered or cut off, each within a moment, and the log shows no traceback."""
+    """A mutated request is answered or its connection is closed within seconds."""
     chance = random.Random(seed := random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     for _ in range(300):
@@ -163,7 +164,7 @@ def test_mutated_requests_harm_only_their_own_connection(broker, neighbour, fram
 
 
 def test_noise_is_closed(broker, neighbour):
-    """Random bytes are a bad length or a header that makes no sense."""
+    """The listener closes a connection that sends random bytes or HTTP."""
     chance = random.Random(seed := random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     for _ in range(100):
@@ -173,7 +174,7 @@ def test_noise_is_closed(broker, neighbour):
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 9, 2**31 - 1, 200_000_000])
 def test_an_impossible_length_closes_at_once(broker, neighbour, length, caplog):
-    """Without waiting for bytes that will not come; one line in the log says why."""
+    """An invalid frame length closes the connection without waiting and logs one line."""
     with connect(broker.kafka) as listener:
         listener.sendall(struct.pack(">i", length))
         assert is_closed_by_peer(listener)
@@ -183,14 +184,14 @@ def test_an_impossible_length_closes_at_once(broker, neighbour, length, caplog):
 
 
 def test_large_announcements_cost_little_memory(broker, neighbour):
-    """A hundred peers that announce 100 MB each and send a few bytes of it."""
+    """A hundred peers that announce 100 MB each but send 100 bytes cost less than 100 MB."""
     header = struct.pack(">ihhih", 100_000_000, 0, 9, 1, -1)
     before = resident_bytes()
     with contextlib.ExitStack() as listeners:
         for _ in range(100):
             listener = listeners.enter_context(connect(broker.kafka))
             listener.sendall(header + bytes(100))
-        say(broker.kafka, api_versions(1))  # behind them all, so they have been looked at
+        say(broker.kafka, api_versions(1))  # sent later, so the headers were read
         grown_bytes = resident_bytes() - before
     assert grown_bytes < 100_000_000
 
@@ -200,14 +201,14 @@ def resident_bytes() -> int:
 
 
 def api_versions(correlation_id: int, version: int = 0) -> bytes:
-    """A request every broker answers."""
+    """An encoded ApiVersions request, which every broker answers."""
     if version > 4:
         return struct.pack(">ihhih", 10, API_VERSIONS, version, correlation_id, -1)
     return b"".join(encode_request(ApiVersionsRequest(), version, correlation_id, "abuse"))
 
 
 def test_a_slow_drip_is_answered_in_the_end(broker, neighbour):
-    """Byte by byte is slow, not wrong."""
+    """A request that arrives one byte at a time is answered."""
     with connect(broker.kafka) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(5):
@@ -218,7 +219,7 @@ def test_a_slow_drip_is_answered_in_the_end(broker, neighbour):
 
 @pytest.mark.parametrize(("api", "version"), [(999, 0), (0, 99), (0, 2), (1, 13), (-1, -1), (6, 0)])
 def test_an_unknown_api_or_version_closes_with_one_line(broker, neighbour, api, version, caplog):
-    """No peer could read an answer, so there is none; the log names what was asked for."""
+    """The listener closes without a reply and logs the unsupported API and version."""
     with connect(broker.kafka) as listener:
         listener.sendall(struct.pack(">ihhih", 10, api, version, 7, -1))
         assert is_closed_by_peer(listener)
@@ -228,7 +229,10 @@ def test_an_unknown_api_or_version_closes_with_one_line(broker, neighbour, api, 
 
 
 def test_a_too_new_api_versions_is_told_what_there_is(broker, neighbour):
-    """In version 0 and with error 35; the connection stays good."""
+    """A too new ApiVersions request is answered in version 0 with UNSUPPORTED_VERSION (35).
+
+    The reply lists the supported APIs and the connection stays usable.
+    """
     with connect(broker.kafka) as listener:
         listener.sendall(api_versions(1, 99) + api_versions(2, 0))
         first, second = (parse_response(API_VERSIONS, 0, read_reply(listener)) for _ in range(2))
@@ -238,7 +242,10 @@ def test_a_too_new_api_versions_is_told_what_there_is(broker, neighbour):
 
 
 def test_a_peer_that_does_not_read_is_not_read_from(broker, neighbour):
-    """The listener stops reading its requests; once it reads, all are answered in order."""
+    """The listener stops reading from a peer that reads no replies.
+
+    Once the peer reads, all its requests are answered in order.
+    """
     count = 20_000
     requests = b"".join(map(api_versions, range(count)))
     with connect(broker.kafka) as listener:
@@ -265,7 +272,7 @@ def is_stopped(link: Connection) -> bool:
 
 
 def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, neighbour):
-    """Its connection, its wait for appends and the bytes of its request are given back."""
+    """When a client disconnects during a long poll, its connection and memory are released."""
     create_topic(broker.kafka, "quiet")
     wanted = [FetchTopic("quiet", [FetchPartition(0, partition_max_bytes=1 << 20)])]
     poll = FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=wanted)
@@ -284,7 +291,10 @@ def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, n
 
 
 def test_a_peer_that_takes_no_replies_has_no_more_made_for_it(broker, neighbour):
-    """A hundred fetches of a megabyte each, asked for at once: one or two are in memory."""
+    """The broker prepares few replies for a client that does not read.
+
+    A hundred pipelined fetches of 1 MB each keep less than 4 MB of unsent replies.
+    """
     create_topic(broker.kafka, "large")
     with KafkaClient(broker.kafka) as client:
         tp = TopicPartition("large", 0)
@@ -299,7 +309,7 @@ def test_a_peer_that_takes_no_replies_has_no_more_made_for_it(broker, neighbour)
     with connect(broker.kafka) as listener:
         listener.sendall(requests)
         until(lambda: any(map(is_stopped, list(links_of(broker)))), "it writes no more", PATIENCE_S)
-        say(broker.kafka, api_versions(1))  # behind it, so what it would have done is done
+        say(broker.kafka, api_versions(1))  # sent later, so the fetches were handled
         assert 0 < outgoing.unsent_bytes < 4_000_000
         assert resident_bytes() - before < 40_000_000
         for number in range(100):

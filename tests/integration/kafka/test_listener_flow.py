@@ -1,4 +1,4 @@
-"""How the listener holds back and lets go: a busy writer, a greedy fetch, a broker that stops."""
+"""Flow control of the Kafka listener: backpressure, fetch sizes, long polls and reply order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import time
 import confluent_kafka
 import pytest
 
+from cordwood.batch.records import encode_batch
 from cordwood.broker.kafka import dispatcher
+from cordwood.client.kafka import LATEST, KafkaClient
+from cordwood.model import Record, TopicPartition
 from cordwood.protocol.kafka.frames import encode_request, parse_response
 from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.kafka.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from cordwood.server.kafka_listener import TURN_REQUESTS
 from cordwood.testing import Broker
 from support.kafka_clients import PATIENCE_S, Confluent, Sent, create_topic
 from support.lines import until
 from support.recording import read_reply
 
 FETCH, VERSION = 1, 11
+PRODUCE_VERSION = 9
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def read_records(listener: socket.socket) -> bytes:
 
 
 def test_produce_waits_for_the_writer_and_keeps_its_order(broker, monkeypatch):
-    """With no room behind the listener requests wait in it; all are stored, each once, in order."""
+    """Produce requests wait while the writer is busy; each is stored once and in order."""
     monkeypatch.setattr(dispatcher, "WAITING_BYTES_MAX", 0)
     create_topic(broker.kafka, "held")
     producer = confluent_kafka.Producer(
@@ -56,8 +62,28 @@ def test_produce_waits_for_the_writer_and_keeps_its_order(broker, monkeypatch):
     assert [int(record.value) for record in found] == list(range(500))
 
 
+def produce_without_acks(topic: str) -> bytes:
+    batch = encode_batch([Record(0, 0, b"k", b"v")])
+    request = ProduceRequest(None, 0, 1000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    return b"".join(encode_request(request, PRODUCE_VERSION, 1, "raw"))
+
+
+def test_requests_that_arrived_before_the_peer_closed_are_stored(broker):
+    """All acks=0 requests that arrived before the peer closed are stored.
+
+    They are more than the listener handles in one turn of the event loop.
+    """
+    count = 2 * TURN_REQUESTS + 1
+    create_topic(broker.kafka, "sent")
+    with connect(broker) as listener:
+        listener.sendall(produce_without_acks("sent") * count)
+    with KafkaClient(broker.kafka) as client:
+        tp = TopicPartition("sent", 0)
+        until(lambda: client.offset(tp, LATEST) == count, "all of them are stored")
+
+
 def test_a_fetch_that_asks_for_much_gets_it_in_one_reply(broker):
-    """What one turn of the loop reads is bounded; what a client must have before it is not."""
+    """A fetch gets at least min_bytes in one reply, even above the usual limit of a reply."""
     create_topic(broker.kafka, "much")
     Confluent().send(broker.kafka, "much", [Sent(bytes(500_000)) for _ in range(8)])
     with connect(broker) as listener:
@@ -68,7 +94,7 @@ def test_a_fetch_that_asks_for_much_gets_it_in_one_reply(broker):
 
 
 def test_a_fetch_near_the_end_is_served_a_little_at_a_time(broker):
-    """However much the client would take, the loop is not held up for it."""
+    """A fetch with min_bytes=1 gets at most 1 MiB, so it does not block the event loop."""
     create_topic(broker.kafka, "greedy")
     Confluent().send(broker.kafka, "greedy", [Sent(bytes(500_000)) for _ in range(8)])
     with connect(broker) as listener:
@@ -77,7 +103,7 @@ def test_a_fetch_near_the_end_is_served_a_little_at_a_time(broker):
 
 
 def test_a_stopping_broker_lets_long_polls_go(broker):
-    """It answers with what there is and does not wait for a minute to pass."""
+    """A stopping broker answers a long poll at once instead of waiting for its max wait."""
     create_topic(broker.kafka, "quiet")
     with connect(broker) as listener:
         listener.sendall(fetch("quiet", 0, min_bytes=1, max_wait_ms=60_000))
@@ -91,7 +117,7 @@ def test_a_stopping_broker_lets_long_polls_go(broker):
 
 
 def test_what_is_answered_first_is_not_sent_first(broker):
-    """Replies keep the order of requests: an idle long poll holds up those behind it."""
+    """Replies keep the order of requests: a waiting long poll delays the replies behind it."""
     create_topic(broker.kafka, "empty")
     with connect(broker) as listener:
         waiting = fetch("empty", 0, min_bytes=1, max_wait_ms=300, correlation_id=1)

@@ -1,4 +1,4 @@
-"""Topics, settings and positions with real clients: what an administrator does."""
+"""Administration with real Kafka clients: topics, settings, deleted records and offsets by time."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes topics of its own."""
+    """One broker for all tests of this module; each test uses its own topics."""
     with Broker(durability="os") as running:
         yield running
 
 
 @pytest.fixture
 def operator(broker):
-    """Held on to: requests of an admin client that is collected end with it."""
+    """An admin client kept alive by a fixture: garbage collection would cancel its requests."""
     return AdminClient({"bootstrap.servers": broker.kafka})
 
 
@@ -65,11 +65,11 @@ def fill(address, topic, count, *, step_ms=0, first_ms=1_700_000_000_000):
     assert producer.flush(PATIENCE_S) == 0
 
 
-# --- life and death -------------------------------------------------------------------------
+# --- creating and deleting topics -----------------------------------------------------------
 
 
 def test_confluent_creates_grows_and_deletes_a_topic(broker, operator):
-    """Each step is seen by the next metadata request."""
+    """The next metadata request shows each creation, new partition count and deletion."""
     name = next(NAMES)
 
     def partitions():
@@ -95,7 +95,7 @@ def test_confluent_creates_grows_and_deletes_a_topic(broker, operator):
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_a_refusal_reaches_the_client_with_code_and_remedy(broker, operator, wanted, code):
-    """Not a timeout, not a closed connection."""
+    """A refused CreateTopics returns its error code and a message, not a timeout."""
     if wanted.topic == "exists":
         operator.create_topics([NewTopic("exists", 1, 1)])["exists"].exception(PATIENCE_S)
     with pytest.raises(confluent_kafka.KafkaException, match=code) as refused:
@@ -104,7 +104,7 @@ def test_a_refusal_reaches_the_client_with_code_and_remedy(broker, operator, wan
 
 
 def test_validation_creates_nothing(broker, operator):
-    """A dry run, as tools do before they ask."""
+    """CreateTopics with validate_only succeeds and creates no topic."""
     name = next(NAMES)
     dry = operator.create_topics([NewTopic(name, 2, 1)], validate_only=True)
     dry[name].result(PATIENCE_S)
@@ -112,7 +112,7 @@ def test_validation_creates_nothing(broker, operator):
 
 
 def test_kafka_python_creates_and_deletes_a_topic(broker, python_operator):
-    """In the newest versions of these APIs."""
+    """The kafka-python client creates and deletes topics with the newest versions of these APIs."""
     name = next(NAMES)
     python_operator.create_topics([PythonTopic(name, 3, 1)])
     assert name in python_operator.list_topics()
@@ -121,7 +121,7 @@ def test_kafka_python_creates_and_deletes_a_topic(broker, python_operator):
 
 
 async def test_aiokafka_creates_grows_trims_and_deletes_a_topic(broker):
-    """In the older versions it speaks."""
+    """The aiokafka client uses older API versions to create, grow, trim and delete a topic."""
     name = next(NAMES)
     client = AIOKafkaAdminClient(bootstrap_servers=broker.kafka)
     await client.start()
@@ -141,7 +141,7 @@ async def test_aiokafka_creates_grows_trims_and_deletes_a_topic(broker):
 
 @pytest.mark.needs("kcat")
 def test_kcat_lists_topics_and_partitions(broker, topic):
-    """As a person at a prompt sees them."""
+    """``kcat -L`` prints the topic's partitions with leader, replicas and in-sync replicas."""
     listed = kcat("-L", "-b", broker.kafka, "-t", topic).decode()
     assert f'topic "{topic}" with 1 partitions' in listed
     assert "partition 0, leader 1, replicas: 1, isrs: 1" in listed
@@ -157,7 +157,7 @@ def settings_of(operator, topic):
 
 
 def test_confluent_changes_one_setting_and_leaves_the_others(operator, broker):
-    """Incrementally: set, append, delete."""
+    """IncrementalAlterConfigs sets, appends and deletes one setting and keeps the others."""
     topic = create_topic(broker.kafka, next(NAMES), segment_bytes=100_000)
 
     def change(name, value, operation):
@@ -177,7 +177,7 @@ def test_confluent_changes_one_setting_and_leaves_the_others(operator, broker):
 
 
 def test_kafka_python_describes_and_changes_settings(broker, python_operator, topic):
-    """What is set here is told from what is default."""
+    """DescribeConfigs distinguishes settings of the topic from defaults."""
     resource = PythonResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "7000"})
     python_operator.alter_configs([resource])
     modified = python_operator.describe_configs([resource])["topic"][topic]
@@ -188,7 +188,7 @@ def test_kafka_python_describes_and_changes_settings(broker, python_operator, to
 
 
 def test_a_setting_takes_effect_at_once(broker, operator, topic):
-    """A smaller max.message.bytes refuses the next batch, not the next restart's."""
+    """A smaller max.message.bytes rejects the very next batch, without a restart."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
 
     def send():
@@ -206,7 +206,7 @@ def test_a_setting_takes_effect_at_once(broker, operator, topic):
 
 
 def test_the_other_listeners_are_found_through_this_one(broker, operator):
-    """The broker's settings show where they really listen."""
+    """DescribeConfigs of the broker shows the bound addresses of its other listeners."""
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")
     (described,) = operator.describe_configs([resource]).values()
     shown = described.result(PATIENCE_S)
@@ -215,11 +215,11 @@ def test_the_other_listeners_are_found_through_this_one(broker, operator):
     assert shown["ingress"].value == broker.ingress
 
 
-# --- records and positions ------------------------------------------------------------------
+# --- records and offsets --------------------------------------------------------------------
 
 
 def test_deleted_records_are_gone_for_readers(broker, operator, topic):
-    """The log starts where it was told to; -1 empties it."""
+    """DeleteRecords moves the log start to the given offset; -1 deletes all records."""
     fill(broker.kafka, topic, 10)
     (done,) = operator.delete_records([TopicPartition(topic, 0, 4)]).values()
     assert done.result(PATIENCE_S).low_watermark == 4
@@ -237,7 +237,7 @@ def test_deleted_records_are_gone_for_readers(broker, operator, topic):
 
 
 def test_a_compacted_topic_keeps_its_records(broker, operator):
-    """DeleteRecords is against its policy."""
+    """DeleteRecords on a compacted topic fails with POLICY_VIOLATION."""
     topic = create_topic(broker.kafka, next(NAMES), cleanup_policy="compact")
     (refused,) = operator.delete_records([TopicPartition(topic, 0, 0)]).values()
     with pytest.raises(confluent_kafka.KafkaException, match="POLICY_VIOLATION"):
@@ -245,7 +245,7 @@ def test_a_compacted_topic_keeps_its_records(broker, operator):
 
 
 def test_readers_seek_by_time(broker, topic):
-    """The first record at or after it, exactly; none after the last; in three libraries."""
+    """Three libraries find the first record at or after a timestamp, or none past the last."""
     first_ms = 1_700_000_000_000
     fill(broker.kafka, topic, 24, step_ms=HOUR_MS, first_ms=first_ms)
     exact, between, late = first_ms + 5 * HOUR_MS, first_ms + 5 * HOUR_MS + 1, first_ms * 2
@@ -281,7 +281,7 @@ def test_readers_seek_by_time(broker, topic):
 
 
 def test_a_running_consumer_finds_new_partitions(broker, operator, topic):
-    """After its next metadata refresh it reads them too, from the start."""
+    """After its next metadata refresh a consumer also reads new partitions, from the start."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.kafka,
@@ -304,7 +304,11 @@ def test_a_running_consumer_finds_new_partitions(broker, operator, topic):
 
 
 def test_tools_that_ask_where_partitions_are_get_honest_answers(broker):
-    """No reassignment is under way, no election needed; listeners go by Kafka's name."""
+    """Placement requests get valid answers from a single broker.
+
+    No reassignment is listed, an election is not needed, and advertised.listeners has Kafka's
+    form.
+    """
     create_topic(broker.kafka, "placed")
     python = kafka.KafkaAdminClient(bootstrap_servers=broker.kafka)
     try:

@@ -1,4 +1,4 @@
-"""Transactions with real clients: what is committed is read once, what is aborted never."""
+"""Transactions with real clients: committed records are read once, aborted ones never."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ NAMES = map("topic-{}".format, itertools.count())
 
 
 class ConfluentTransactions:
-    """librdkafka."""
+    """A transactional producer of confluent-kafka (librdkafka)."""
 
     name = "confluent-kafka"
 
     def __init__(self, address, transactional_id):
-        """Initialised: whoever had the id before is fenced."""
+        """Initialise transactions, which fences the previous producer with this id."""
         self.producer = confluent_kafka.Producer(
             {"bootstrap.servers": address, "transactional.id": transactional_id}
         )
         self.producer.init_transactions(PATIENCE_S)
 
     def write(self, topic, values, *, commit):
-        """One transaction, whole."""
+        """Write the values in one transaction, then commit or abort it."""
         self.producer.begin_transaction()
         for value in values:
             self.producer.produce(topic, value)
-        assert self.producer.flush(PATIENCE_S) == 0  # stored, whatever becomes of them
+        assert self.producer.flush(PATIENCE_S) == 0  # stored before the commit or abort
         if commit:
             self.producer.commit_transaction(PATIENCE_S)
         else:
@@ -46,19 +46,19 @@ class ConfluentTransactions:
 
 
 class KafkaPythonTransactions:
-    """kafka-python."""
+    """A transactional producer of kafka-python."""
 
     name = "kafka-python"
 
     def __init__(self, address, transactional_id):
-        """Initialised."""
+        """Initialise transactions."""
         self.producer = kafka.KafkaProducer(
             bootstrap_servers=address, transactional_id=transactional_id
         )
         self.producer.init_transactions()
 
     def write(self, topic, values, *, commit):
-        """One transaction, whole."""
+        """Write the values in one transaction, then commit or abort it."""
         self.producer.begin_transaction()
         for sent in [self.producer.send(topic, value) for value in values]:
             sent.get(PATIENCE_S)
@@ -68,17 +68,17 @@ class KafkaPythonTransactions:
             self.producer.abort_transaction()
 
     def close(self):
-        """Its threads end."""
+        """Close the producer, which ends its threads."""
         self.producer.close(timeout=PATIENCE_S)
 
 
 class AioKafkaTransactions:
-    """aiokafka."""
+    """A transactional producer of aiokafka."""
 
     name = "aiokafka"
 
     def __init__(self, address, transactional_id):
-        """Initialised."""
+        """Initialise transactions."""
         self.runner = asyncio.Runner()
 
         async def start():
@@ -90,7 +90,7 @@ class AioKafkaTransactions:
         self.runner.run(start())
 
     def write(self, topic, values, *, commit):
-        """One transaction, whole."""
+        """Write the values in one transaction, then commit or abort it."""
 
         async def write():
             await self.producer.begin_transaction()
@@ -104,7 +104,7 @@ class AioKafkaTransactions:
         self.runner.run(write())
 
     def close(self):
-        """Its tasks end."""
+        """Stop the producer and close its event loop."""
         self.runner.run(self.producer.stop())
         self.runner.close()
 
@@ -114,7 +114,7 @@ WRITERS = (ConfluentTransactions, KafkaPythonTransactions, AioKafkaTransactions)
 
 @pytest.fixture(scope="module")
 def broker():
-    """A broker for all tests of this module; each takes names of its own."""
+    """One broker for all tests of this module; each test uses its own names."""
     with Broker(**SETTINGS) as running:
         yield running
 
@@ -125,7 +125,7 @@ def topic(broker):
 
 
 def read_all(address, topic, count, *, isolation="read_committed"):
-    """Values from the start until ``count`` were read and the end is reached."""
+    """Read values from the start until at least ``count`` are read and the end is reached."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -181,7 +181,7 @@ def read_aiokafka(address, topic, count):
 
 @pytest.mark.parametrize("writer_of", WRITERS, ids=lambda each: each.name)
 def test_only_what_was_committed_is_read(broker, topic, writer_of):
-    """By every client that asks for it; whoever does not sees all."""
+    """A read_committed consumer sees only committed records; read_uncommitted sees all."""
     writer = writer_of(broker.kafka, f"tx-{topic}")
     try:
         writer.write(topic, [b"a1", b"a2"], commit=True)
@@ -198,7 +198,10 @@ def test_only_what_was_committed_is_read(broker, topic, writer_of):
 
 
 def test_an_open_transaction_holds_committed_readers_back(broker, topic):
-    """What comes behind it waits until it is decided; others read on."""
+    """An open transaction hides all later records from read_committed consumers until it ends.
+
+    Other consumers are not affected.
+    """
     slow = ConfluentTransactions(broker.kafka, f"slow-{topic}").producer
     slow.begin_transaction()
     slow.produce(topic, b"undecided")
@@ -214,7 +217,7 @@ def test_an_open_transaction_holds_committed_readers_back(broker, topic):
 
 
 def test_a_zombie_is_fenced(broker, topic):
-    """A second instance with the id takes over; the first can commit nothing more."""
+    """A second producer with the same transactional id fences the first, whose commit fails."""
     old = ConfluentTransactions(broker.kafka, f"tx-{topic}").producer
     old.begin_transaction()
     old.produce(topic, b"lost")
@@ -227,7 +230,7 @@ def test_a_zombie_is_fenced(broker, topic):
 
 
 def test_a_transaction_nobody_ends_is_aborted(broker, topic):
-    """After its timeout readers go on without it."""
+    """A transaction is aborted after its timeout, and consumers read the records behind it."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": broker.kafka,
@@ -249,7 +252,7 @@ def test_a_transaction_nobody_ends_is_aborted(broker, topic):
 
 
 def test_exactly_once_from_one_topic_to_another(broker, topic):
-    """Consume, transform, produce; two of five tries die before the end: each record once."""
+    """Each record is moved exactly once, although two of five transactions do not commit."""
     target = create_topic(broker.kafka, next(NAMES))
     source = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
     for number in range(30):
@@ -262,7 +265,7 @@ def test_exactly_once_from_one_topic_to_another(broker, topic):
 
 
 def move(address, topic, target, fate):
-    """One instance's life: up to ten records in one transaction that ends as told."""
+    """Move ten records in one transaction that is committed, aborted or left open (crash)."""
     producer = ConfluentTransactions(address, f"mover-{topic}").producer
     member = ConfluentMember(address, topic, f"g-{topic}", **{"isolation.level": "read_committed"})
     consumer = member.consumer
@@ -279,12 +282,12 @@ def move(address, topic, target, fate):
     elif fate == "abort":
         producer.abort_transaction(PATIENCE_S)
     else:
-        assert producer.flush(PATIENCE_S) == 0  # all is stored, and then nobody says commit
+        assert producer.flush(PATIENCE_S) == 0  # all is stored, but not committed
     member.close()
 
 
 def assigned(member):
-    """Until it has its partition; on a busy machine the poll that brings it may bring a record."""
+    """Poll until the member has its partition; return the records that these polls deliver."""
     messages = []
     while not member.partitions():
         message = member.consumer.poll(0)
@@ -302,7 +305,7 @@ def committed_offset(address, group, topic):
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_kafka_python_moves_offsets_with_its_transaction(broker, topic, commit):
-    """Offsets handed in without being a member count if, and only if, it commits."""
+    """Offsets sent with a transaction by a non-member are stored only if it commits."""
     writer = KafkaPythonTransactions(broker.kafka, f"tx-{topic}")
     try:
         writer.producer.begin_transaction()
@@ -319,7 +322,7 @@ def test_kafka_python_moves_offsets_with_its_transaction(broker, topic, commit):
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_aiokafka_moves_offsets_with_its_transaction(broker, topic, commit):
-    """The same in the oldest versions of these APIs."""
+    """The oldest versions of these APIs also store a transaction's offsets only if it commits."""
     writer = AioKafkaTransactions(broker.kafka, f"tx-{topic}")
 
     async def move_offsets():
@@ -339,7 +342,7 @@ def test_aiokafka_moves_offsets_with_its_transaction(broker, topic, commit):
 
 
 def test_transactions_survive_a_restart_of_the_broker(tmp_path):
-    """Committed and aborted ones stay so, the producer goes on, and its epoch still fences."""
+    """After a restart commits and aborts still hold, and the producer continues."""
     with Broker(tmp_path, **SETTINGS) as old:
         address = old.kafka
         create_topic(address, "t")
@@ -352,7 +355,7 @@ def test_transactions_survive_a_restart_of_the_broker(tmp_path):
 
 
 def test_kafka_python_describes_transactions_and_producers(broker, topic):
-    """What an operator looks at when readers wait."""
+    """DescribeTransactions, ListTransactions and DescribeProducers show an open transaction."""
     producer = ConfluentTransactions(broker.kafka, f"tx-{topic}").producer
     producer.begin_transaction()
     producer.produce(topic, b"open")
@@ -374,7 +377,7 @@ def test_kafka_python_describes_transactions_and_producers(broker, topic):
 
 
 def test_members_of_a_group_share_what_transactions_wrote(broker):
-    """Markers take offsets and are never delivered; lag ends at zero all the same."""
+    """A group member reads only committed records; transaction markers are never delivered."""
     topic = create_topic(broker.kafka, next(NAMES), 2)
     writer = ConfluentTransactions(broker.kafka, f"tx-{topic}")
     for number in range(5):

@@ -1,4 +1,4 @@
-"""A broker in this process for tests of the line listeners; its log must hold no traceback."""
+"""An in-process broker for tests of the line listeners; its log must contain no traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.testing import Broker
 
 @pytest.fixture
 def broker(caplog: pytest.LogCaptureFixture) -> Iterator[Broker]:
-    """Lines, commands and HTTP on free ports; page-cache durability, to be quick."""
+    """A broker with line, control and HTTP listeners on free ports, without fsync for speed."""
     caplog.set_level(logging.INFO)
     with Broker(kafka="off", durability="os") as running:
         yield running

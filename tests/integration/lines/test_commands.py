@@ -1,4 +1,4 @@
-"""Every command of the control listener, in both framings, and every way to get one wrong."""
+"""Every command of the control listener and its errors, as text lines and as frames."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import pytest
 
 from cordwood.client import Client
-from cordwood.protocol.line import COMMANDS
+from cordwood.protocol.line.commands import COMMANDS
 from cordwood.testing import Broker
 from support.lines import Wire, ask, numbered
 
-# what is said, how the reply begins; in order, on one connection
+# (command, start of the reply), in order, on one connection
 TALK = [
     (b"REGISTER jobs AS audit", b"OK"),
     (b"PUT jobs one", b"OK"),
@@ -47,10 +47,10 @@ WRONG = [
     (b"GET_STATUS", b"ERR INVALID_REQUEST "),
     (b"GET_STATUS zero jobs", b"ERR INVALID_REQUEST 'zero' is not a seq"),
     (b"SUBSCRIBE nowhere", b"ERR UNKNOWN_TOPIC "),
-    (b"SUBSCRIBE jobs FROM 99", b"ERR OFFSET_OUT_OF_RANGE jobs holds seq 1 to 1"),
+    (b"SUBSCRIBE jobs FROM 99", b"ERR OFFSET_OUT_OF_RANGE jobs has seq 1 to 1"),
     (b"SUBSCRIBE jobs FROM", b"ERR INVALID_REQUEST FROM needs a seq"),
     (b"ACK jobs nobody 1", b"ERR UNKNOWN_READER no reader nobody"),
-    (b"ACK jobs audit 2", b"ERR INVALID_REQUEST jobs has 1 durable records"),
+    (b"ACK jobs audit 2", b"ERR INVALID_REQUEST jobs ends at seq 1"),
     (b"REGISTER bad/name", b"ERR INVALID_TOPIC 'bad/name'"),
     (b"PUT jobs", b"ERR INVALID_REQUEST a topic, one space and a payload"),
     (b"GET nowhere", b"ERR UNKNOWN_TOPIC "),
@@ -71,7 +71,7 @@ WRONG = [
 
 
 class Text:
-    """Commands as lines."""
+    """Sends commands as text lines."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -84,7 +84,7 @@ class Text:
 
 
 class Framed(Text):
-    """Commands as frames."""
+    """Sends commands as frames."""
 
     def ask(self, command: bytes) -> bytes:
         return self.wire.frame(command).read_frame()
@@ -92,7 +92,7 @@ class Framed(Text):
 
 @pytest.mark.parametrize("talk", [Text, Framed])
 def test_every_command_is_answered_in_the_framing_it_came_in(broker: Broker, talk: type[Text]):
-    """The whole table, on one connection; the reply is the one the documents promise."""
+    """Every command on one connection gets the documented reply, in its own framing."""
     with Wire(broker.control) as wire:
         connection = talk(wire)
         for command, reply in TALK:
@@ -105,7 +105,7 @@ def test_every_command_is_answered_in_the_framing_it_came_in(broker: Broker, tal
 
 @pytest.mark.parametrize("talk", [Text, Framed])
 def test_every_error_is_one_line_and_the_connection_goes_on(broker: Broker, talk: type[Text]):
-    """A wrong command costs its sender a reply, not the connection."""
+    """A wrong command gets a one-line error and the connection stays usable."""
     with Wire(broker.control) as wire:
         connection = talk(wire)
         connection.ask(b"REGISTER jobs AS audit")
@@ -118,7 +118,7 @@ def test_every_error_is_one_line_and_the_connection_goes_on(broker: Broker, talk
 
 
 def test_pipelined_commands_are_answered_in_order(broker: Broker):
-    """A thousand commands in one write, more than are read ahead: a thousand replies, in order."""
+    """A thousand pipelined commands, more than the read-ahead limit, are answered in order."""
     with Wire(broker.control) as wire:
         wire.ask(b"REGISTER jobs")
         wire.send(b"".join(b"GET_STATUS %d jobs extra\nGET_ACK jobs\n" % n for n in range(1, 501)))
@@ -128,7 +128,7 @@ def test_pipelined_commands_are_answered_in_order(broker: Broker):
 
 
 def test_pipelined_puts_are_kept_in_order(broker: Broker):
-    """Large payloads sent ahead of their replies wait in the socket, and none is lost."""
+    """Pipelined PUTs with large payloads are all stored, in order."""
     payload = b"x" * 200_000
     with Wire(broker.control) as wire:
         for n in range(20):
@@ -139,7 +139,7 @@ def test_pipelined_puts_are_kept_in_order(broker: Broker):
 
 
 def test_payload_in_a_frame_is_kept_byte_for_byte(broker: Broker):
-    """Newlines, NUL and bytes that are no UTF-8 survive in frames, and are escaped in text."""
+    """Frames keep newlines, NUL and invalid UTF-8 unchanged; text replies escape them."""
     payload = bytes(range(256)) * 3
     with Wire(broker.control) as wire:
         assert wire.frame(b"PUT raw " + payload).read_frame() == b"OK"
@@ -150,7 +150,10 @@ def test_payload_in_a_frame_is_kept_byte_for_byte(broker: Broker):
 
 
 def test_command_cut_short_by_the_end_is_not_run(broker: Broker):
-    """REMOVE t audit2 must not become REMOVE t audit."""
+    """A command without its newline at the end of the connection is not executed.
+
+    Otherwise a truncated ``REMOVE t audit2`` could run as ``REMOVE t audit``.
+    """
     ask(broker.control, "REGISTER jobs AS audit")
     with Wire(broker.control) as wire:
         said = wire.send(b"REMOVE jobs audit").end().rest()
@@ -159,7 +162,7 @@ def test_command_cut_short_by_the_end_is_not_run(broker: Broker):
 
 
 def test_command_above_the_limit_is_refused_and_the_next_one_runs(broker: Broker):
-    """Too long a command is skipped to its end; what follows is unharmed."""
+    """A command above the limit is skipped with LINE_TOO_LONG, and the next one runs."""
     with Wire(broker.control) as wire:
         wire.send(b"PUT t " + b"x" * 3_000_000 + b"\nGET_ACK nowhere\n")
         assert wire.line().startswith(b"ERR LINE_TOO_LONG the command has 3000006 bytes")
@@ -167,7 +170,7 @@ def test_command_above_the_limit_is_refused_and_the_next_one_runs(broker: Broker
 
 
 def test_state_counts_segments_as_walrus_does(broker: Broker):
-    """Sealed segments by number with their counts, the current one, the last sealed offset."""
+    """STATE lists sealed segments with counts, the current segment and the last sealed offset."""
     with Wire(broker.control) as wire:
         wire.ask(b"REGISTER logs")
         wire.ask(b"CONFIGURE logs segment.entries=10")
@@ -180,17 +183,17 @@ def test_state_counts_segments_as_walrus_does(broker: Broker):
 
 
 def test_topics_are_not_created_when_that_is_off():
-    """auto.create.topics=false: PUT says what to do, REGISTER does it."""
+    """With auto.create.topics=false PUT fails and names REGISTER, which creates the topic."""
     with Broker(kafka="off", durability="os", auto_create_topics=False) as broker:
         said = ask(broker.control, "PUT jobs one")
-        assert said.startswith(b"ERR UNKNOWN_TOPIC there is no topic jobs")
+        assert said.startswith(b"ERR UNKNOWN_TOPIC topic jobs does not exist")
         assert b"REGISTER jobs" in said
         assert ask(broker.control, "REGISTER jobs") == b"OK"
         assert ask(broker.control, "PUT jobs one") == b"OK"
 
 
 def test_ingress_lines_are_seen_by_get_ack_without_a_topic(broker: Broker):
-    """GET_ACK alone is about the ingress topic."""
+    """GET_ACK without a topic refers to the ingress topic."""
     with Wire(broker.ingress) as wire:
         wire.hello("a")
         wire.send(numbered(1, 6)).acked(5)
@@ -198,6 +201,6 @@ def test_ingress_lines_are_seen_by_get_ack_without_a_topic(broker: Broker):
 
 
 def test_get_ack_of_a_broker_without_lines_is_zero():
-    """Nothing is durable yet: that is 0, not an error."""
+    """GET_ACK returns 0, not an error, while no line is stored."""
     with Broker(kafka="off", durability="os") as broker, Client(broker.control) as client:
         assert client.get_ack() == 0

@@ -1,4 +1,4 @@
-"""A running broker whose data directory is taken away stops acknowledging, and says so."""
+"""A running broker whose data directory is moved stops acknowledging and reports it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def ready(broker: Broker) -> tuple[int, dict[str, object]]:
 
 
 def put(broker: Broker, value: str) -> bytes:
-    """What the broker answers to a record."""
+    """Send one PUT and return the broker's reply."""
     return ask(broker.control, f"PUT t {value}")
 
 
 def test_a_moved_directory_takes_every_partition_offline(tmp_path: Path):
-    """Within a second or so, named by /readyz; put back and started again, all is there."""
+    """When the data directory is moved, /readyz reports every partition offline and PUT fails.
+
+    After the directory is moved back and the broker restarts, all its records are present.
+    """
     data = tmp_path / "data"
     with Broker(data) as broker:
         assert put(broker, "before").startswith(b"OK")
@@ -43,4 +46,4 @@ def test_a_moved_directory_takes_every_partition_offline(tmp_path: Path):
     (tmp_path / "away").rename(data)
     with Broker(data) as broker:
         assert ready(broker)[0] == 200
-        assert broker.service.broker.store.topic("t").partition(0).next_offset == 1
+        assert broker.service.broker.store.topic("t").partition(0).log_end_offset == 1

@@ -1,4 +1,4 @@
-"""A disk that fills up, and has room again: reads go on, nothing held is lost or reordered."""
+"""On a full disk reads continue; waiting lines are stored in order when space returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.lines import Served, Wire, ask, high_watermark, http_get, numbered,
 
 
 class FullFiles(Files):
-    """A disk that takes so many bytes more: a short write first, then none."""
+    """A disk with ``left_bytes`` of free space: a short write, then ENOSPC."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,10 @@ def is_ready(http: str) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("left_bytes", [0, 1, 70, 5000])
 def test_full_disk_holds_lines_and_refuses_puts(left_bytes: int):
-    """Short write or none: PUT hears DISK_FULL, lines wait, all is in order when space returns."""
+    """On a full disk PUT fails with DISK_FULL and lines wait.
+
+    When space returns, all lines are stored in order, whether or not the last write was short.
+    """
     files = FullFiles()
     with Broker(kafka="off", files=files) as broker, Wire(broker.ingress) as named:
         assert ask(broker.control, "PUT jobs before") == b"OK"
@@ -66,7 +69,7 @@ def test_full_disk_holds_lines_and_refuses_puts(left_bytes: int):
 
 
 def test_disk_found_full_by_a_put_alone_is_told_and_found_free_again():
-    """Nobody needs to write for readyz to notice that space is back."""
+    """/readyz reports a disk that a PUT found full, and free space without another write."""
     files = FullFiles()
     with Broker(kafka="off", files=files) as broker:
         ask(broker.control, "PUT jobs before")
@@ -80,7 +83,10 @@ def test_disk_found_full_by_a_put_alone_is_told_and_found_free_again():
 
 
 def test_stop_with_lines_held_for_space_says_they_were_not_written(tmp_path: Path):
-    """A stop cannot wait for space: the producer hears of it, and sends again to the next one."""
+    """A stop does not wait for disk space: lines that are not written are not acknowledged.
+
+    The next broker tells the producer its last stored n, so that it can send the rest again.
+    """
     files = FullFiles()
     broker = Broker(tmp_path / "data", kafka="off", files=files, shutdown_timeout_ms=200)
     broker.start()
@@ -98,7 +104,7 @@ def test_stop_with_lines_held_for_space_says_they_were_not_written(tmp_path: Pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 24 MiB."""
+    """A mounted tmpfs of 24 MiB."""
     if os.geteuid() != 0:
         pytest.skip("missing tool: mount (only root may)")
     room = tmp_path / "small"
@@ -115,7 +121,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_real_file_system_that_fills_up_loses_nothing(small_disk: Path, tmp_path: Path):
-    """The same story with the kernel's own refusals, and a broker in a process of its own."""
+    """A broker process on a full tmpfs refuses PUT and stores all lines when space returns."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(12 * 2**20))
     with Served(small_disk / "data") as served, Wire(served.ingress) as wire:

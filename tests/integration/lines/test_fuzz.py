@@ -1,8 +1,8 @@
-"""Arbitrary bytes at live line listeners: no traceback, no hang, no leak, no wrong reply.
+"""Arbitrary bytes at live line listeners cause no traceback, hang, leak or wrong reply.
 
-One broker serves all examples of a run, as it would in life. After every example the neighbours
-speak, two more speak all the time, and their p99 is printed. At the end the connections are counted
-and the memory is weighed.
+One broker serves all examples of a run. Two other clients, the neighbours, send a request in every
+example, and two more send requests all the time; the p99 latency of the latter is printed. At the
+end the module fixture checks the open connections and the resident memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ conversations = st.one_of(
 
 
 class Room:
-    """A broker under fire, and two neighbours who must not notice."""
+    """A broker that receives hostile bytes, and two neighbours that must be served normally."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
@@ -66,9 +66,9 @@ class Room:
         assert self.control.ask(b"PUT quiet one") == b"OK"
 
     def say(self, listener: str, data: bytes, cuts: list[int], *, is_rude: bool) -> None:
-        """One hostile connection; the neighbours speak while it is open and after it."""
+        """Send bytes on one hostile connection and check the neighbours while it is open."""
         wire = Wire(self.served.addresses[listener])
-        with contextlib.suppress(OSError):  # it may be shown the listener in mid-sentence
+        with contextlib.suppress(OSError):  # the broker may close it while it sends
             bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
             for start, end in itertools.pairwise(bounds):
                 wire.send(data[start:end])
@@ -87,7 +87,7 @@ class Room:
 
 
 def asker(served: Served) -> Callable[[], None]:
-    """Asks one question again and again, each on a connection of its own."""
+    """Return a step that sends one GET_ACK on a new connection."""
 
     def step() -> None:
         assert ask(served.control, "GET_ACK quiet") == b"ACK 1"
@@ -96,7 +96,7 @@ def asker(served: Served) -> Callable[[], None]:
 
 
 def sender(served: Served) -> Callable[[], None]:
-    """A named producer that comes back for every line."""
+    """Return a step that reconnects as one named producer and sends its next line."""
     numbers = itertools.count(1)
 
     def step() -> None:
@@ -110,7 +110,7 @@ def sender(served: Served) -> Callable[[], None]:
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
-    """Every test of this module fires at one broker; it is judged at the end."""
+    """One broker for all tests of this module, checked for leaks and errors at the end."""
     with Served(tmp_path_factory.mktemp("fuzz") / "data", durability="os") as served:
         served.warm_up()
         before = served.rss_bytes()
@@ -131,7 +131,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 @pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_corpus_harms_nobody(room: Room, path: Path, listener: str):
-    """Whole, byte by byte, and cut off by a reset."""
+    """No corpus file harms other clients, sent whole, byte by byte or with a reset."""
     data = path.read_bytes()
     room.say(listener, data, [], is_rude=False)
     room.say(listener, data, list(range(min(len(data), 40))), is_rude=False)
@@ -148,7 +148,7 @@ def test_corpus_harms_nobody(room: Room, path: Path, listener: str):
 def test_any_bytes_at_a_line_listener_harm_nobody(
     room: Room, data: bytes, cuts: list[int], is_rude: bool, listener: str
 ):
-    """Whatever is said and however it is cut, the neighbours get their own replies, in time."""
+    """Any bytes, split anywhere, leave the neighbours with their own correct replies."""
     room.say(listener, data, cuts, is_rude=is_rude)
 
 
@@ -162,7 +162,7 @@ def test_any_bytes_at_a_line_listener_harm_nobody(
     ],
 )
 def test_malformed_input_leaves_nothing_in_memory(room: Room, listener: str, data: bytes):
-    """Neither the connection nor what it said."""
+    """Connections that sent malformed input leave no memory allocated."""
     address = room.served.addresses[listener]
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Peers that are too many, too slow, too long, or gone."""
+"""Limits of the line listeners: connections, idle time, line length and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.lines import (
 
 
 async def sweep(broker: Broker) -> None:
-    """Look for idle connections now."""
+    """Close idle ingress connections now."""
     broker.service.server.listeners["ingress"].sweep()
 
 
@@ -38,7 +38,10 @@ def listeners(broker: Broker) -> dict[str, int]:
 
 
 def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
-    """They cost little memory, the thousand and first is answered, and nothing is left after."""
+    """With a thousand idle connections, others are served and little memory is used.
+
+    Afterwards no connection is left.
+    """
     require_open_files(2048)
     with Served(tmp_path / "data") as served:
         served.warm_up()
@@ -57,7 +60,7 @@ def test_a_thousand_idle_connections_are_served_all_the_same(tmp_path):
 
 
 def test_listener_that_is_full_refuses_and_its_connections_go_on():
-    """connections.max is per listener; a place is free again when somebody leaves."""
+    """connections.max applies per listener; closing a connection allows a new one."""
     with Broker(kafka="off", durability="os", connections_max=3) as broker:
         with wires(broker.control, 3) as held:
             for wire in held:
@@ -73,7 +76,7 @@ def test_listener_that_is_full_refuses_and_its_connections_go_on():
 
 
 def test_idle_connection_is_closed_and_a_listener_is_not():
-    """idle.timeout.ms takes who said nothing; a subscriber waits for us, not we for it."""
+    """idle.timeout.ms closes silent connections, but not waiting subscribers."""
     clock = ManualClock()
     with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
         with Wire(broker.control) as idle, Wire(broker.control) as listener:
@@ -89,12 +92,14 @@ def test_idle_connection_is_closed_and_a_listener_is_not():
 
 
 def _listens(broker: Broker) -> bool:
-    return any(link.is_listener for link in broker.service.server.listeners["control"].connections)
+    return any(
+        link.is_subscriber for link in broker.service.server.listeners["control"].connections
+    )
 
 
 @pytest.mark.parametrize("listener", ["ingress", "control", "http"])
 def test_slow_loris_is_idle_however_it_drips(listener: str):
-    """Bytes that complete nothing are not activity; neighbours never notice it."""
+    """Bytes that never complete a request do not count as activity (slow loris)."""
     clock = ManualClock()
     with Broker(kafka="off", durability="os", clock=clock, idle_timeout_ms=60_000) as broker:
         with Wire(broker.address(listener)) as loris:
@@ -107,7 +112,7 @@ def test_slow_loris_is_idle_however_it_drips(listener: str):
 
 
 def test_connections_ask_whether_their_peer_is_still_there(broker: Broker):
-    """A half-open connection is found out by TCP's own probes, as nobody may ever write to it."""
+    """Connections use TCP keepalive, which detects peers that are gone without a write."""
     with Wire(broker.ingress), Wire(broker.control):
         until(
             lambda: listeners(broker)["ingress"] == listeners(broker)["control"] == 1,
@@ -121,7 +126,10 @@ def test_connections_ask_whether_their_peer_is_still_there(broker: Broker):
 
 
 def test_line_of_64_mib_is_skipped_in_constant_memory(tmp_path):
-    """Its start becomes a dead letter, its neighbours are stored, memory stays where it was."""
+    """A 64 MiB line becomes a truncated dead letter with bounded memory.
+
+    The lines before and after it are stored.
+    """
     with Served(tmp_path / "data") as served:
         with Wire(served.ingress) as wire:
             wire.send(b"test.k|17|1|before\n")
@@ -140,7 +148,7 @@ def test_line_of_64_mib_is_skipped_in_constant_memory(tmp_path):
 
 
 def test_bytes_of_any_kind_in_a_payload_are_a_record(broker: Broker):
-    """NUL and what is no UTF-8 are data like any other, in payloads."""
+    """Lines with NUL and invalid UTF-8 are stored unchanged."""
     payload = bytes(byte for byte in range(256) if byte not in b"\r\n")
     with Wire(broker.ingress) as wire:
         wire.hello("raw")
@@ -151,7 +159,7 @@ def test_bytes_of_any_kind_in_a_payload_are_a_record(broker: Broker):
 
 
 def test_full_buffer_blocks_a_named_producer_whatever_the_policy():
-    """drop_oldest drops what nobody was promised; a HELLO is a promise, so its sender waits."""
+    """drop_oldest does not apply to named producers: a full buffer blocks them."""
     files = StallingFiles()
     settings = {"kafka": "off", "files": files, "ingress_overflow": "drop_oldest"}
     with Broker(**settings, ingress_buffer=100) as broker, Wire(broker.ingress) as wire:
@@ -165,7 +173,7 @@ def test_full_buffer_blocks_a_named_producer_whatever_the_policy():
 
 
 def test_large_lines_fill_the_buffer_by_their_bytes():
-    """ingress.buffer counts records; a few huge ones must not count as little."""
+    """A few large lines also fill the buffer, although ingress.buffer counts records."""
     files = StallingFiles()
     with Broker(kafka="off", files=files) as broker, Wire(broker.ingress) as wire:
         ask(broker.control, "REGISTER append")
@@ -175,7 +183,7 @@ def test_large_lines_fill_the_buffer_by_their_bytes():
 
 
 def test_line_that_comes_before_its_session_is_open_waits_in_the_socket():
-    """Creating the topics takes its time; until then nothing is read ahead without bound."""
+    """Before its session is open, a connection reads only a bounded number of bytes."""
     files = StallingFiles()
     with Broker(kafka="off", files=files) as broker:
         with files.stalled(), Wire(broker.ingress) as wire:
@@ -184,7 +192,7 @@ def test_line_that_comes_before_its_session_is_open_waits_in_the_socket():
 
 
 def test_sender_held_by_a_full_buffer_is_not_idle():
-    """Who waits for us is not cut off for saying nothing."""
+    """A sender blocked by a full buffer is not closed as idle."""
     files, clock = StallingFiles(), ManualClock()
     settings = {"kafka": "off", "files": files, "clock": clock, "ingress_buffer": 10}
     with Broker(**settings, idle_timeout_ms=1000) as broker:
@@ -205,7 +213,7 @@ def test_sender_held_by_a_full_buffer_is_not_idle():
 
 
 def test_memory_stays_bounded_under_a_flood_of_bad_lines(tmp_path):
-    """Eight floods at once, each byte pair a dead letter: slices, not queues."""
+    """Eight concurrent floods of bad lines use bounded memory, and each line is a dead letter."""
     with Served(tmp_path / "data", durability="os") as served:
         served.warm_up()
         before = served.rss_bytes()
@@ -225,7 +233,10 @@ def test_memory_stays_bounded_under_a_flood_of_bad_lines(tmp_path):
 
 
 def test_a_crowd_beyond_the_open_files_is_refused_in_one_line_and_the_log_goes_on(tmp_path):
-    """Connections leave descriptors to the log; when the crowd has gone, others come in again."""
+    """Connections beyond the open-file limit are refused with one log line.
+
+    The log keeps its descriptors, and new connections are accepted once the others close.
+    """
     with Served(tmp_path / "data") as served:
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (96, 96))
         with Wire(served.control) as early:
@@ -242,7 +253,7 @@ def test_a_crowd_beyond_the_open_files_is_refused_in_one_line_and_the_log_goes_o
 
 
 def test_refusals_are_logged_without_a_traceback(broker: Broker, caplog):
-    """A peer's mistake is a line in the log, not a stack of ours."""
+    """A refused connection is logged without a traceback."""
     caplog.set_level(logging.INFO)
     with Wire(broker.ingress) as wire:
         wire.send(b"HELLO bad/name\n").rest()

@@ -1,4 +1,4 @@
-"""A broker with more partitions than it opens at a start: all of them serve, damage is found."""
+"""A broker with more partitions than it opens at start serves them all and finds damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = EAGER_MAX + 50
 
 @pytest.fixture
 def data(tmp_path):
-    """A topic of many partitions with a record each, and one of a single partition."""
+    """Data of a topic with many partitions and one with a single partition, one record each."""
     store = open_store(tmp_path / "data")
     store.create_topic("many", COUNT)
     store.create_topic("one", 1)
@@ -36,7 +36,7 @@ def unopened(served):
 
 
 def test_every_listener_serves_what_is_not_open_yet(data):
-    """The first requests after READY are answered as the last before the stop were."""
+    """Every listener serves partitions that are not open yet, from the first request on."""
     with serving(data) as served:
         with Wire(served.control) as wire:
             assert wire.ask(b"GET_ACK one") == b"ACK 1"
@@ -55,7 +55,7 @@ def test_every_listener_serves_what_is_not_open_yet(data):
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_all_are_opened_in_time_after_any_end(data, end):
-    """Killed or stopped: READY does not wait for them, and none stays unopened."""
+    """After a stop or a kill, all partitions are eventually opened in the background."""
     with serving(data) as served:
         assert ask(served.control, "PUT one y") == b"OK"
         getattr(served, end)()
@@ -67,7 +67,10 @@ def test_all_are_opened_in_time_after_any_end(data, end):
 
 
 def test_damage_nobody_has_read_is_reported_soon_after_the_start(data):
-    """The background finds it: /readyz says so without a reader, and the others serve."""
+    """Opening partitions in the background finds damage: /readyz reports it without a reader.
+
+    Other partitions are served.
+    """
     path = data / "many-77" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1])
     with serving(data) as served:

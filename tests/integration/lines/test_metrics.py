@@ -1,4 +1,4 @@
-"""What the HTTP listener tells: metrics a scraper parses, health, readiness."""
+"""The HTTP listener: Prometheus metrics, health and readiness."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 from cordwood.broker.jobs.pipeline_status import PipelineState
 from cordwood.broker.metrics import METRICS
 from cordwood.cli.app import app
-from cordwood.client.http import HttpClient
 from cordwood.testing import Broker
 from support.crash import FailingFiles
+from support.http import JsonClient
 from support.lines import Wire, ask, high_watermark, http_get, numbered, parse, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def scrape(broker: Broker) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """Metric name → labels → value."""
+    """Return the metrics as name → labels → value."""
     status, text = http_get(broker.http, "/metrics")
     assert status == 200
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
@@ -39,7 +39,7 @@ def base_name(name: str) -> str:
 
 
 def exercise(broker: Broker) -> None:
-    """Something of everything a counter counts."""
+    """Cause at least one of each event that the counters count."""
     ask(broker.control, "REGISTER append AS audit")
     ask(broker.control, "CONFIGURE append segment.entries=10")
     with Wire(broker.ingress) as wire:
@@ -58,7 +58,7 @@ def exercise(broker: Broker) -> None:
 
 
 def test_every_sample_is_documented_and_parses(broker: Broker):
-    """A name that is not in METRICS, or not on the page, is a mistake of ours."""
+    """Every exposed metric is in METRICS, and every name in METRICS is on the metrics page."""
     exercise(broker)
     names = {base_name(name) for name in scrape(broker)}
     assert names <= set(METRICS)
@@ -75,7 +75,7 @@ def _is_of_lines(name: str) -> bool:
 
 
 def test_counters_tell_what_happened(broker: Broker):
-    """Lines, duplicates, dead letters, cuts on the append path and on demand, lag and hold."""
+    """Counters show lines, duplicates, dead letters, cuts by reason and reader lag."""
     exercise(broker)
     found = scrape(broker)
     append = (("partition", "0"), ("topic", "append"))
@@ -94,7 +94,7 @@ def test_counters_tell_what_happened(broker: Broker):
 
 
 def test_health_and_readiness_of_a_healthy_broker(broker: Broker):
-    """Alive and ready, as JSON; an unknown path says which are known."""
+    """Health and readiness are JSON; the 404 for an unknown path lists known paths."""
     assert http_get(broker.http, "/healthz") == (200, '{\n "status": "alive"\n}\n')
     status, body = http_get(broker.http, "/readyz")
     told = json.loads(body)
@@ -106,7 +106,7 @@ def test_health_and_readiness_of_a_healthy_broker(broker: Broker):
 
 
 def test_damaged_partition_is_named_by_readyz_and_the_rest_serves(tmp_path: Path):
-    """Corruption in a sealed segment takes one partition offline; its neighbours answer."""
+    """Damage in a sealed segment takes one partition offline; other partitions are served."""
     with Broker(tmp_path / "data", kafka="off") as broker:
         for topic in ("sick", "well"):
             ask(broker.control, f"PUT {topic} one")
@@ -128,7 +128,7 @@ def test_damaged_partition_is_named_by_readyz_and_the_rest_serves(tmp_path: Path
 
 
 def test_one_http_connection_answers_many_requests(broker: Broker):
-    """Keep-alive works, and HEAD has no body."""
+    """One keep-alive HTTP connection serves several requests."""
     connection = http.client.HTTPConnection(*parse(broker.http), timeout=30)
     for _ in range(3):
         connection.request("GET", "/healthz")
@@ -138,7 +138,7 @@ def test_one_http_connection_answers_many_requests(broker: Broker):
 
 
 def test_pipelined_http_requests_are_answered_in_order(broker: Broker):
-    """Two requests in one write: two answers."""
+    """Two pipelined HTTP requests get two responses, in order."""
     with Wire(broker.http) as wire:
         one = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         last = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -148,7 +148,7 @@ def test_pipelined_http_requests_are_answered_in_order(broker: Broker):
 
 
 def test_malformed_http_is_refused_without_a_traceback(broker: Broker):
-    """Noise, endless headers and a huge body each get a status, JSON that says why, and an end."""
+    """Malformed requests, long headers and large bodies get an error status and a JSON reason."""
     post = b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     for noise, status in (
         (b"\0\1\2\3\r\n\r\n", b"400"),
@@ -171,7 +171,10 @@ def test_malformed_http_is_refused_without_a_traceback(broker: Broker):
 
 
 def test_a_failed_sync_is_told_by_everything_that_shows_health(caplog: pytest.LogCaptureFixture):
-    """The partition takes no writes: readyz, metrics, the log, the API and the CLI all say so."""
+    """After a failed fsync the partition is read-only.
+
+    /readyz, the metrics, the log, the API and the CLI all report it.
+    """
     files = FailingFiles()
     with Broker(files=files) as broker:
         for topic in ("sick", "well"):
@@ -203,12 +206,12 @@ def test_a_failed_sync_is_told_by_everything_that_shows_health(caplog: pytest.Lo
 
 
 def test_a_groups_lag_is_in_the_metrics_the_api_and_check():
-    """Also of groups nobody registered."""
+    """The metrics, the API and ``check`` show a group's lag, also for unregistered groups."""
     with Broker(durability="os") as broker:
         for n in range(3):
             ask(broker.control, f"PUT jobs {n}")
         cursor = {"action": "reset", "topic": "jobs", "reader": "g", "partition": 0, "offset": 1}
-        HttpClient(broker.http).post("/api/readers", cursor)
+        JsonClient(broker.http).post("/api/readers", cursor)
         found = scrape(broker)
         labels = (("group", "g"), ("topic", "jobs"))
         assert found["cordwood_group_lag_records"] == {labels: 2}
@@ -223,7 +226,7 @@ def test_a_groups_lag_is_in_the_metrics_the_api_and_check():
 
 
 def test_a_pipeline_that_is_down_and_a_job_that_died_are_in_the_metrics():
-    """What their alerts ask for: wanted, up, and each job by its name."""
+    """The metrics show whether the pipeline is wanted and up, and the state of each job."""
     with Broker(durability="os") as broker:
         facts = broker.service.broker.pipeline
         facts.is_wanted, facts.state = True, PipelineState.UP
@@ -249,7 +252,7 @@ def test_a_pipeline_that_is_down_and_a_job_that_died_are_in_the_metrics():
 
 
 def test_a_quarantined_delivery_is_in_the_metrics_and_in_check():
-    """Its query waits; everybody else is served."""
+    """The metrics and ``check`` report a quarantined delivery; the broker stays ready."""
     with Broker(durability="os") as broker:
         assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 0}
         broker.service.broker.deliveries.quarantined["q"] = "a-0 is offline"

@@ -1,4 +1,4 @@
-"""A broker that may open few files: many topics and many clients, none shuts out another."""
+"""A broker with a low open-file limit serves many topics and many clients at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENTS = 200
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Of a broker that had more topics than files, was written and stopped."""
+    """Data directory of a stopped broker with 650 topics, filled under the open-file limit."""
     path = tmp_path_factory.mktemp("few-files") / "data"
     with serving(path) as served:
         create_topics(served, TOPICS)
@@ -45,7 +45,7 @@ def topic(number):
 
 
 def create_topics(served, count):
-    """All in one request, as an operator's tool sends it."""
+    """Create all topics in one request, as an admin tool does."""
     wanted = [CreateTopic(topic(number), 1, 1) for number in range(count)]
     with KafkaClient(served.addresses["kafka"], timeout_s=120) as client:
         reply = client.ask(CreateTopicsRequest(wanted, 120_000), CreateTopicsResponse)
@@ -53,14 +53,14 @@ def create_topics(served, count):
 
 
 def write_to_all(served):
-    """One record each, all of them acknowledged."""
+    """Write one acknowledged record to each topic."""
     with Wire(served.control) as wire:
         wire.send(b"".join(b"PUT topic-%d x\n" % number for number in range(TOPICS)))
         assert set(wire.lines(TOPICS)) == {b"OK"}
 
 
 def assert_listeners_take(served, count):
-    """So many clients are connected at once and served, on each kind of listener."""
+    """Check that ``count`` control clients, HTTP and Kafka are served at the same time."""
     with contextlib.ExitStack() as stack:
         crowd = stack.enter_context(wires(served.control, count))
         assert {wire.ask(b"GET_ACK topic-0")[:4] for wire in crowd} == {b"ACK "}
@@ -76,7 +76,10 @@ def descriptors(served):
 
 
 def test_more_topics_than_files_leave_every_listener_open_after_a_restart(data):
-    """650 topics, 1,024 files: reopened, read, written again, and 200 clients are let in."""
+    """After a restart, 650 topics under a limit of 1,024 open files are read and written.
+
+    The listeners accept 200 clients at the same time.
+    """
     with serving(data) as served:
         assert_listeners_take(served, CLIENTS)
         ends = {high_watermark(served.control, topic(number)) for number in range(0, TOPICS, 50)}
@@ -90,7 +93,7 @@ def test_more_topics_than_files_leave_every_listener_open_after_a_restart(data):
 
 
 def test_a_crowd_that_takes_all_it_may_leaves_the_log_its_files(data):
-    """Connections are refused beyond their share; the topics are written all the same."""
+    """Connections beyond their share of descriptors are refused; topics stay writable."""
     with serving(data) as served, Wire(served.control) as early:
         assert early.ask(b"GET_ACK topic-0").startswith(b"ACK ")
         with wires(served.control, LIMIT - 100) as crowd:
@@ -103,11 +106,11 @@ def test_a_crowd_that_takes_all_it_may_leaves_the_log_its_files(data):
 
 
 def test_a_limit_no_broker_can_live_with_stops_the_start_with_the_remedy(tmp_path):
-    """One sentence, not a broker that refuses everybody."""
+    """A start under a too low open-file limit exits with 2 and a message with the remedy."""
     command = [sys.executable, "-m", "cordwood", "serve", "--data", str(tmp_path / "data")]
     done = subprocess.run(
         [*open_files(100), *command], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 2
-    assert "may open 100 files, a broker needs 128; raise the limit" in done.stderr
+    assert "may open only 100 files, but a broker needs 128; raise the limit" in done.stderr
     assert "Traceback" not in done.stderr

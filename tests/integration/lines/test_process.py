@@ -1,4 +1,4 @@
-"""``cordwood serve`` as a process: how it starts, refuses to, and stops."""
+"""``cordwood serve`` as a process: start, refused start and stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def serve(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_second_start_on_a_directory_is_refused_in_one_sentence(tmp_path: Path):
-    """Exit code 4 for a conflict, no traceback, and the first broker goes on."""
+    """A second broker on a data directory exits with 4 and a one-line error.
+
+    The first broker continues to serve.
+    """
     with Served(tmp_path / "data") as served:
         flags = ("--kafka=off", "--ingress=127.0.0.1:0", "--control=off", "--http=off")
         second = serve("--data", str(tmp_path / "data"), *flags)
@@ -55,7 +58,7 @@ def test_second_start_on_a_directory_is_refused_in_one_sentence(tmp_path: Path):
 def test_wrong_flag_stops_with_a_sentence_that_helps(
     tmp_path: Path, flags: list[str], words: list[str]
 ):
-    """Exit code 2; the setting is named and so is what it takes."""
+    """A wrong flag exits with 2; the error names the setting and its valid values."""
     quiet = ("--kafka=off", "--control=off", "--http=off", "--ingress=off")
     said = serve("--data", str(tmp_path / "data"), *quiet, *flags)
     assert said.returncode == 2, said.stderr
@@ -66,7 +69,7 @@ def test_wrong_flag_stops_with_a_sentence_that_helps(
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path):
-    """The listener, the address and the flag to change it."""
+    """A port in use exits with 2; the error names the listener and the address."""
     with Served(tmp_path / "one") as served:
         said = serve(
             "--data", str(tmp_path / "two"), "--kafka=off", "--control=off", "--http=off",
@@ -77,7 +80,7 @@ def test_port_that_is_taken_is_named(tmp_path: Path):
 
 
 def test_ready_line_comes_within_seconds_and_names_the_listeners(tmp_path: Path):
-    """One machine-readable line on stdout, examples on stderr."""
+    """The ready line on stdout lists the listeners' addresses; examples go to stderr."""
     with Served(tmp_path / "data") as served:
         assert set(served.addresses) == {"ingress", "control", "http"}
         assert "echo GET_ACK | nc" in served.log()
@@ -85,7 +88,10 @@ def test_ready_line_comes_within_seconds_and_names_the_listeners(tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_drains_what_was_acknowledged_and_closes_cleanly(tmp_path: Path, number: int):
-    """Under load: every ACKed line is there, peers see an end and no reset, exit code 0."""
+    """SIGTERM and SIGINT under load keep every acknowledged line and exit with 0.
+
+    Peers see a clean end of the connection, not a reset.
+    """
     served = Served(tmp_path / "data")
     with Wire(served.ingress) as producer, Wire(served.control) as listener:
         producer.hello("steady")
@@ -106,7 +112,7 @@ def test_stop_drains_what_was_acknowledged_and_closes_cleanly(tmp_path: Path, nu
 
 
 class SlowFiles(Files):
-    """A disk that takes its time, so that something is under way at any moment."""
+    """A disk with a slow fsync, so that some write is always in progress."""
 
     def sync_data(self, file: OpenFile) -> None:
         threading.Event().wait(0.05)
@@ -114,7 +120,7 @@ class SlowFiles(Files):
 
 
 def test_stop_does_not_wait_for_a_sender_that_never_stops(caplog: pytest.LogCaptureFixture):
-    """Reading ends first, so that what is under way can drain; well below the drain limit."""
+    """A stop ends reading first, so endless senders do not prevent connections from draining."""
     settings = {"files": SlowFiles(), "shutdown_timeout_ms": 5_000, "connections_max": 100}
     with Broker(kafka="off", **settings) as broker, wires(broker.ingress, 8) as producers:
         pushing = [threading.Thread(target=push_for_ever, args=(wire,)) for wire in producers]
@@ -140,7 +146,10 @@ def push_for_ever(wire: Wire) -> None:
 
 
 def test_client_killed_mid_line_harms_nobody(tmp_path: Path):
-    """A process that dies while it writes leaves its whole lines and one dead letter."""
+    """A client killed mid-line leaves its complete lines and one dead letter.
+
+    Other connections are not affected.
+    """
     program = (
         "import socket,sys,os,signal\n"
         "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"

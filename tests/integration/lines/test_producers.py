@@ -19,7 +19,7 @@ from support.lines import Wire, ask, high_watermark, numbered, read_topic, until
 
 
 def stored(broker: Broker, topic: str) -> list[Record]:
-    """Records with their headers, straight from the log."""
+    """All records of a topic with their headers, read directly from the log."""
     partition = broker.service.broker.store.topic(topic).partition(0)
     offset, records = 0, []
     while offset < partition.high_watermark:
@@ -30,7 +30,7 @@ def stored(broker: Broker, topic: str) -> list[Record]:
 
 
 def letters(broker: Broker, count: int) -> list[tuple[bytes | None, str, str]]:
-    """Bytes, reason and source of the dead letters, once there are so many."""
+    """Wait for ``count`` dead letters and return the bytes, reason and source of each."""
     until(lambda: high_watermark(broker.control, "dead_letter") >= count, f"{count} dead letters")
     found = []
     for record in stored(broker, "dead_letter"):
@@ -45,7 +45,7 @@ def source(wire: Wire) -> str:
 
 
 def test_named_producer_hears_of_every_line(broker: Broker):
-    """HELLO is answered with epoch and last n; ACK says up to where lines are durable."""
+    """HELLO returns the epoch and the last n; ACK gives the n up to which lines are durable."""
     with Wire(broker.ingress) as wire:
         assert wire.hello("billing") == [b"OK", b"billing", b"0", b"0"]
         wire.send(numbered(1, 1001)).acked(1000)
@@ -55,7 +55,7 @@ def test_named_producer_hears_of_every_line(broker: Broker):
 
 
 def test_resent_lines_are_dropped_also_after_a_restart(tmp_path):
-    """The name and its n are in the log: a new broker knows what the old one stored."""
+    """Resent lines are dropped, also after a restart: the log keeps each producer's last n."""
     with Broker(tmp_path / "data", kafka="off") as broker:
         with Wire(broker.ingress) as wire:
             wire.hello("billing")
@@ -70,7 +70,7 @@ def test_resent_lines_are_dropped_also_after_a_restart(tmp_path):
 
 
 def test_frames_at_the_ingress_listener_are_acknowledged_in_frames(broker: Broker):
-    """A payload with newlines and NUL is one record."""
+    """A framed line is acknowledged in a frame; its payload may contain newlines and NUL."""
     payload = b"a\nb\0c|d\r\n"
     with Wire(broker.ingress) as wire:
         assert wire.frame(b"HELLO framed").read_frame() == b"OK framed 0 0"
@@ -79,25 +79,30 @@ def test_frames_at_the_ingress_listener_are_acknowledged_in_frames(broker: Broke
 
 
 def test_second_connection_takes_the_name_over(broker: Broker):
-    """The first is told and closed; nothing of both is stored twice or lost."""
+    """A second HELLO with the same name fences and closes the first connection.
+
+    No line of either connection is lost or stored twice.
+    """
     with Wire(broker.ingress) as first, Wire(broker.ingress) as second:
         first.hello("billing")
         first.send(numbered(1, 11)).acked(10)
         assert second.hello("billing")[3] == b"10"
-        assert first.line().startswith(b"ERR PRODUCER_FENCED another connection said HELLO billing")
+        assert first.line().startswith(
+            b"ERR PRODUCER_FENCED another connection has sent HELLO billing"
+        )
         assert first.is_closed()
         second.send(numbered(5, 21)).acked(20)
     assert [line.n for line in read_topic(broker.control)] == list(range(1, 21))
 
 
 def test_many_connections_of_one_name_at_once_leave_one(broker: Broker):
-    """However they race, one session holds the name, and each n is stored once."""
+    """When connections race for one name, each n is stored once and the name is released."""
     replies: list[list[bytes]] = []
 
     def produce() -> None:
         with Wire(broker.ingress) as wire:
             replies.append(wire.hello("racer"))
-            with contextlib.suppress(OSError):  # taken over
+            with contextlib.suppress(OSError):  # another connection took the name
                 wire.send(numbered(1, 201)).end().rest()
 
     threads = [threading.Thread(target=produce) for _ in range(12)]
@@ -109,11 +114,11 @@ def test_many_connections_of_one_name_at_once_leave_one(broker: Broker):
         wire.hello("racer")
         wire.send(numbered(1, 201)).acked(200)
     assert sorted(line.n for line in read_topic(broker.control)) == list(range(1, 201))
-    until(lambda: not broker.service.broker.ingress._named, "names are given back")
+    until(lambda: not broker.service.broker.ingress.names.holders, "names are given back")
 
 
 def test_older_epoch_is_refused(broker: Broker):
-    """Who comes back with a lower epoch was replaced."""
+    """HELLO with a lower epoch than the last one fails with PRODUCER_FENCED."""
     with Wire(broker.ingress) as wire:
         assert wire.hello("billing", 5)[2] == b"5"
     with Wire(broker.ingress) as wire:
@@ -136,7 +141,10 @@ def test_older_epoch_is_refused(broker: Broker):
 def test_greeting_that_cannot_be_followed_is_told_and_closed(
     broker: Broker, greeting: bytes, code: bytes | None
 ):
-    """One ERR line, then the end; bytes that are merely no record stay a dead letter."""
+    """An invalid greeting gets one ERR line and the connection closes.
+
+    A first line that is only an invalid record becomes a dead letter.
+    """
     with Wire(broker.ingress) as wire:
         said = wire.send(greeting).end().rest()
     if code is None:
@@ -147,7 +155,10 @@ def test_greeting_that_cannot_be_followed_is_told_and_closed(
 
 
 def test_what_is_no_record_becomes_a_dead_letter_with_why_and_whence(broker: Broker):
-    """Reason, source address and the bytes; neighbours on the same connection are stored."""
+    """An invalid line becomes a dead letter with its bytes, the reason and the source address.
+
+    Valid lines on the same connection are stored.
+    """
     long = b"test.k|17|1|" + b"x" * 2_000_000
     with Wire(broker.ingress) as wire:
         peer = source(wire)
@@ -179,7 +190,7 @@ def test_what_is_no_record_becomes_a_dead_letter_with_why_and_whence(broker: Bro
 
 
 def test_client_that_vanishes_mid_line_leaves_a_dead_letter(broker: Broker):
-    """A reset instead of an end loses nothing that had arrived."""
+    """After a connection reset, complete lines are stored and the partial one is a dead letter."""
     wire = Wire(broker.ingress)
     wire.send(numbered(1, 4) + b"test.k|17|4|cut sho")
     until(lambda: high_watermark(broker.control) == 3, "the whole lines are stored")
@@ -188,7 +199,7 @@ def test_client_that_vanishes_mid_line_leaves_a_dead_letter(broker: Broker):
 
 
 def test_flood_of_bad_lines_is_all_there_and_nobody_waits_long(broker: Broker):
-    """131,072 bad lines in a few reads are written in slices, and counted to the last."""
+    """A flood of 131,072 bad lines is stored completely as dead letters and counted."""
     with Wire(broker.ingress) as wire:
         wire.send(b"x\n" * 131_072 + b"test.k|17|1|good\n")
         assert wire.end().rest() == b""
@@ -198,14 +209,14 @@ def test_flood_of_bad_lines_is_all_there_and_nobody_waits_long(broker: Broker):
 
 
 def test_lines_without_hello_get_no_reply(broker: Broker):
-    """Nc pushes and hears nothing; the end of the connection says that all is stored."""
+    """Lines without HELLO get no reply; when the broker closes, all of them are stored."""
     with Wire(broker.ingress) as wire:
         assert wire.send(numbered(1, 5001)).end().rest() == b""
     assert high_watermark(broker.control) == 5000
 
 
 def test_order_holds_per_producer_while_many_send(broker: Broker):
-    """Eight producers at once: each finds its own lines in order, once."""
+    """Eight concurrent producers each have their lines stored once and in order."""
 
     def produce(number: int) -> None:
         with Wire(broker.ingress) as wire:
@@ -225,7 +236,7 @@ def test_order_holds_per_producer_while_many_send(broker: Broker):
 
 
 def test_names_are_free_again_after_their_connections():
-    """Producers that left before their lines were durable leave nothing behind in memory."""
+    """Names are released after their lines are durable, even if the producers left earlier."""
     files = StallingFiles()
     with Broker(kafka="off", files=files) as broker:
         service = broker.service.broker.ingress
@@ -236,38 +247,50 @@ def test_names_are_free_again_after_their_connections():
             for wire in wires:
                 wire.send(numbered(1, 2))
             until(
-                lambda: sum(session.under_way for session in service._named.values()) == 20,
+                lambda: sum(stream.pending for stream in service.names.holders.values()) == 20,
                 "the lines are under way",
             )
             for wire in wires:
                 wire.reset()
             listener = broker.service.server.listeners["ingress"]
             until(lambda: not listener.connections, "their connections are gone")
-            assert len(service._named) == 20
-        until(lambda: not service._named, "names are given back")
+            assert len(service.names.holders) == 20
+        until(lambda: not service.names.holders, "names are given back")
         assert ask(broker.control, "GET_ACK") == b"ACK 20"
+
+
+class WatchedFiles(StallingFiles):
+    """A disk that counts the fsync calls in progress."""
+
+    syncs = 0
+
+    def sync_data(self, file: OpenFile) -> None:
+        self.syncs += 1
+        super().sync_data(file)
+        self.syncs -= 1
 
 
 @contextlib.contextmanager
 def gathered(
-    broker: Broker, files: StallingFiles, wires: list[Wire], blocks: list[bytes]
+    broker: Broker, files: WatchedFiles, wires: list[Wire], blocks: list[bytes]
 ) -> Iterator[None]:
-    """What these send waits together for somebody's sync; it is stored when the block ends."""
+    """Make the blocks wait together behind another producer's fsync until the context ends."""
     service = broker.service.broker.ingress
     with Wire(broker.ingress) as first:
         last_n = int(first.hello("first")[-1])
         with files.stalled():
             first.send(numbered(last_n + 1, last_n + 2, key="first"))
-            until(lambda: service._named["first"].under_way, "its line is being synced")
+            until(lambda: files.syncs, "its line is being synced")  # so the writer is busy
             for wire, block in zip(wires, blocks, strict=True):
                 wire.send(block)
-            until(lambda: len(service._gathered) == len(wires), "the others' lines wait")
+            lines = sum(block.count(b"\n") for block in blocks)
+            until(lambda: service.buffer.gathered_lines == lines, "the others' lines wait")
             yield
 
 
 def test_many_who_send_at_once_are_each_told_of_their_own_lines():
-    """They share an append, and nothing else: counts and numbers differ."""
-    files = StallingFiles()
+    """Producers whose lines share one append each get the acknowledgement for their own lines."""
+    files = WatchedFiles()
     with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(20)]
         for number, wire in enumerate(wires):
@@ -290,8 +313,8 @@ def test_many_who_send_at_once_are_each_told_of_their_own_lines():
 
 @pytest.mark.parametrize("names", [5, 6], ids=["one nameless", "all named"])
 def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
-    """Each block's fate is its own, also when they were encoded by one call."""
-    files = StallingFiles()
+    """Bad, repeated and unnamed lines do not affect other blocks encoded in the same call."""
+    files = WatchedFiles()
     with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.ingress)) for _ in range(6)]
         for number, wire in enumerate(wires):
@@ -301,8 +324,8 @@ def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
             until(lambda count=2 * number + 2: high_watermark(broker.control) == count, "stored")
         blocks = [numbered(3, 5, key=f"k.{number}") for number in range(6)]
         blocks[1] = b"this is no record\n" + blocks[1]
-        blocks[2] = numbered(1, 3, key="k.2")  # both were sent before
-        blocks[3] = numbered(2, 4, key="k.3")  # and here one of them
+        blocks[2] = numbered(1, 3, key="k.2")  # both lines were sent before
+        blocks[3] = numbered(2, 4, key="k.3")  # one of these was sent before
         with gathered(broker, files, wires, blocks):
             pass
         for wire, n in zip(wires[:names], (4, 4, 2, 3, 4, 4), strict=False):
@@ -318,9 +341,9 @@ def test_bad_repeated_and_nameless_lines_among_many_harm_nobody(names: int):
 
 
 def test_when_what_many_sent_cannot_be_stored_each_of_them_hears_it():
-    """One append failed, and it was everybody's."""
+    """When a shared append fails, every producer in it gets ERR PARTITION_OFFLINE."""
 
-    class Broken(StallingFiles):
+    class Broken(WatchedFiles):
         is_broken = False
 
         def write_at(self, file: OpenFile, data: bytearray | memoryview, position: int) -> None:

@@ -1,4 +1,4 @@
-"""Readers: cursors of their own, streams that follow, and one that does not read."""
+"""Readers of the control listener: cursors, subscriptions and slow subscribers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fill(broker: Broker, start: int, end: int) -> None:
 
 
 def test_readers_take_each_record_for_themselves(broker: Broker):
-    """Two named readers and the shared one each see all of it."""
+    """Two named readers and the unnamed reader each get every record."""
     for n in range(5):
         assert ask(broker.control, f"PUT jobs {n}") == b"OK"
     for command in ("GET jobs AS a", "GET jobs AS b", "GET jobs"):
@@ -29,7 +29,7 @@ def test_readers_take_each_record_for_themselves(broker: Broker):
 
 
 def test_gets_of_one_reader_share_the_records_out(broker: Broker):
-    """Four connections of one reader: every record goes to exactly one of them."""
+    """With four connections of one reader, GET returns every record to exactly one of them."""
     for n in range(60):
         ask(broker.control, f"PUT jobs {n}")
     taken: list[bytes] = []
@@ -48,7 +48,7 @@ def test_gets_of_one_reader_share_the_records_out(broker: Broker):
 
 
 def test_cursor_survives_a_restart(tmp_path):
-    """A confirmed ACK is durable: the reader goes on where it was."""
+    """A reader's acknowledged position is durable and continues after a restart."""
     with Broker(tmp_path / "data", kafka="off") as broker:
         fill(broker, 1, 11)
         assert ask(broker.control, "REGISTER append AS audit") == b"OK"
@@ -71,7 +71,10 @@ def test_cursor_survives_a_restart(tmp_path):
     ],
 )
 def test_stream_begins_where_it_was_asked_and_follows(broker: Broker, command: bytes, first: int):
-    """From the start, a seq, a cursor or the end; then whatever comes, without asking again."""
+    """A subscription starts at the log start, a seq, a cursor or the end.
+
+    It then streams new records.
+    """
     fill(broker, 1, 11)
     with Wire(broker.control) as wire:
         wire.send(command + b"\nGET_ACK\n")
@@ -87,7 +90,7 @@ def test_stream_begins_where_it_was_asked_and_follows(broker: Broker, command: b
 
 
 def test_stream_in_frames_keeps_payloads_raw(broker: Broker):
-    """A framed subscriber gets one frame a record."""
+    """A framed subscriber gets one frame per record with the unescaped payload."""
     with Wire(broker.control) as wire:
         wire.frame(b"PUT raw a\nb").read_frame()
         body = wire.frame(b"SUBSCRIBE raw FROM_START").read_frame()
@@ -96,9 +99,10 @@ def test_stream_in_frames_keeps_payloads_raw(broker: Broker):
 
 
 def test_subscriber_that_half_closes_gets_what_there_is_and_then_the_end(broker: Broker):
-    """``echo SUBSCRIBE … | nc -N`` prints the topic as it is now; who follows keeps its side open.
+    """A subscriber that closes its sending side gets the current records and then the end.
 
-    A subscriber that has closed its side may be gone: TCP does not tell before something is sent.
+    So ``echo SUBSCRIBE … | nc -N`` prints the topic and exits. The broker does not wait for new
+    records, because it cannot know whether a half-closed peer still exists.
     """
     fill(broker, 1, 4)
     with Wire(broker.control) as wire:
@@ -108,7 +112,7 @@ def test_subscriber_that_half_closes_gets_what_there_is_and_then_the_end(broker:
 
 
 def test_subscriber_that_ends_its_side_later_ends_where_the_log_does(broker: Broker):
-    """It waits for records, gets those that come, and is let go when it half-closes."""
+    """A waiting subscriber gets new records; when it half-closes, the stream ends."""
     fill(broker, 1, 2)
     with Wire(broker.control) as wire:
         assert wire.send(b"SUBSCRIBE append FROM_START\n").line().startswith(b"1|")
@@ -118,7 +122,10 @@ def test_subscriber_that_ends_its_side_later_ends_where_the_log_does(broker: Bro
 
 
 def test_a_waiting_subscriber_gets_few_and_many_records_in_order_and_once(broker: Broker):
-    """A few at once are sent on by the loop itself, more by another thread: the same lines."""
+    """A waiting subscriber gets small and large bursts in order, each record once.
+
+    Small bursts are read on the event loop, large ones on another thread.
+    """
     bursts = (1, FRESH_RECORDS, FRESH_RECORDS + 1, 3, 2000, 1)
     fill(broker, 1, 2)
     with Wire(broker.control) as wire:
@@ -133,7 +140,7 @@ def test_a_waiting_subscriber_gets_few_and_many_records_in_order_and_once(broker
 
 
 def test_second_subscription_on_a_connection_is_refused(broker: Broker):
-    """One stream a connection; the error says to open another."""
+    """A second SUBSCRIBE on a connection fails and suggests another connection."""
     fill(broker, 1, 2)
     with Wire(broker.control) as wire:
         assert wire.send(b"SUBSCRIBE append FROM_START\n").line().startswith(b"1|")
@@ -142,12 +149,15 @@ def test_second_subscription_on_a_connection_is_refused(broker: Broker):
 
 
 def test_subscriber_who_does_not_read_costs_neither_memory_nor_speed(tmp_path):
-    """Forty of them ask for 60 MB and take nothing; the broker keeps one slice for each at most."""
+    """Forty subscribers that do not read a 60 MB topic use less than 60 MiB of memory.
+
+    A producer and another subscriber are served meanwhile.
+    """
     payload = "x" * 1000
     with Served(tmp_path / "data", durability="os") as served:
         with Wire(served.ingress) as wire:
             wire.hello("bulk")
-            for start in range(1, 60_001, 200):  # batches that are smaller than a slice
+            for start in range(1, 60_001, 200):  # batches smaller than a slice
                 wire.send(numbered(start, start + 200, payload)).acked(start + 199)
         served.warm_up()
         before = served.rss_bytes()

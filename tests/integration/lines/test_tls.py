@@ -1,4 +1,4 @@
-"""TLS on every listener: who may come in, who may not, and what the others hear."""
+"""TLS on the line and HTTP listeners: which clients are accepted and which are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ASK = {
 
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ours, and beside them a foreign CA with a client of its own."""
+    """Certificates of the broker's CA (``ours``) and of a second CA (``foreign``)."""
     room = tmp_path_factory.mktemp("certs")
     for name in ("ours", "foreign"):
         write_lab_certificates(room / name, ["localhost", "127.0.0.1"], 1, replace=False)
@@ -46,7 +46,7 @@ def tls_broker(certs: Path, **settings: object) -> Broker:
 
 @pytest.fixture
 def mutual(certs: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Broker]:
-    """Clients must show a certificate."""
+    """A TLS broker that requires client certificates; its log must contain no traceback."""
     caplog.set_level(logging.INFO)
     with tls_broker(certs, tls_client_ca=str(certs / "ours/ca.pem")) as running:
         yield running
@@ -66,7 +66,7 @@ def client(certs: Path, who: str | None) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Path, listener: str):
-    """Mutual TLS on every listener."""
+    """With mutual TLS every listener serves a client with a certificate of the broker's CA."""
     said, reply = ASK[listener]
     with Wire(mutual.address(f"{listener}_tls"), tls=client(certs, "ours")) as wire:
         assert wire.send(said).line().startswith(reply)
@@ -77,13 +77,16 @@ def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Pa
 def test_client_without_our_certificate_is_refused(
     mutual: Broker, certs: Path, listener: str, who: str | None
 ):
-    """None, or one of another CA: the handshake fails, and no byte reaches the listener."""
+    """A client without a certificate, or with one of another CA, fails the handshake.
+
+    No byte reaches the listener.
+    """
     said = b""
     with (
         contextlib.suppress(ssl.SSLError, ConnectionError),
         Wire(mutual.address(f"{listener}_tls"), tls=client(certs, who)) as wire,
     ):
-        # In TLS 1.3 the refusal comes after the client's side of the handshake is done.
+        # In TLS 1.3 the server refuses after the client has completed its side of the handshake.
         said = wire.send(ASK[listener][0]).line()
     assert said == b""
     assert mutual.service.server.listeners[listener].accepted == 0
@@ -91,7 +94,7 @@ def test_client_without_our_certificate_is_refused(
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, listener: str):
-    """Our certificates are good enough for a client that checks."""
+    """A client that trusts only another CA rejects the broker's certificate."""
     context = ssl.create_default_context(cafile=str(certs / "foreign/ca.pem"))
     with pytest.raises(ssl.SSLCertVerificationError):
         Wire(mutual.address(f"{listener}_tls"), tls=context)
@@ -99,7 +102,10 @@ def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, listene
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, listener: str):
-    """The handshake gets words a person can read in a capture, and an end; no hang."""
+    """A TLS handshake on a plaintext port ends the connection instead of hanging.
+
+    The line listeners also reply ERR UNEXPECTED_TLS.
+    """
     with pytest.raises((ssl.SSLError, ConnectionError)):
         Wire(mutual.address(listener), tls=client(certs, "ours"))
     with Wire(mutual.address(listener)) as wire:
@@ -113,7 +119,7 @@ def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, listener: s
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_plain_text_to_a_tls_port_is_closed(mutual: Broker, listener: str):
-    """No reply could be understood; the connection ends at once and takes no place."""
+    """Plaintext on a TLS port is closed at once and not counted as an accepted connection."""
     with Wire(mutual.address(f"{listener}_tls")) as wire:
         wire.send(ASK[listener][0] + b"padding so that a record is complete\n" * 10)
         while not wire.is_closed():
@@ -122,17 +128,17 @@ def test_plain_text_to_a_tls_port_is_closed(mutual: Broker, listener: str):
 
 
 def test_handshake_that_never_comes_is_timed_out(certs: Path):
-    """handshake.timeout.ms frees what a silent peer holds."""
+    """A peer that sends no handshake is disconnected after handshake.timeout.ms."""
     with tls_broker(certs, handshake_timeout_ms=200) as broker:
         for listener in LISTENERS:
             with socket.create_connection(parse(broker.address(f"{listener}_tls")), 30) as silent:
                 silent.settimeout(30)
-                with contextlib.suppress(ConnectionResetError):  # as good an end
+                with contextlib.suppress(ConnectionResetError):  # a reset is fine too
                     assert silent.recv(1) == b""
 
 
 def test_lines_sent_just_before_the_end_are_stored(certs: Path):
-    """A TLS client that pushes and leaves, as socat does, loses nothing."""
+    """All lines of a TLS client that sends and closes at once, as socat does, are stored."""
     with tls_broker(certs) as broker:
         with Wire(broker.address("ingress_tls"), tls=client(certs, None)) as wire:
             wire.send(numbered(1, 20_001))
@@ -146,7 +152,7 @@ def _stored(broker: Broker) -> int:
 
 
 def test_stop_says_farewell_over_tls(certs: Path):
-    """close_notify arrives: the client sees an end, not a truncation."""
+    """A stopping broker sends close_notify, so the client sees an end, not a truncation."""
     broker = tls_broker(certs)
     broker.start()
     with Wire(broker.address("control_tls"), tls=client(certs, None)) as wire:
@@ -156,7 +162,7 @@ def test_stop_says_farewell_over_tls(certs: Path):
 
 
 def test_plain_and_tls_listeners_share_a_listener(mutual: Broker, certs: Path):
-    """Both count in one place, and see one log."""
+    """Plaintext and TLS connections count towards one listener and write to one log."""
     with (
         Wire(mutual.address("ingress_tls"), tls=client(certs, "ours")) as secret,
         Wire(mutual.ingress) as plain,

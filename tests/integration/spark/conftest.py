@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: starting one takes seconds."""
+"""One Spark session shared by all tests here, because starting one takes seconds."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def spark():
     from cordwood.spark import session
 
     conf = {"spark.sql.shuffle.partitions": "2"}
-    if jars := connector_jars():  # a running session takes no more of them
+    if jars := connector_jars():  # jars cannot be added to a running session
         conf["spark.jars"] = jars
     running = session("tests", master="local[2]", conf=conf)
     yield running
@@ -21,7 +21,7 @@ def spark():
 
 
 def jobs_of_ours(spark):
-    """Where each job was started in our own code, and what Spark's UI says of it."""
+    """Yield each job that our code started, and whether Spark's UI has a description of it."""
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     for job in (jobs.apply(at) for at in range(jobs.size())):
         if "/cordwood/pipeline/" in job.name():

@@ -1,4 +1,4 @@
-"""Archive and restore on Spark, against a real broker: what comes back, and what a crash leaves."""
+"""Archive and restore on Spark with a real broker: restored records and crash recovery."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from cordwood.batch.records import encode_batch, encode_marker
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import TopicArchive, list_topic_archives
 from cordwood.config import KEEP_ALL
 from cordwood.decide.archive import Problem
 from cordwood.errors import CorruptionError, TopicExists
 from cordwood.model import Codec, Header, Record, TopicPartition
-from cordwood.pipeline.archive import job
-from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
-from cordwood.pipeline.archive.restore import restore_archive
-from cordwood.pipeline.archive.topic_archive import TopicArchive, list_topic_archives
+from cordwood.pipeline.archive import ArchiveRequest, create_archive, restore_archive
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.testing import Broker
 
@@ -30,7 +28,7 @@ START_MS = 1_700_000_000_000
 
 
 class CompactionHarness:
-    """A broker, its API, and an archive beside it."""
+    """A broker, its API and an archive in its data directory."""
 
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
@@ -52,16 +50,14 @@ class CompactionHarness:
 
     def archive(self, topic, **said):
         return create_archive(
-            self.spark, self.api, self.where, self.storage, ArchiveRequest(topic=topic, **said)
+            self.spark, self.api, self.storage, ArchiveRequest(topic=topic, **said)
         )
 
     def topic_archive(self, topic) -> TopicArchive:
         return list_topic_archives(self.storage, topic)[-1]
 
     def restore(self, topic, to, at_ms=None):
-        return restore_archive(
-            self.spark, self.api, self.where, self.topic_archive(topic), to=to, at_ms=at_ms
-        )
+        return restore_archive(self.spark, self.api, self.topic_archive(topic), to=to, at_ms=at_ms)
 
     def records(self, topic, partition=0):
         from cordwood.batch.records import decode_batches
@@ -106,7 +102,7 @@ def content(records):
 
 
 def test_records_and_cursors_come_back_as_they_were(harness):
-    """Keys, nulls, headers, timestamps, compressed batches, two partitions, cursors in between."""
+    """Restore returns every record unchanged and the group's cursors; repeating it adds nothing."""
     harness.produce(
         "t",
         *[(p, a_batch(100 * i, 40, codec=codec)) for p in (0, 1) for i, codec in enumerate(Codec)],
@@ -144,7 +140,7 @@ def test_records_and_cursors_come_back_as_they_were(harness):
 
 
 def test_an_object_store_is_as_good_as_a_directory(harness, tmp_path):
-    """Written by tasks, read back, verified, restored, all through the library of stores."""
+    """Archive, verify and restore work with an object store; a missing bundle is found."""
     pytest.importorskip("obstore")
     harness.storage = open_storage(f"file://{tmp_path}/bucket")
     harness.produce("t", (0, a_batch(0, 100)))
@@ -159,7 +155,7 @@ def test_an_object_store_is_as_good_as_a_directory(harness, tmp_path):
 
 
 def test_what_a_transaction_gave_up_does_not_come_back(harness):
-    """Nor do markers; records of a committed one and of nobody's do."""
+    """Restore omits aborted records and markers; it keeps committed and non-transactional ones."""
 
     def txn(first, count, commit):
         options = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
@@ -203,7 +199,7 @@ def test_what_a_transaction_gave_up_does_not_come_back(harness):
 
 @pytest.mark.parametrize("step", ["manifest", "place", "tell"])
 def test_a_run_that_dies_is_finished_by_the_next(harness, step, monkeypatch):
-    """Never a bundle in its place without an entry, never a record archived twice."""
+    """After a crash, every bundle has a manifest entry and no record is archived twice."""
     harness.produce("t", (0, a_batch(0, 50)))
     harness.cut("t")
 
@@ -222,7 +218,7 @@ def test_a_run_that_dies_is_finished_by_the_next(harness, step, monkeypatch):
         broken.setattr(target, name, die)
         with pytest.raises(Died):
             harness.archive("t", bundle_records=20)
-    home = f"t.{harness.api.archive('t')['id'][:8]}"
+    home = f"t.{harness.api.archive('t').id[:8]}"
     topic_archive = TopicArchive(harness.storage, home)
     entries, findings = topic_archive.verify()
     assert findings == []
@@ -234,12 +230,12 @@ def test_a_run_that_dies_is_finished_by_the_next(harness, step, monkeypatch):
     finished = harness.archive("t", bundle_records=20)
     assert [(e.first_seq, e.last_seq) for e in finished] == [(1, 20), (21, 40), (41, 50)]
     assert topic_archive.verify()[1] == []
-    assert harness.api.archive("t")["partitions"][0]["archived_end"] == 50
+    assert harness.api.archive("t").partitions[0].archived_end == 50
     assert harness.archive("t") == []
 
 
 def test_archiving_goes_on_where_it_stopped_and_the_chain_with_it(harness):
-    """Through a sequence first, the rest later; a manifest that lost its end is not continued."""
+    """A later run continues after the last bundle; a truncated manifest is an error."""
     harness.produce("t", (0, a_batch(0, 30)))
     harness.cut("t")
     first = harness.archive("t", through_seq=12)
@@ -250,12 +246,12 @@ def test_archiving_goes_on_where_it_stopped_and_the_chain_with_it(harness):
     topic_archive.write_manifest(first)
     harness.produce("t", (0, a_batch(30, 5)))
     harness.cut("t")
-    with pytest.raises(CorruptionError, match="the broker knows it as archived"):
+    with pytest.raises(CorruptionError, match="the broker has recorded it as archived"):
         harness.archive("t")
 
 
 def test_a_bundle_is_read_by_tar_and_json_alone(harness):
-    """The manifest's sum is the file's; its members are a segment, its lines and a note."""
+    """A bundle is a tar file with a JSON description, a segment and its records as text lines."""
     harness.produce("t", (0, a_batch(0, 10)))
     harness.cut("t")
     (entry,) = harness.archive("t", parquet=True)
@@ -280,7 +276,7 @@ def test_a_bundle_is_read_by_tar_and_json_alone(harness):
 
 
 def test_reclaim_waits_for_the_archive(harness):
-    """With archive.required a consumed segment stays until its bundle was read back."""
+    """With archive.required, RECLAIM keeps a consumed segment until it is archived."""
     harness.produce(
         "t",
         (0, a_batch(0, 10)),
@@ -299,7 +295,7 @@ def test_reclaim_waits_for_the_archive(harness):
 
 
 def test_a_restore_into_a_topic_that_was_deleted_meanwhile_delivers_again(harness):
-    """A topic is its id: what was restored before went with the one that was deleted."""
+    """Restore tracks deliveries by topic id, so a recreated topic receives all records again."""
     harness.produce("t", (0, a_batch(0, 30)))
     harness.cut("t")
     harness.archive("t")
@@ -309,12 +305,12 @@ def test_a_restore_into_a_topic_that_was_deleted_meanwhile_delivers_again(harnes
         client.delete_topic("back")
     assert harness.restore("t", "back").records == 30
     assert len(harness.records("back")) == 30
-    assert harness.restore("t", "back").records == 30  # again into the same: nothing is repeated
+    assert harness.restore("t", "back").records == 30  # a repeat into the same topic adds nothing
     assert len(harness.records("back")) == 30
 
 
 def test_a_flipped_byte_stops_a_restore(harness):
-    """Nothing comes back from an archive that does not hold."""
+    """Restore fails if a bundle's checksum does not match."""
     harness.produce("t", (0, a_batch(0, 10)))
     harness.cut("t")
     (entry,) = harness.archive("t")
@@ -328,10 +324,9 @@ def test_a_flipped_byte_stops_a_restore(harness):
         harness.restore("t", "back")
 
 
-def test_the_default_bundle_is_by_bytes(harness, monkeypatch):
-    """Without a limit named, bundles stay of a size that can be handled."""
-    monkeypatch.setattr(job, "BUNDLE_BYTES", 2000)
+def test_the_default_bundle_is_by_bytes(harness):
+    """Without an explicit limit, a default size in bytes splits the bundles."""
     harness.produce("t", *[(0, a_batch(10 * i, 10)) for i in range(10)])
     harness.cut("t")
     assert ArchiveRequest(topic="t").bundle_bytes == KEEP_ALL
-    assert len(harness.archive("t")) > 1
+    assert len(harness.archive("t", default_bytes=2000)) > 1

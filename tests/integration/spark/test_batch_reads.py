@@ -19,7 +19,7 @@ HEADERS_FIELD = ",headers:array<struct<key:string,value:binary>>>"
 
 @pytest.fixture
 def log(data):
-    """Compacted and compressed: every third record is gone, batches alternate codecs."""
+    """A log with every third record compacted away, in batches of alternating codecs."""
     made = HandMade(data, TopicPartition("t", 0))
     for number, start in enumerate(range(0, 300, 30)):
         kept = [record for record in records(start, start + 30, headers=True) if record.offset % 3]
@@ -35,7 +35,7 @@ def expected():
 
 
 def test_schema_is_that_of_the_kafka_source(spark, data, log):
-    """Name by name, type by type; headers only when asked for."""
+    """Column names and types match the Kafka source; headers are included only on request."""
     assert topic(spark, "t", path=str(data)).schema.simpleString() == KAFKA_SOURCE_SCHEMA
     with_headers = topic(spark, "t", path=str(data), includeHeaders=True).schema
     assert with_headers.simpleString() == KAFKA_SOURCE_SCHEMA[:-1] + HEADERS_FIELD
@@ -43,7 +43,7 @@ def test_schema_is_that_of_the_kafka_source(spark, data, log):
 
 
 def test_every_record_arrives_once_with_all_its_fields(spark, data, log):
-    """Through Arrow, the JVM and back."""
+    """All fields of every record survive the way through Arrow and the JVM."""
     rows = topic(spark, "t", path=str(data), includeHeaders=True, minPartitions=3).collect()
     found = sorted(
         (
@@ -66,7 +66,7 @@ def test_every_record_arrives_once_with_all_its_fields(spark, data, log):
     ("enabled", "asked"), [("true", "true"), ("true", "auto"), ("false", "true")]
 )
 def test_filters_give_the_same_rows_pushed_down_or_not(spark, data, log, enabled, asked):
-    """Off is Spark's default, so a session nobody prepared must work too."""
+    """Filters return the same rows with Spark's filter pushdown on and off (its default)."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     columns = ["offset", "timestamp", "partition"]
     try:
@@ -84,7 +84,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark, data, log, enabled
 
 
 def test_a_filter_of_one_query_does_not_leak_into_another(spark, data, log):
-    """Spark 4.3 keeps a pushed-down plan with the DataFrame; ours must be right all the same."""
+    """Spark 4.3 keeps a pushed-down plan with the DataFrame; later queries must ignore it."""
     frame = topic(spark, "t", path=str(data), columns=["offset"])
     assert frame.filter("offset = 7").count() == 1
     assert frame.count() == 200
@@ -93,7 +93,7 @@ def test_a_filter_of_one_query_does_not_leak_into_another(spark, data, log):
 
 
 def test_what_is_to_be_read_can_be_said_beforehand(spark, data, log):
-    """Offsets, times and partitions as arguments give the rows that filters would."""
+    """Offset, time and partition arguments return the same rows as filters."""
     at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # offset n is n seconds later
     frame = topic(
         spark,
@@ -123,7 +123,7 @@ def test_null_and_empty_are_different(spark, data):
 
 
 def test_a_topic_without_records_is_an_empty_frame(spark, data):
-    """Not an error."""
+    """Reading an empty topic returns an empty DataFrame, not an error."""
     HandMade(data, TopicPartition("empty", 0))
     assert topic(spark, "empty", path=str(data)).count() == 0
 
@@ -134,11 +134,11 @@ def test_a_topic_without_records_is_an_empty_frame(spark, data):
         ({"subscribe": "tt"}, "there is no topic tt; did you mean t?"),
         ({"path": "/"}, "/ is not a cordwood data directory"),
         ({"startingOffsets": '{"t":{"0":999}}'}, "but the log holds offsets 0 to 300"),
-        ({"startingOfsets": "earliest"}, "there is no option startingOfsets; did you mean"),
+        ({"startingOfsets": "earliest"}, "unknown option startingOfsets; did you mean"),
     ],
 )
 def test_bad_input_is_a_clear_error_in_the_driver(spark, data, log, options, message):
-    """Before any task starts, in words that say what to change."""
+    """Invalid options raise an AnalysisException that says what to change."""
     from pyspark.errors import AnalysisException
 
     reader = spark.read.format("cordwood").options(
@@ -150,16 +150,16 @@ def test_bad_input_is_a_clear_error_in_the_driver(spark, data, log, options, mes
 
 
 def test_a_newer_format_on_disk_is_a_clear_error(spark, data, log):
-    """Reading on would be guessing."""
+    """A data directory with an unknown format version raises an error."""
     from pyspark.errors import AnalysisException
 
     (data / "format-version").write_text("7\n")
-    with pytest.raises(AnalysisException, match="has format '7', this cordwood reads 1"):
+    with pytest.raises(AnalysisException, match="has format '7', but this cordwood reads 1"):
         topic(spark, "t", path=str(data)).collect()
 
 
 def test_sql_reads_a_topic(spark, data, log):
-    """As any other source."""
+    """A temporary view USING cordwood reads a topic in SQL."""
     spark.sql(
         f"create or replace temporary view t using cordwood options (subscribe 't', path '{data}')"
     )

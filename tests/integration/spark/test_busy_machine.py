@@ -1,8 +1,8 @@
-"""Spark on a machine with no core to spare: what is slow to start is waited for.
+"""Spark jobs succeed on a machine whose cores are all busy, although workers start slowly.
 
-Each test starts a Spark of its own in another process, as the environment its workers are started
-in is part of what is tested. Nothing here is timed: only the outcome counts, and every process
-ends after ``ENDS_S`` at the latest, also when the test that started it was killed.
+Each test starts its own Spark in another process, because the environment of the workers is part
+of what is tested. The tests measure no times and check only the result. Every process ends after
+at most ``ENDS_S``, also if the test that started it was killed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def data(data):
 
 
 def answer(program, data, master="local[1]", *, path=None):
-    """What a program with a fresh Spark of its own says, with one directory more to import from."""
+    """Return the output of a program with its own Spark, with ``path`` added to PYTHONPATH."""
     command = [sys.executable, "-c", program, str(data), master]
     paths = [str(path) if path else "", os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -80,7 +80,7 @@ def answer(program, data, master="local[1]", *, path=None):
 
 @contextmanager
 def busy_loops():
-    """Programs that want every core, all the time."""
+    """Run processes that use all cores continuously."""
     loops = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(LOOPS)]
     try:
         yield
@@ -92,7 +92,7 @@ def busy_loops():
 
 @pytest.fixture
 def slow(tmp_path):
-    """A directory from which the streaming worker imports for longer than Spark waits for it."""
+    """A directory with a pyarrow whose import takes longer than Spark waits for a worker."""
     package = tmp_path / "slow" / "pyarrow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(SLOW_ARROW)
@@ -100,17 +100,17 @@ def slow(tmp_path):
 
 
 def test_a_stream_opens_although_its_worker_imports_for_longer_than_spark_waits(data, slow):
-    """Ten seconds are a constant of Spark's: the worker connects first, and imports then."""
+    """The worker connects before it imports, so Spark's fixed ten-second timeout is not reached."""
     assert answer(STREAM, data, path=slow) == ALL_WELL
 
 
 def test_the_same_holds_for_a_driver_whose_executors_are_elsewhere(data, slow, tmp_path):
-    """The worker is the driver's; nothing of this is asked of the cluster's machines."""
+    """The streaming worker runs beside the driver, so a cluster needs no extra setup."""
     with open_cluster(tmp_path) as cluster:
         assert answer(STREAM, data, cluster.url, path=slow) == ALL_WELL
 
 
 def test_a_stream_a_query_and_tasks_end_beside_eight_busy_loops(data):
-    """Late, but well."""
+    """A stream, a batch query and tasks finish while all cores are busy."""
     with busy_loops():
         assert answer(STREAM, data) == ALL_WELL

@@ -1,4 +1,4 @@
-"""``commitGroup``: a running query has a group's cursor, and RECLAIM waits for it."""
+"""``commitGroup``: a running query commits a consumer group's cursor, and RECLAIM waits for it."""
 
 import pytest
 
@@ -20,20 +20,20 @@ def broker(tmp_path):
 
 
 def put(client, start, end):
-    """Records ``start`` to ``end``, and a segment that ends with them."""
+    """Put the records ``start`` to ``end`` and seal their segment."""
     for number in range(start, end):
         client.put("jobs", b"%d" % number)
     client.cut("jobs")
 
 
 def cursor(broker):
-    """Where the group stands, as `cordwood group describe` shows it."""
+    """Return the group's committed offset, as ``cordwood group describe`` shows it."""
     with KafkaClient(broker.kafka) as kafka:
         return max((each.offset for each in kafka.committed(GROUP)), default=0)
 
 
 def test_a_running_query_moves_its_groups_cursor_and_reclaim_waits_for_it(spark, broker):
-    """The cursor is one micro-batch behind; what it has not passed stays on disk."""
+    """The cursor is one micro-batch behind, and RECLAIM drops only segments before it."""
     with Client(broker.control) as client:
         put(client, 0, 10)
         client.configure("jobs", {"cleanup.policy": "consume"})
@@ -50,7 +50,7 @@ def test_a_running_query_moves_its_groups_cursor_and_reclaim_waits_for_it(spark,
         )
         try:
             query.processAllAvailable()
-            put(client, 20, 30)  # the next batch says that the first is done
+            put(client, 20, 30)  # planning the next batch commits the first
             query.processAllAvailable()
             until(lambda: 20 <= cursor(broker) <= 30, "the cursor passes what was there first")
             assert client.reclaim("jobs") == (3 if cursor(broker) == 30 else 2)

@@ -1,4 +1,4 @@
-"""Compaction on Spark: the same job, its tasks on executors, held against the oracle."""
+"""Compaction with tasks on Spark executors gives the same result as the reference oracle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cordwood.errors import CorruptionError
 from cordwood.model import TopicPartition
-from cordwood.pipeline.compact.job import on_spark
+from cordwood.pipeline.compact import PassLimits, on_spark
 from cordwood.pipeline.runtime.tasks import run_tasks
 from support.compaction import TP, Chance, CompactionHarness, expect_cleaned, latest, oracle_for
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.spark
 
 
 def test_spark_leaves_what_the_oracle_leaves(spark, tmp_path):
-    """Tombstones, transactions, keyless records, codecs; small budgets, so many tasks."""
+    """Spark and the oracle agree on random logs; a small memory limit makes many tasks."""
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "900"}) as harness:
         chance = Chance(harness, seed=20261115, keyless=True)
         for steps in (60, 10):
             chance.run(steps)
             harness.cut()
             before, oracle = harness.batches(), oracle_for(harness)
-            harness.compact_well(run=on_spark(spark), task_bytes=1 << 13)
+            harness.compact_well(run=on_spark(spark), limits=PassLimits(task_bytes=1 << 13))
             expect_cleaned(harness, before, oracle)
 
 
 def test_several_partitions_are_compacted_and_a_damaged_one_does_not_stop_them(spark, tmp_path):
-    """An executor's error comes back as itself: the file and the remedy are in it."""
+    """A damaged partition reports its error with the remedy; the others are compacted."""
     with CompactionHarness(tmp_path / "data", partitions=3) as harness:
         for number in range(3):
             partition = harness.store.topic("t").partition(number)
@@ -52,7 +52,7 @@ def test_several_partitions_are_compacted_and_a_damaged_one_does_not_stop_them(s
 
 
 def test_a_log_larger_than_a_tasks_memory_is_compacted(spark, tmp_path):
-    """Four thousand entries, room for a hundred and twenty-eight at a time."""
+    """Compaction of 4,000 records succeeds with 8 KiB of memory per task."""
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "60000"}) as harness:
         for turn in range(4):
             for start in range(0, 1000, 100):
@@ -60,13 +60,13 @@ def test_a_log_larger_than_a_tasks_memory_is_compacted(spark, tmp_path):
                     *[(b"key-%04d" % i, b"%d" % turn) for i in range(start, start + 100)]
                 )
             harness.cut()
-        outcome = harness.compact_well(run=on_spark(spark), task_bytes=8 << 10)
+        outcome = harness.compact_well(run=on_spark(spark), limits=PassLimits(task_bytes=8 << 10))
         assert (outcome.records_before, outcome.records_after) == (4000, 1000)
         assert latest(harness.batches()) == {b"key-%04d" % i: b"3" for i in range(1000)}
 
 
 def test_an_error_of_ours_keeps_its_class_through_spark(spark):
-    """So that a damaged digest is made again, and a stale log is not called a failure."""
+    """A cordwood error raised on an executor reaches the driver with its own class."""
 
     def fail(_):
         raise CorruptionError("seen on an executor")
@@ -76,7 +76,7 @@ def test_an_error_of_ours_keeps_its_class_through_spark(spark):
 
 
 def test_a_job_says_how_many_of_its_tasks_have_ended_while_the_others_run(spark, tmp_path):
-    """The last task waits until that was said: it is said in the middle, not at the end."""
+    """Progress is reported while tasks run: the second task waits for the report of the first."""
     seen, said = [], tmp_path / "said"
 
     def watch(done, total):

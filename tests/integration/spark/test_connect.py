@@ -1,4 +1,4 @@
-"""Through Spark Connect: the client has no Java, the server has the package installed."""
+"""Spark Connect: the client needs no Java, and the server has the package installed."""
 
 import io
 import json
@@ -51,12 +51,12 @@ spark.stop()
 
 @pytest.fixture(autouse=True)
 def started_as_documented(monkeypatch):
-    """docs/spark.md: a server's streaming workers start in time on a busy machine only this way."""
+    """Set PYTHONPATH as docs/spark.md requires, so that streaming workers start in time."""
     monkeypatch.setenv("PYTHONPATH", search_path(os.environ.get("PYTHONPATH")))
 
 
 def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):
-    """The same helpers, the same rows; jobs' tasks too."""
+    """Reads, writes, streams and job tasks work through a Connect session."""
     with (
         ScenarioRun("connect", out=io.StringIO()) as stage,
         open_connect_server(tmp_path) as remote,
@@ -78,7 +78,7 @@ def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):
 
 
 def test_the_router_runs_through_a_connect_server(tmp_path):
-    """``cordwood pipeline run --remote``: delivered from the server, once, in order."""
+    """``cordwood pipeline run --remote`` delivers each record once and in order."""
     with (
         ScenarioRun("connect", out=io.StringIO()) as stage,
         open_connect_server(tmp_path) as remote,
@@ -88,7 +88,7 @@ def test_the_router_runs_through_a_connect_server(tmp_path):
         try:
             driver.wait_ready()
             with Producer(broker.addresses["ingress"], name="p") as producer:
-                for start in (0, 100):  # two micro-batches or more, numbered on
+                for start in (0, 100):  # at least two micro-batches
                     producer.send_and_confirm([("k.x", str(start + i)) for i in range(100)])
                     reached = start + 100
                     wait_until(lambda to=reached: routed(broker) == to, "all are routed", START_S)

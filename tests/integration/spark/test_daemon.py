@@ -1,4 +1,4 @@
-"""The process workers are forked from."""
+"""The daemon process from which Spark forks Python workers."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from cordwood.pipeline.runtime.tasks import run_tasks
 
 pytestmark = pytest.mark.spark
 
-FEW = 20_000  # objects; numba and pandas alone make ten times as many
+FEW = 20_000  # objects; numba and pandas alone create ten times as many
 
 
 def look(_):
-    """What a worker's collector has to go through, and what it is spared."""
+    """Return the tracked and the frozen object counts, and whether numba is loaded."""
     import gc
     import sys
 
@@ -18,7 +18,7 @@ def look(_):
 
 
 def test_a_worker_is_born_with_its_kernels_and_collects_only_its_own(spark):
-    """Spark collects garbage after every task: with all that is loaded, for longer than it ran."""
+    """Workers start with numba loaded and its objects frozen, so garbage collection stays fast."""
     for own, spared, has_kernels in run_tasks(spark, look, [0, 1]):
         assert has_kernels
         assert own < FEW < spared

@@ -1,4 +1,4 @@
-"""What a driver holds of audit and archive does not grow with a log's batches."""
+"""The driver's memory use in audit and archive does not grow with the number of batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.decide.archive import Span
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.header_runs import cut_bundles, looked
+from cordwood.pipeline.archive.header_runs import cut_bundles, scanned
 from cordwood.pipeline.audit.job import AuditTask as Walk
 from cordwood.pipeline.audit.job import walk_summary
 from cordwood.pipeline.source.offsets import Range
@@ -26,7 +26,7 @@ def log(data):
 
 
 def fill(log, batches):
-    """Numbered batches of one record; the last one has the numbers of the first."""
+    """Append batches of one record; the last repeats the first sequence number."""
     for at in range(batches):
         sequence = 0 if at == batches - 1 else at
         log.append(
@@ -40,7 +40,7 @@ def fill(log, batches):
 
 
 def test_an_audit_s_driver_is_given_a_row_per_task_and_one_per_partition(spark, log):
-    """However many batches there are; numbers are compared by the executors, across tasks too."""
+    """The driver gets one row per task and partition; executors detect repeated sequences."""
     options = fill(log, 300)
     halves = [Walk(0, options, Range(TP, 0, 150)), Walk(0, options, Range(TP, 150, 300))]
     few = walk_summary(spark, [Walk(0, options, Range(TP, 0, 10))]).collect()
@@ -52,16 +52,16 @@ def test_an_audit_s_driver_is_given_a_row_per_task_and_one_per_partition(spark, 
 
 
 def tasks_run(spark):
-    """How many tasks Spark has finished so far, in all jobs."""
+    """Return how many tasks Spark has completed in all jobs."""
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     return sum(jobs.apply(at).numCompletedTasks() for at in range(jobs.size()))
 
 
 def test_an_archive_s_driver_asks_for_one_range_at_a_time(spark, log):
-    """A range's batches are fetched when those before it have been used, and not all at once."""
+    """The driver fetches a range's batches only after it has used those of the previous range."""
     options = fill(log, 30)
     ranges = [Range(TP, start, start + 10) for start in (0, 10, 20)]
-    with looked(spark, options, ranges) as stream:
+    with scanned(spark, options, ranges) as stream:
         wait_for_listeners(spark)
         before = tasks_run(spark)
         runs = stream()
@@ -75,14 +75,14 @@ def test_an_archive_s_driver_asks_for_one_range_at_a_time(spark, log):
 
 
 def wait_for_listeners(spark):
-    """Until the status store knows of all that has ended."""
+    """Wait until Spark's status store has processed all events."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 
 def test_an_archive_s_driver_takes_batches_from_the_executors_in_order(spark, log):
-    """Range after range, and each batch once, also one that two ranges share."""
+    """Batches arrive in offset order, each once, and are cut into bundles of 15 records."""
     options = fill(log, 50)
-    with looked(spark, options, [Range(TP, 0, 20), Range(TP, 20, 50)]) as stream:
+    with scanned(spark, options, [Range(TP, 0, 20), Range(TP, 20, 50)]) as stream:
         assert [run.base_offset for _, run in stream()] == list(range(50))
         spans = cut_bundles(stream(), [(TP, Span(0, 50))], records_max=15, bytes_max=1 << 30)
     assert spans[TP] == [Span(0, 15), Span(15, 30), Span(30, 45), Span(45, 50)]

@@ -1,4 +1,4 @@
-"""``cordwood serve`` with its pipeline: ready without waiting for it, and never outlived by it."""
+"""``cordwood serve`` is ready before its pipeline, which never outlives it."""
 
 import os
 import re
@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from cordwood.client import Producer
-from cordwood.client.http import HttpClient
 from cordwood.lab.scenarios.cluster import WORKER
 from cordwood.lab.scenarios.pipeline import START_S, routed
 from cordwood.lab.scenarios.processes import command, descendants, is_alive
 from cordwood.lab.scenarios.stage import Child, wait_until
+from support.http import JsonClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -24,33 +24,33 @@ JAVA_GREETS = "incubator"
 
 
 def family(broker: Child) -> dict[int, bytes]:
-    """Every process below the broker, with how it was started."""
+    """Return every descendant process of the broker with its command line."""
     return {pid: command(pid) for pid in descendants(broker.pid)}
 
 
 def kinds(below: dict[int, bytes]) -> set[str]:
-    """Java, and the process Python workers are forked from, where they are."""
+    """Return which of Java and the Python worker daemon are running."""
     java = re.compile(rb"[^\0]*java\0.*SparkSubmit", re.DOTALL)
     found = {"java" for line in below.values() if java.match(line)}
     return found | {"python" for line in below.values() if WORKER in line}
 
 
 def end(broker: Child, number: signal.Signals) -> None:
-    """As a terminal or a supervisor does, and wait."""
+    """Send the signal and wait for the broker to exit."""
     os.kill(broker.pid, number)
     wait_until(lambda: not broker.is_running, f"it heeds {number.name}", 60)
     broker.stop()
 
 
 def not_ours(broker: Child) -> list[str]:
-    """What a person would have seen that is no line of cordwood's."""
+    """Return the output lines that cordwood did not write."""
     return [line for line in broker.log().splitlines() if not OURS.match(line)]
 
 
 def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
-    """A record pushed into a fresh broker is in its route; ``kill -9`` leaves no process behind."""
+    """A new broker routes records by itself; ``kill -9`` also ends its child processes."""
     broker = Child(tmp_path / "data", {"pipeline": "embedded"})
-    http = HttpClient(broker.addresses["http"])
+    http = JsonClient(broker.addresses["http"])
     try:
         assert http.get("/readyz")["ready"]
         assert http.get("/readyz")["pipeline"] == "starting"
@@ -76,13 +76,13 @@ def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
 
 
 def test_ctrl_c_ends_java_and_workers_at_work_without_a_word_from_spark(tmp_path):
-    """What Spark says is in ``pipeline.log``; the terminal has our lines only."""
+    """Ctrl-C ends all child processes; Spark's output goes only to ``pipeline.log``."""
     broker = Child(tmp_path / "data", {"pipeline": "embedded"})
     try:
         with Producer(broker.addresses["ingress"], name="p") as producer:
             producer.send_and_confirm([(f"jobs.{i}", "1") for i in range(100)])
             wait_until(lambda: routed(broker) == 100, "they are routed", START_S)
-            producer.send_and_confirm([(f"jobs.{i}", "2") for i in range(100)])  # at work again
+            producer.send_and_confirm([(f"jobs.{i}", "2") for i in range(100)])  # busy again
         below = family(broker)
         assert {"java", "python"} <= kinds(below)
         end(broker, signal.SIGINT)
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_java_and_workers_at_work_without_a_word_from_spark(tmp_path
 
 
 def test_a_stop_while_spark_is_starting_leaves_nothing_behind(tmp_path):
-    """SIGTERM before the pipeline is up: Java has begun, and ends without having served."""
+    """SIGTERM while Spark starts ends Java and leaves no process behind."""
     broker = Child(tmp_path / "data", {"pipeline": "embedded"})
     try:
         wait_until(lambda: "java" in kinds(family(broker)), "Java begins", START_S)

@@ -1,4 +1,4 @@
-"""Archive and table on a disk that is really full: a sentence, no leftovers, later success."""
+"""Archive and table on a full disk fail cleanly and succeed once there is space."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import list_topic_archives
 from cordwood.errors import UnavailableError
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
-from cordwood.pipeline.archive.topic_archive import list_topic_archives
+from cordwood.pipeline.archive import ArchiveRequest, create_archive
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
-from cordwood.pipeline.table.job import TableRequest, build_table
+from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.protocol.api.topics import CutTopic
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
 
-COUNT = 3000  # of 256 bytes each, of which gzip leaves half
+COUNT = 3000  # of 256 bytes each; gzip halves them
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of two megabytes, all but a few pages taken by ``ballast``."""
+    """A two-megabyte tmpfs that the file ``ballast`` fills almost completely."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "cordwood-test", str(place)]
@@ -55,9 +56,8 @@ def a_value(number):
 
 @pytest.fixture
 def service(broker):
-    where = BrokerAddress(broker.kafka)
-    api = BrokerApi(where)
-    yield api, where
+    api = BrokerApi(BrokerAddress(broker.kafka))
+    yield api
     api.close()
 
 
@@ -66,25 +66,23 @@ def files(place):
 
 
 def test_an_archive_that_does_not_fit_leaves_no_bundle(spark, service, disk):
-    """Not even those that did fit: they would hold what little room there is."""
-    service[0].cut("t")
+    """A failed archive removes all its bundles, including those that fit on the disk."""
+    service.call(CutTopic(topic="t"))
     storage = open_storage(str(disk / "archive"))
     request = ArchiveRequest(topic="t", bundle_records=200)
     with pytest.raises(UnavailableError, match=r"tar\.gz\.\S+\.part: No space left on device"):
-        create_archive(spark, *service, storage, request)
+        create_archive(spark, service, storage, request)
     assert files(disk) == {"manifest.jsonl.lock"}
     (disk / "ballast").unlink()
-    assert (
-        sum(entry.records for entry in create_archive(spark, *service, storage, request)) == COUNT
-    )
+    assert sum(entry.records for entry in create_archive(spark, service, storage, request)) == COUNT
     assert list_topic_archives(storage, "t")[0].verify()[1] == []
 
 
 def test_a_table_that_does_not_fit_leaves_the_one_before(spark, service, disk):
-    """The system's words for it, and none of the files that did fit."""
+    """A failed table reports the system's error and leaves no files."""
     request = TableRequest(topic="t", out=disk / "table")
-    with pytest.raises(UnavailableError, match=r"part: No space left on device; mend"):
-        build_table(spark, *service, request)
+    with pytest.raises(UnavailableError, match=r"part: No space left on device; fix"):
+        build_table(spark, service, request)
     assert files(disk) == {"_table.lock"}
     (disk / "ballast").unlink()
-    assert build_table(spark, *service, request).rows == COUNT
+    assert build_table(spark, service, request).rows == COUNT

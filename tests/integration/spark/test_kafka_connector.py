@@ -1,7 +1,7 @@
-"""Spark's own Kafka source and sink, from its jar, at our listener, compared with our source.
+"""Spark's own Kafka source and sink work with our Kafka listener and agree with our source.
 
-Needs the connector's jars: ``scripts/kafka_jars.sh DIR`` fetches them, and ``CORDWOOD_KAFKA_JARS``
-says where they are. Without them these tests are skipped, loudly.
+The tests need the connector's jars: ``scripts/kafka_jars.sh DIR`` downloads them, and
+``CORDWOOD_KAFKA_JARS`` names their directory. Without them the tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = [
 
 COLUMNS = ("partition", "offset", "key", "value", "timestamp")
 PATIENCE_S = 90
-START_MS = 4_000_000_000_000  # far from any retention
+START_MS = 4_000_000_000_000  # in the future, so retention does not apply
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +31,24 @@ def broker():
 
 
 def options(broker, topic, **more):
-    """What both sources take."""
+    """Return options that both sources accept."""
     return {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic, **more}
 
 
 def rows(frame):
-    """The records in order."""
+    """Return the records in order."""
     return sorted(tuple(row) for row in frame.select(*COLUMNS).collect())
 
 
 def write(spark, broker, topic, count):
-    """Keys and values from Spark's batch sink."""
+    """Write keys and values with Spark's batch sink."""
     frame = spark.range(count).selectExpr("cast(id as string) key", "cast(id * 2 as string) value")
     where = {"kafka.bootstrap.servers": broker.kafka, "topic": topic}
     frame.write.format("kafka").options(**where).save()
 
 
 def copy(spark, broker, source, target, checkpoint, **more):
-    """Run a stream from topic to topic until it has all there is."""
+    """Stream all available records from one topic to another."""
     where = options(broker, source, startingOffsets="earliest", **more)
     read = spark.readStream.format("kafka").options(**where).load().select("key", "value")
     sink = {"kafka.bootstrap.servers": broker.kafka, "topic": target}
@@ -62,7 +62,7 @@ def copy(spark, broker, source, target, checkpoint, **more):
 
 
 def test_what_sparks_sink_writes_both_sources_read_alike(spark, broker):
-    """Batch: schema and rows of ``format("kafka")`` and ``format("cordwood")`` are the same."""
+    """``format("kafka")`` and ``format("cordwood")`` read the same schema and rows."""
     create_topic(broker.kafka, "written", partitions=3)
     write(spark, broker, "written", 1000)
     theirs = spark.read.format("kafka").options(**options(broker, "written")).load()
@@ -73,7 +73,7 @@ def test_what_sparks_sink_writes_both_sources_read_alike(spark, broker):
 
 
 def test_headers_and_ranges_by_offset_and_time(spark, broker):
-    """Headers arrive; a range by offsets and one by a timestamp are what our source finds."""
+    """Both sources read the same ranges by offset and by timestamp; headers are kept."""
     create_topic(broker.kafka, "ranged")
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
     for number in range(100):
@@ -96,7 +96,7 @@ def test_headers_and_ranges_by_offset_and_time(spark, broker):
 
 
 def test_a_stream_copies_a_topic_and_resumes_at_its_checkpoint(spark, broker, tmp_path):
-    """Streaming source to streaming sink; a second run copies only what came since."""
+    """A second run of a streaming copy continues at its checkpoint and copies only new records."""
     create_topic(broker.kafka, "copied", partitions=2)
     create_topic(broker.kafka, "copies")
     for total in (300, 600):
@@ -107,7 +107,7 @@ def test_a_stream_copies_a_topic_and_resumes_at_its_checkpoint(spark, broker, tm
 
 
 def test_a_committed_reader_sees_no_aborted_and_no_undecided_record(spark, broker, tmp_path):
-    """``kafka.isolation.level=read_committed``, in a batch and in a stream."""
+    """``read_committed`` skips aborted and open transactions in batch and streaming reads."""
     create_topic(broker.kafka, "decided")
     create_topic(broker.kafka, "decisions")
     producer = confluent_kafka.Producer(

@@ -1,4 +1,4 @@
-"""Replay, audit and table on Spark, against a real broker."""
+"""Replay, audit and table jobs on Spark with a real broker."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from cordwood.client.kafka import KafkaClient
 from cordwood.decide import deadletters, provenance
 from cordwood.errors import ConfigError, InvalidOption
 from cordwood.model import Header, Record, TopicPartition
-from cordwood.pipeline.audit.job import audit_topics, balance_books
-from cordwood.pipeline.replay.job import Replay, preview, read_options, run_replay
-from cordwood.pipeline.runtime import tasks
+from cordwood.pipeline.audit import audit_topics, balance_books
+from cordwood.pipeline.replay import Replay, preview, run_replay
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
-from cordwood.pipeline.sql.views import TopicViews, stream_rows
-from cordwood.pipeline.table.job import TableRequest, build_table
+from cordwood.pipeline.runtime.tasks import WATCH_S
+from cordwood.pipeline.sql import TopicViews, stream_rows
+from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.protocol.api.deliveries import ListReplays
+from cordwood.protocol.api.readers import ListReaders
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
@@ -31,7 +33,7 @@ WAIT_S = 20
 
 
 class Bench:
-    """A broker with a few topics, and short ways to fill and read them."""
+    """A broker with helpers to write, read and run jobs."""
 
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
@@ -63,17 +65,18 @@ class Bench:
         return found
 
     def replay(self, **said):
-        run = {name: said.pop(name) for name in ("rate", "batch_records", "watch") if name in said}
-        return run_replay(self.spark, self.api, self.where, Replay(**said), **run)
+        asked = ("rate", "batch_records", "watch", "task_records_min", "cores")
+        run = {name: said.pop(name) for name in asked if name in said}
+        return run_replay(self.spark, self.api, Replay(**said), **run)
 
-    def table(self, out, progress=None, **said):
+    def table(self, out, progress=None, watch_s=WATCH_S, **said):
         request = TableRequest(topic="users", out=out, **said)
-        built = build_table(self.spark, self.api, self.where, request, progress=progress)
+        built = build_table(self.spark, self.api, request, progress=progress, watch_s=watch_s)
         rows = self.spark.read.parquet(str(out / "current")).collect()
         return built, {bytes(row["key"]): bytes(row["value"]) for row in rows}
 
     def sql(self, text, mode=PrintMode.NDJSON):
-        frame = TopicViews(self.spark, self.api, self.where).query(text)
+        frame = TopicViews(self.spark, self.api).query(text)
         out = io.StringIO()
         print_rows(frame.columns, stream_rows(frame), mode, out)
         return out.getvalue()
@@ -93,7 +96,7 @@ def a_letter(number, reason="no_key"):
 
 
 def test_letters_are_chosen_and_rewritten_by_sql(bench):
-    """Own headers stay, those of the journey go, the letters themselves are untouched."""
+    """Replay selects and rewrites by SQL, drops dead-letter headers and sends each record once."""
     bench.put("dead_letter", [a_letter(i, "no_key" if i % 2 else "loop") for i in range(10)])
     before = bench.read("dead_letter")
     said = {
@@ -119,13 +122,13 @@ def test_letters_are_chosen_and_rewritten_by_sql(bench):
     bench.put("dead_letter", [a_letter(20, "loop")])
     assert bench.replay(**said).replayed == 1, "new letters are taken, old ones not again"
     assert bench.replay(**said, name="again").replayed == 4
-    (first, second) = bench.api.replays()
-    assert {first["records"], second["records"]} == {4}
-    assert first["state"] == "done"
+    (first, second) = bench.api.call(ListReplays()).replays
+    assert {first.records, second.records} == {4}
+    assert first.state == "done"
 
 
 def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
-    """Each batch is in the log or is not, and the next run knows which."""
+    """After a crash, the next run delivers only the batches that are missing."""
     bench.put("dead_letter", [a_letter(i) for i in range(7)])
     deliver = BrokerApi.deliver
     calls = []
@@ -149,10 +152,8 @@ def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
     assert [r.value for r in bench.read("back")] == [b"letter %d" % i for i in range(7)]
 
 
-def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench, monkeypatch):
-    """Letters of a partition stand in the target as they stood there, keyless ones too."""
-    monkeypatch.setattr("cordwood.pipeline.replay.job.TASK_RECORDS_MIN", 5)
-    monkeypatch.setattr("cordwood.pipeline.replay.job.parallelism", lambda _: 6)
+def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench):
+    """Records of one source partition keep their order in the target, also without keys."""
     for partition in (0, 1):
         rows = [
             (None if number % 3 else b"k", b"%d-%02d" % (partition, number), ())
@@ -160,7 +161,8 @@ def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench,
         ]
         bench.put("dead_letter", rows, partition, partitions=2)
     bench.put("back", [], partitions=3)
-    assert bench.replay(topic="dead_letter", to="back") == (ANY, 60, 60)
+    tasks_of_five = {"task_records_min": 5, "cores": 6}
+    assert bench.replay(topic="dead_letter", to="back", **tasks_of_five) == (ANY, 60, 60)
     found = [[r.value for r in bench.read("back", partition)] for partition in range(3)]
     assert sum(map(len, found)) == len({value for values in found for value in values}) == 60
     for values in found:
@@ -178,11 +180,10 @@ def test_a_replay_is_shared_by_all_cores_and_keeps_each_partition_s_order(bench,
 
 
 def test_a_preview_sends_nothing_and_a_bad_expression_is_refused(bench):
-    """By name, before anything is sent."""
+    """A preview sends nothing, and an invalid expression fails before anything is sent."""
     bench.put("dead_letter", [a_letter(1)])
-    options = read_options(bench.api, bench.where, "dead_letter")
     replay = Replay(topic="dead_letter", to="t", set_key="concat('x.', key_text)")
-    (row,) = preview(bench.spark, options, replay).collect()
+    (row,) = preview(bench.spark, bench.api, replay).collect()
     assert (row["old_key"], row["new_key"]) == ("odd key 1", "x.odd key 1")
     assert "t" not in bench.api.partition_counts()
     with pytest.raises(InvalidOption, match="nonsense"):
@@ -202,11 +203,11 @@ def routed(offset, topic="append"):
 
 
 def books(bench):
-    return balance_books(bench.spark, bench.api, bench.where, window="365 days")
+    return balance_books(bench.spark, bench.api, window="365 days")
 
 
 def test_books_balance_when_every_offset_is_found_once(bench):
-    """In a route or among the dead letters; what the router has not passed is pending."""
+    """The audit counts records by outcome and reports missing, duplicate and unknown offsets."""
     bench.put("append", [(b"k", b"v", ())] * 6)
     bench.put("test", [routed(0), routed(2), routed(3)])
     bench.put("dead_letter", [a_letter(1)])
@@ -231,16 +232,16 @@ def test_books_balance_when_every_offset_is_found_once(bench):
 
 
 def test_a_whole_log_has_no_gap_and_a_holed_one_has(bench):
-    """By batch headers; in a compacted topic a hole is what compaction is for."""
+    """An audit of complete and empty logs finds no missing or duplicate records."""
     bench.put("plain", [(b"k", b"v", ())] * 5)
     bench.put("empty", [])
-    (plain, empty) = audit_topics(bench.spark, bench.api, bench.where, ["plain", "empty"])
+    (plain, empty) = audit_topics(bench.spark, bench.api, ["plain", "empty"])
     assert (plain.records, plain.missing, plain.duplicates, plain.is_sound) == (5, 0, 0, True)
     assert (empty.records, empty.is_sound) == (0, True)
 
 
 def test_a_table_is_the_newest_value_of_every_key(bench, tmp_path):
-    """Deleted keys are out; the next run reads only what is new and gives the same as a rebuild."""
+    """A table omits deleted keys; the next run reads only new records."""
     bench.put("users", [(b"a", b"1", ()), (b"b", b"1", ()), (None, b"x", ()), (b"a", b"2", ())])
     built, rows = bench.table(tmp_path / "out")
     assert (rows, built.is_incremental) == ({b"a": b"2", b"b": b"1"}, False)
@@ -252,34 +253,31 @@ def test_a_table_is_the_newest_value_of_every_key(bench, tmp_path):
     assert past == {b"a": b"1", b"b": b"1"}
     _, timed = bench.table(tmp_path / "timed", as_of_ms=START_MS + 1000)
     assert timed[b"a"] == b"1"
-    readers = {
-        row["reader"]: row["seq"] for row in bench.api._ask("GET", "/api/readers")["readers"]
-    }
+    readers = {row.reader: row.seq for row in bench.api.call(ListReaders()).readers}
     assert list(readers.values()) == [6], "compaction's tombstones wait for the table"
     with pytest.raises(ConfigError, match=r"deltalake|Parquet table"):
         bench.table(tmp_path / "out", form="delta")
 
 
-def test_a_table_says_which_of_its_stages_runs_and_how_far_it_is(bench, tmp_path, monkeypatch):
-    """Spark is asked often enough here that no stage is over unseen."""
-    monkeypatch.setattr(tasks, "WATCH_S", 0.01)
+def test_a_table_says_which_of_its_stages_runs_and_how_far_it_is(bench, tmp_path):
+    """Progress names the stages ``reading`` and ``merging``, with offsets done and in total."""
     bench.put("users", [(b"k%d" % (i % 7), b"%d" % i, ()) for i in range(100)])
     seen = []
-    bench.table(tmp_path / "out", progress=lambda *each: seen.append(each))
+    bench.table(tmp_path / "out", progress=lambda *each: seen.append(each), watch_s=0.01)
     assert seen[0] == ("reading users", 0, 100)
     assert {about for about, _, _ in seen} == {"reading users", "merging users"}
     assert all(0 <= done <= total == 100 for _, done, total in seen)
 
 
 def test_a_delta_table_has_the_same_rows(bench, tmp_path):
-    """Where deltalake is installed; each run is one version of the table."""
+    """Each run writes one version of the Delta table, with the newest value per key."""
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "delta"
     request = TableRequest(topic="users", out=out, form="delta")
     bench.put("users", [(b"a", b"1", ()), (b"b", b"1", ())])
-    assert not build_table(bench.spark, bench.api, bench.where, request).is_incremental
+    assert not build_table(bench.spark, bench.api, request).is_incremental
     bench.put("users", [(b"b", None, ()), (b"a", b"2", ())])
-    built = build_table(bench.spark, bench.api, bench.where, request)
+    built = build_table(bench.spark, bench.api, request)
     assert (built.rows, built.read, built.is_incremental) == (1, 2, True)
     table = deltalake.DeltaTable(str(out))
     assert table.version() == 1
@@ -289,7 +287,7 @@ def test_a_delta_table_has_the_same_rows(bench, tmp_path):
 
 
 def test_jobs_see_nothing_of_a_transaction_that_was_aborted(bench, tmp_path):
-    """Table, SQL, replay and books: what no consumer may read is in none of them."""
+    """Table, SQL and replay ignore records of aborted transactions."""
     bench.put("users", [(b"ada", b"1", ())])
     bench.put("dead_letter", [])
     producer = confluent_kafka.Producer(

@@ -1,4 +1,4 @@
-"""``python -m cordwood.pipeline.worker_site``, used as docs/spark.md says, without our session."""
+"""``cordwood.pipeline.worker_site``, used as docs/spark.md says, in the user's own session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv:
 
 @pytest.fixture
 def note(tmp_path, monkeypatch):
-    """What the user's own ``sitecustomize`` finds in a stream's worker; ours is in front of it."""
+    """A file in which the user's ``sitecustomize`` records the state of a streaming worker.
+
+    Our directory comes before the user's on PYTHONPATH.
+    """
     note = tmp_path / "note"
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -60,7 +63,7 @@ def note(tmp_path, monkeypatch):
 
 @pytest.fixture
 def job(data, tmp_path):
-    """A program of the user's, and what it is told."""
+    """A user's program and its arguments."""
     made = HandMade(data, TopicPartition("t", 0))
     made.append(records(0, 50))
     made.publish()
@@ -77,7 +80,7 @@ def said_by(*command):
 
 
 def test_a_stream_s_worker_connects_first_under_spark_submit(job, note, monkeypatch):
-    """It has its connection to Java before anything is imported; their sitecustomize is run."""
+    """The worker connects to Java before it imports pyarrow; the user's sitecustomize runs."""
     monkeypatch.setenv("JAVA_HOME", str(java_home()))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     submit = shutil.which("spark-submit", path=os.path.dirname(sys.executable))  # noqa: PTH120
@@ -95,7 +98,7 @@ def test_a_stream_s_worker_connects_first_under_spark_submit(job, note, monkeypa
 
 @pytest.mark.skipif(find_spec("grpc") is None, reason='needs "cordwood[connect]"')
 def test_a_stream_s_worker_connects_first_in_a_connect_server(job, note, tmp_path):
-    """The directory is on the server's path: its Java starts the worker."""
+    """The same holds on a Connect server that has our directory on its PYTHONPATH."""
     with open_connect_server(tmp_path, "local[1]") as remote:
         assert said_by(sys.executable, *job, remote) == "50"
     assert note.read_text() == "1 False\n"

@@ -1,4 +1,4 @@
-"""Who yields to whom: jobs' tasks in any session, and a whole Spark that was asked to."""
+"""CPU priority of job tasks in any session, and of a whole Spark in the background."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ spark.stop()
 
 
 def rank(_):
-    """How the kernel ranks the thread that asks: the less, the sooner."""
+    """Return the calling thread's nice value, plus 100 under SCHED_IDLE."""
     return os.getpriority(os.PRIO_PROCESS, 0) + 100 * (os.sched_getscheduler(0) == os.SCHED_IDLE)
 
 
@@ -40,7 +40,7 @@ HERE = rank(None)
 
 
 def test_a_jobs_tasks_yield_and_the_workers_they_run_in_do_not(spark):
-    """The router's tasks run in the same workers, and must not starve on a busy machine."""
+    """Job tasks run at low priority; the workers, which the router shares, keep theirs."""
 
     def ask(batches):
         import pyarrow as pa
@@ -54,7 +54,7 @@ def test_a_jobs_tasks_yield_and_the_workers_they_run_in_do_not(spark):
 
 
 def test_a_session_that_says_normal_keeps_its_rank(spark):
-    """The setting is the session's, like any of Spark's."""
+    """``spark.cordwood.priority=normal`` keeps the normal priority for tasks of the session."""
     spark.conf.set("spark.cordwood.priority", "normal")
     try:
         assert run_tasks(spark, rank, [0]) == [HERE]
@@ -63,8 +63,11 @@ def test_a_session_that_says_normal_keeps_its_rank(spark):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # behind whoever else is busy
+@pytest.mark.timeout(1800)  # runs at low priority, so it may wait for other processes
 def test_an_embedded_spark_that_is_asked_to_yields_as_a_whole():
-    """Driver, Java and Python workers; asked in a process of its own, as it cannot be undone."""
+    """With ``background``, driver, Java and workers all run at low priority.
+
+    The test uses a separate process, because lowering the priority cannot be undone.
+    """
     said = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(max(NICE, HERE))] * 3

@@ -1,4 +1,4 @@
-"""Long commands on a terminal: how far they are is drawn there, and what they found stays."""
+"""Long-running commands show progress on a terminal and then their result."""
 
 import shlex
 import subprocess
@@ -19,8 +19,8 @@ progress.DELAY_S = 0
 sys.argv = ["cordwood", *sys.argv[1:]]
 main()
 """
-NOW = " --conf spark.cordwood.priority=normal"  # whatever else the machine does
-STORY = [  # a command, what it draws after Spark has started, and its last line
+NOW = " --conf spark.cordwood.priority=normal"  # full speed, also on a busy machine
+STORY = [  # a command, its progress text after Spark has started, and its last line
     ("table users --out {tmp}/table" + NOW, "reading users", "100 keys; 2000 offsets read"),
     ("dlq replay --to mended --set-key \"'k'\"" + NOW, "replaying dead_letter", "1"),
     ("archive create users --cut --dest {tmp}/archive" + NOW, "archiving users", "bundles in"),
@@ -31,7 +31,7 @@ STORY = [  # a command, what it draws after Spark has started, and its last line
 
 
 def run(broker, line, stdin=b""):
-    """What a command draws and says on a terminal, to its end."""
+    """Run a command on a terminal and return everything it displays."""
     with Terminal() as terminal:
         words = [*shlex.split(line), "-b", broker.kafka]
         child = terminal.start("-c", AT_ONCE, *words, stdout=subprocess.DEVNULL)
@@ -43,7 +43,7 @@ def run(broker, line, stdin=b""):
 
 
 def test_jobs_show_what_they_do_and_then_what_they_did(tmp_path):
-    """The start of Spark, their own stages, and when the line is gone, the outcome."""
+    """Each command shows the start of Spark if it uses it, its own stages, then the result."""
     with Broker() as broker, KafkaClient(broker.kafka) as client:
         client.create_topic("users", 1, {"cleanup.policy": "compact"})
         rows = b"".join(b"%d:row\n" % (number % 100) for number in range(2000))

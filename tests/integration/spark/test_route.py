@@ -1,4 +1,4 @@
-"""ROUTE through Spark: every record once, in order, by the bindings of the moment."""
+"""The Spark router delivers every record once and in order, by the current routes."""
 
 from contextlib import closing
 
@@ -10,8 +10,11 @@ from cordwood.client import Client, Producer
 from cordwood.errors import StaleDelivery
 from cordwood.lab.scenarios.stage import wait_until
 from cordwood.model import Header, TopicPartition
-from cordwood.pipeline.route.query import READER, RouteQuery, plan_route
-from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi, Cursor
+from cordwood.pipeline.route import RouteQuery, plan_route
+from cordwood.pipeline.route.job import READER
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+from cordwood.protocol.api.deliveries import Deliver, DeliveryCursor
+from cordwood.protocol.api.readers import SetRoute
 from cordwood.testing import Broker
 from support.stores import headers_of
 
@@ -29,7 +32,7 @@ def broker(tmp_path):
 def open_route(spark, broker, **limits):
     where = BrokerAddress(broker.kafka)
     api = BrokerApi(where)
-    return RouteQuery(spark, plan_route(api, where, **limits), api)
+    return RouteQuery(spark, plan_route(api, **limits), api)
 
 
 def send(broker, *messages):
@@ -38,7 +41,7 @@ def send(broker, *messages):
 
 
 def wait_routed(broker, running, count):
-    """Until the cursor is there; a query that failed is shown."""
+    """Wait until ``count`` records are routed; fail if the query failed."""
     with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
 
         def is_there():
@@ -49,7 +52,7 @@ def wait_routed(broker, running, count):
 
 
 def records(broker, topic, partition=0):
-    """What a reader finds."""
+    """Return all published records of a partition."""
     log = broker.service.broker.store.partition(TopicPartition(topic, partition))
     found, offset = [], 0
     while offset < log.high_watermark:
@@ -67,10 +70,9 @@ def values(broker, topic):
 
 
 def test_routes_bindings_dead_letters_and_restarts(spark, broker):
-    """One story, as a stream takes seconds to start.
+    """The router applies default and changed routes, dead-letters bad records and resumes.
 
-    The default, a binding set while it runs, what cannot be routed, and a second start that goes on
-    where the first stood.
+    One test covers all of this, because a stream takes seconds to start.
     """
     send(broker, ("jobs.a", "1"), ("test.b", "2"), ("jobs.c", "3"), (".x", "4"))
     running = open_route(spark, broker)
@@ -78,8 +80,8 @@ def test_routes_bindings_dead_letters_and_restarts(spark, broker):
         wait_routed(broker, running, 4)
         assert (values(broker, "jobs"), values(broker, "test")) == (["1", "3"], ["2"])
         with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
-            api.set_binding("prefix", "jobs", "work")
-            api.set_binding("exact", "test.b", "special")
+            api.call(SetRoute("prefix", "jobs", "work"))
+            api.call(SetRoute("exact", "test.b", "special"))
         send(broker, ("jobs.a", "5"), ("test.b", "6"), ("test.c", "7"))
         wait_routed(broker, running, 7)
     finally:
@@ -110,32 +112,33 @@ def test_routes_bindings_dead_letters_and_restarts(spark, broker):
         running.stop()
     assert values(broker, "work") == ["5", "8"]
     with Client(broker.control) as client:
-        assert client.status(8).word == "PROCESSED"  # the router's cursor counts as a reader's
+        assert client.status(8).word == "PROCESSED"  # the router counts as a reader
 
 
 def test_of_two_drivers_one_is_refused(spark, broker):
-    """The slower one appends nothing; its query ends and says why."""
+    """A driver with a stale cursor appends nothing, and its query fails with the reason."""
     send(broker, ("jobs.a", "1"))
     running = open_route(spark, broker)
     try:
         wait_routed(broker, running, 1)
         with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
-            zombie = Cursor(READER, "append", 0, 0, 1)
+            zombie = DeliveryCursor(READER, "append", 0, start=0, offset=1)
             with pytest.raises(StaleDelivery):
-                api.deliver("route.append", 99, "zombie", [], [zombie])
-            assert api.deliver("other", 0, "moved", [], [Cursor(READER, "append", 0, 1, 1)])
-            api.reset("append", 0, READER, 0)  # somebody else moved the cursor
+                api.deliver(Deliver("route.append", 99, "zombie", (), (zombie,)))
+            moved = DeliveryCursor(READER, "append", 0, start=1, offset=1)
+            assert api.deliver(Deliver("other", 0, "moved", (), (moved,)))
+            api.reset("append", 0, READER, 0)  # simulates another driver that moves the cursor
         send(broker, ("jobs.a", "2"))
         wait_until(lambda: running.failure() is not None, "the query ends", WAIT_S)
         why = running.failure()
     finally:
         running.stop()
-    assert "another driver is at work" in why
+    assert "another driver of the query is running" in why
     assert values(broker, "jobs") == ["1"]
 
 
 def test_an_aborted_transaction_is_not_routed(spark, broker):
-    """Nor is one that is undecided: the router waits at the last stable offset."""
+    """The router skips records of an aborted transaction."""
     send(broker, ("jobs.a", "1"))
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.kafka, "transactional.id": "t"}

@@ -1,4 +1,4 @@
-"""``df.write`` and ``df.writeStream.format("cordwood")``: rows become records, once."""
+"""``df.write`` and ``df.writeStream.format("cordwood")`` write each row exactly once."""
 
 import shutil
 from contextlib import closing
@@ -7,11 +7,12 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 from kafka.partitioner.default import murmur2
+from msgspec.structs import replace
 
-from cordwood.client.http import HttpClient
 from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.spark import topic, topic_stream
 from cordwood.testing import Broker
+from support.http import JsonClient
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +24,7 @@ def broker():
 
 
 def rows(spark, broker, name, *columns):
-    """A topic's rows in order of partition and offset."""
+    """Return a topic's rows ordered by partition and offset."""
     frame = topic(spark, name, broker=broker.kafka, includeHeaders="true")
     ordered = frame.orderBy("partition", "offset").select(*columns).collect()
     return [tuple(row) for row in ordered]
@@ -63,7 +64,7 @@ def test_rows_become_records_with_keys_headers_and_nulls(spark, broker):
 
 
 def test_keys_go_where_a_kafka_producer_would_put_them(spark, broker):
-    """murmur2 of the key, as every Kafka client counts; the column partition beats it."""
+    """Keys are partitioned by murmur2, as in Kafka; the column ``partition`` overrides it."""
     make_topic(broker, "parted", 5)
     frame = spark.range(0, 500, 1, 3).selectExpr("concat('key-', id) key", "'v' value")
     write(frame, broker, topic="parted")
@@ -75,7 +76,7 @@ def test_keys_go_where_a_kafka_producer_would_put_them(spark, broker):
 
 
 def test_the_topic_option_beats_the_column(spark, broker):
-    """As with Spark's Kafka sink."""
+    """The option ``topic`` overrides the column ``topic``, as in Spark's Kafka sink."""
     frame = spark.sql("select 'v' value, 'column' topic")
     write(frame, broker)
     write(frame, broker, topic="option")
@@ -86,25 +87,33 @@ def test_the_topic_option_beats_the_column(spark, broker):
 @pytest.mark.parametrize(
     ("sql", "options", "said"),
     [
-        ("select 'v' value", {"tpoic": "t"}, "no option tpoic; did you mean topic"),
+        ("select 'v' value", {"tpoic": "t"}, "unknown sink option tpoic; did you mean topic"),
         ("select 'v' value", {}, "set the option topic, or give the rows a column topic"),
         ("select 'v' vaule", {"topic": "t"}, "no column value; did you mean vaule"),
-        ("select 7 value", {"topic": "t"}, "column value is int; it takes binary or string"),
-        ("select 'v' value, 'x' headers", {"topic": "t"}, "column headers is string; it takes"),
+        (
+            "select 7 value",
+            {"topic": "t"},
+            "column value has type int, but must be binary or string",
+        ),
+        (
+            "select 'v' value, 'x' headers",
+            {"topic": "t"},
+            "column headers has type string, but must",
+        ),
         ("select 'v' value", {"topic": "t", "path": "/x"}, "path is not for the sink"),
-        ("select 'v' value, cast(null as string) topic", {}, "holds None, which cannot name"),
-        ("select 'v' value, 9 partition", {"topic": "one"}, "holds 9, and topic one has 1 part"),
+        ("select 'v' value, cast(null as string) topic", {}, "has None, which is not a valid"),
+        ("select 'v' value, 9 partition", {"topic": "one"}, "has 9, but topic one has 1 part"),
     ],
 )
 def test_what_cannot_be_written_is_refused_by_name(spark, broker, sql, options, said):
-    """In the driver, with the remedy; nothing is written and nothing stays staged."""
-    with pytest.raises(Exception, match=said):  # Spark wraps ours in several of its own
+    """Invalid options and rows fail with a specific error, and no staged files remain."""
+    with pytest.raises(Exception, match=said):  # Spark wraps our error in its own classes
         write(spark.sql(sql), broker, **options)
     assert staged(broker) == []
 
 
 def test_a_repeated_batch_write_with_its_number_is_written_once(spark, broker):
-    """What ``foreachBatch`` does after a crash."""
+    """Writing the same query and batch id again, as after a crash, adds nothing."""
     frame = spark.sql("select 'v' value")
     for batch in ("0", "0", "1", "1"):
         write(frame, broker, topic="numbered", queryId="mine", batchId=batch)
@@ -140,7 +149,7 @@ def fill(spark, broker, name, first, last):
 
 
 def test_a_stream_repeats_no_batch_whatever_its_checkpoint_forgot(spark, broker, tmp_path):
-    """The commit log loses its last entries, as a crash before Spark's commit would leave it."""
+    """A batch that is missing from Spark's commit log after a crash is not written twice."""
     checkpoint = tmp_path / "checkpoint"
     fill(spark, broker, "from", 0, 100)
     run(spark, broker, "from", "to", checkpoint)
@@ -154,20 +163,20 @@ def test_a_stream_repeats_no_batch_whatever_its_checkpoint_forgot(spark, broker,
 
 
 def test_batches_fit_max_message_bytes_and_one_record_that_does_not_is_named(spark, broker):
-    """Tasks cut batches to the topic's limit; what cannot be cut fails with one clear sentence."""
+    """Tasks split batches at the topic's limit; a larger single record fails with an error."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
     new = confluent_kafka.admin.NewTopic("small", 1, config={"max.message.bytes": "5000"})
     admin.create_topics([new])["small"].result(30)
     write(spark.range(300).selectExpr("repeat('x', 100) value").coalesce(1), broker, topic="small")
     assert len(rows(spark, broker, "small", "value")) == 300
-    with pytest.raises(Exception, match=r"topic small takes max\.message\.bytes=5000 at most"):
+    with pytest.raises(Exception, match=r"max\.message\.bytes=5000 of topic small"):
         write(spark.sql("select repeat('x', 6000) value"), broker, topic="small")
     assert len(rows(spark, broker, "small", "value")) == 300
     assert staged(broker) == []
 
 
 def test_a_batch_written_again_after_its_topic_was_deleted_is_written_again(spark, broker):
-    """Once per topic id: the same query and batch fill the new topic, and once."""
+    """Deliveries are tracked by topic id, so a recreated topic receives the batch once more."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
     frame = spark.range(10).selectExpr("cast(id as string) value")
     said = {"topic": "renewed", "queryId": "q-renewed", "batchId": "3"}
@@ -179,7 +188,7 @@ def test_a_batch_written_again_after_its_topic_was_deleted_is_written_again(spar
 
 
 def test_a_checkpoint_restored_from_long_ago_is_refused(spark, broker, tmp_path):
-    """Otherwise records would be skipped in silence."""
+    """A checkpoint older than the last delivery is an error, as records could be skipped."""
     checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
     fill(spark, broker, "old", 0, 40)
     run(spark, broker, "old", "old-to", checkpoint)
@@ -189,20 +198,20 @@ def test_a_checkpoint_restored_from_long_ago_is_refused(spark, broker, tmp_path)
     shutil.rmtree(checkpoint)
     shutil.copytree(backup, checkpoint)
     query = start(spark, broker, "old", "old-to", checkpoint)
-    with pytest.raises(Exception, match="its checkpoint is older than what it delivered"):
+    with pytest.raises(Exception, match="its checkpoint is older than its last delivery"):
         query.awaitTermination(120)
     assert len(rows(spark, broker, "old-to", "key")) == 120
 
 
 def test_what_cannot_be_reached_is_uploaded(spark, broker, monkeypatch):
-    """The same records, through the HTTP listener."""
+    """If the data directory is not reachable, records are uploaded over HTTP."""
     from cordwood.pipeline.runtime.staging import StagingTarget
 
     status = BrokerApi.status
-    monkeypatch.setattr(BrokerApi, "status", lambda self: {**status(self), "data": "/not/here"})
+    monkeypatch.setattr(BrokerApi, "status", lambda self: replace(status(self), data="/not/here"))
     from pyspark.sql.types import StructType
 
-    from cordwood.pipeline.sink.options import parse_sink_options
+    from cordwood.pipeline.sink import parse_sink_options
     from cordwood.pipeline.sink.sink import TopicWriter
 
     frame = spark.range(0, 20, 1, 1).selectExpr("string(id) key", "concat('v', id) value")
@@ -211,8 +220,8 @@ def test_what_cannot_be_reached_is_uploaded(spark, broker, monkeypatch):
     )
     writer = TopicWriter(options, StructType(frame.schema.fields), overwrite=False)
     with closing(BrokerApi(options.where)) as api:
-        assert not StagingTarget.of(api, options.where).is_reachable()
+        assert not StagingTarget.of(api).is_reachable()
     staged_there = writer.write(iter(frame.toArrow().to_batches()))
     writer.commit([staged_there])
     assert rows(spark, broker, "far", "key") == [(b"%d" % i,) for i in range(20)]
-    assert HttpClient(broker.http).get("/api/deliveries")["deliveries"]
+    assert JsonClient(broker.http).get("/api/deliveries")["deliveries"]

@@ -1,6 +1,6 @@
-"""What Spark's UI shows of cordwood's commands on a cluster with more cores than the driver has.
+"""Spark's UI for cordwood commands on a cluster with more cores than the driver.
 
-The answers are those of the REST API that the UI itself is drawn from.
+The tests read the REST API that provides the UI's data.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cordwood.model import Record, TopicPartition
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-CORES = (os.cpu_count() or 1) + 2  # of the cluster's worker, as it advertises them
-RECORDS_PER_TASK = 17  # of 1 MiB less a little: one task is not given fewer than 16 MiB
-LETTERS = 5_000 * CORES  # replay does not give a task fewer than 5,000
+CORES = (os.cpu_count() or 1) + 2  # cores that the cluster's worker advertises
+RECORDS_PER_TASK = 17  # of almost 1 MiB each: a task reads at least 16 MiB
+LETTERS = 5_000 * CORES  # a replay task reads at least 5,000
 BUNDLE_RECORDS = 10
 DRIVER = """
 import json, sys, urllib.request
@@ -65,7 +65,7 @@ stop(spark)
 
 
 def fill(broker, topic, count, *, value, batch):
-    """So many equal records of one key in partition 0 of a topic."""
+    """Produce ``count`` equal records to partition 0 of a new topic."""
     tp, now_ms = TopicPartition(topic, 0), int(time.time() * 1000)
     with KafkaClient(broker) as client:
         client.create_topic(topic, 1, {})
@@ -76,7 +76,7 @@ def fill(broker, topic, count, *, value, batch):
 
 @contextmanager
 def driver_on(work, broker, commands):
-    """A driver that asks for the cluster's cores before there is a worker; its process."""
+    """Start a driver that asks for the cluster's cores before a worker exists; yield it."""
     conf = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -105,7 +105,7 @@ def driver_on(work, broker, commands):
 
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory):
-    """The jobs and stages of a run of the commands, as the driver's UI has them."""
+    """The jobs and stages of all commands, from the driver's UI."""
     work = tmp_path_factory.mktemp("ui")
     commands = [
         ["archive", "create", "append", "--cut", "--dest", work / "archive",
@@ -127,19 +127,19 @@ def ui(tmp_path_factory):
 
 
 def tasks_of(ui, label):
-    """How many tasks the first stage of each job so described had."""
+    """Return the task count of the first stage of each job with this description."""
     first = {stage["stageId"]: stage["numTasks"] for stage in ui["stages"]}
     jobs = [job for job in ui["jobs"] if re.match(label, job["description"])]
     return [first[min(job["stageIds"])] for job in sorted(jobs, key=lambda job: job["jobId"])]
 
 
 def test_the_cluster_s_cores_are_known_before_the_first_job_is_planned(ui):
-    """A session is ready before its executors are, and Spark counts two cores then."""
+    """Parallelism is the cluster's, although Spark reports two cores before executors register."""
     assert ui["at_once"] == CORES
 
 
 def test_every_job_says_what_it_does(ui):
-    """A command's jobs begin with its name and go on with the topic; none is a line of code."""
+    """Every job's description starts with its command and names what it works on."""
     found = {job["jobId"]: job.get("description", "") for job in ui["jobs"]}
     known = (
         r"cordwood archive: archive append: ",
@@ -148,7 +148,7 @@ def test_every_job_says_what_it_does(ui):
         r"cordwood replay: dry run, dead_letter to mended",
         r"cordwood sql: SELECT max\(offset\) FROM append",
         r"cordwood table: table append: ",
-        r"route\.append\n.*batch = \d+",  # Spark's own words for a streaming query
+        r"route\.append\n.*batch = \d+",  # Spark's own description of a streaming query
     )
     for text in found.values():
         assert any(re.match(label, text, re.DOTALL) for label in known), text
@@ -161,7 +161,7 @@ def test_every_job_says_what_it_does(ui):
 @pytest.mark.parametrize(
     "label",
     [
-        "cordwood archive: archive append: look at batch headers",
+        "cordwood archive: archive append: read batch headers",
         "cordwood audit: audit batch headers",
         "cordwood replay: replay dead_letter",
         "cordwood sql: SELECT",
@@ -170,12 +170,12 @@ def test_every_job_says_what_it_does(ui):
     ],
 )
 def test_work_for_many_is_shared_by_all_cores_of_the_cluster(ui, label):
-    """Whatever reads has a task for each core that the executors have, not the driver."""
+    """Each reading stage has one task per executor core of the cluster."""
     assert tasks_of(ui, label)[0] == CORES
 
 
 def test_an_archive_has_a_task_for_every_bundle(ui):
-    """Pieces of work that are independent are not joined."""
+    """Each bundle is written by its own task."""
     bundles = -(-RECORDS_PER_TASK * CORES // BUNDLE_RECORDS)
     label = f"cordwood archive: archive append: write {bundles} bundles"
     assert tasks_of(ui, label) == [bundles]

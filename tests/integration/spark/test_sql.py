@@ -1,4 +1,4 @@
-"""SQL over topics on Spark, against a real broker: what is read, told and refused."""
+"""SQL over topics on Spark with a real broker: reads, results and errors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from cordwood.client.kafka import KafkaClient
 from cordwood.errors import InvalidOption, UnknownTopic
 from cordwood.model import Record, TopicPartition
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
-from cordwood.pipeline.sql import views
+from cordwood.pipeline.sql import TopicViews, stream_rows
 from cordwood.pipeline.sql.statement import read_statement
-from cordwood.pipeline.sql.views import TopicViews, stream_rows
 from cordwood.testing import Broker
 
 pytestmark = pytest.mark.spark
 
 START_MS = 1_700_000_000_000
-BATCHES, RECORDS = 20, 50  # of each of t's two partitions
+BATCHES, RECORDS = 20, 50  # per partition of topic t, which has two
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def broker():
 
 
 def put(broker, topic, numbers, partition=0, partitions=1):
-    """Records that say their number, a second apart."""
+    """Produce records that contain their number, one second apart."""
     rows = [
         Record(at, START_MS + number * 1000, b"k%d" % (number % 7), b'{"n": %d}' % number)
         for at, number in enumerate(numbers)
@@ -49,10 +48,15 @@ def put(broker, topic, numbers, partition=0, partitions=1):
 
 
 @pytest.fixture
-def topics(spark, broker):
+def api(broker):
     api = BrokerApi(BrokerAddress(broker.kafka))
-    yield TopicViews(spark, api, BrokerAddress(broker.kafka))
+    yield api
     api.close()
+
+
+@pytest.fixture
+def topics(spark, api):
+    return TopicViews(spark, api)
 
 
 def said(topics, text, mode=PrintMode.NDJSON):
@@ -62,12 +66,12 @@ def said(topics, text, mode=PrintMode.NDJSON):
     return out.getvalue()
 
 
-def rows_of(frame):
-    return sorted(map(str, stream_rows(frame)))
+def rows_of(frame, **limits):
+    return sorted(map(str, stream_rows(frame, **limits)))
 
 
 def rows_read(frame):
-    """How many rows the source handed to Spark, once the frame was computed."""
+    """Return how many rows the source gave to Spark for a computed frame."""
     plan = frame._jdf.queryExecution().executedPlan()
     leaves = plan.collectLeaves()
     return sum(
@@ -77,7 +81,7 @@ def rows_read(frame):
 
 @pytest.fixture(scope="module")
 def expected(spark):
-    """The same records as tables that no source of ours has touched."""
+    """Run a statement on plain Spark tables with the same records."""
 
     def rows(topic, numbers, partition):
         for at, number in enumerate(numbers):
@@ -107,7 +111,7 @@ def expected(spark):
     return answer
 
 
-WHEN = "timestamp '2023-11-14 22:29:00 UTC'"  # of number 940
+WHEN = "timestamp '2023-11-14 22:29:00 UTC'"  # timestamp of record 940
 NARROWED = [
     "select key, offset from t where offset >= 990",
     "select * from t where offset between 5 and 7 and partition = 1",
@@ -140,20 +144,20 @@ WHOLE = [
 
 @pytest.mark.parametrize("text", NARROWED + WHOLE)
 def test_narrowing_what_is_read_changes_no_result(topics, expected, text):
-    """Whatever a statement makes of a topic."""
+    """Pushing filters into the source does not change a statement's result."""
     assert rows_of(topics.query(text)) == expected(text)
 
 
 @pytest.mark.parametrize("text", NARROWED)
 def test_a_topic_read_once_is_narrowed(spark, text):
-    """By the parser's word for it."""
+    """Filters are pushed down for a topic that the parsed statement reads once."""
     found = read_statement(spark, text, ["t", "u"])
     assert found.alone == found.topics != frozenset()
 
 
 @pytest.mark.parametrize("text", WHOLE)
 def test_a_topic_that_may_be_read_twice_is_not_narrowed(spark, text):
-    """Spark would give both uses what the filter of one has left."""
+    """Filters are not pushed down, because Spark would apply one filter to both reads."""
     assert "t" not in read_statement(spark, text, ["t", "u"]).alone
 
 
@@ -175,7 +179,7 @@ def test_a_topic_that_may_be_read_twice_is_not_narrowed(spark, text):
     ],
 )
 def test_only_the_columns_a_statement_uses_are_decoded(spark, text, columns):
-    """By the parser's plan: a comment, a raw string or a quoted name cannot hide or feign one."""
+    """The parsed plan determines the columns; comments and strings do not affect them."""
     assert read_statement(spark, text, ["t", "u"]).columns == columns
 
 
@@ -194,7 +198,7 @@ def test_only_the_columns_a_statement_uses_are_decoded(spark, text, columns):
     ],
 )
 def test_all_columns_are_decoded_when_it_cannot_be_told(spark, text):
-    """Better slow than wrong."""
+    """All columns are decoded if the used columns cannot be determined."""
     assert len(read_statement(spark, text, ["t", "u"]).columns) == 8
 
 
@@ -212,7 +216,7 @@ def test_all_columns_are_decoded_when_it_cannot_be_told(spark, text):
     ],
 )
 def test_topics_are_found_by_whole_names(spark, text, named):
-    """Not inside other names, texts or comments, in queries and in commands."""
+    """Topic names are not matched inside other names, strings or comments."""
     topics = ["orders", "orders.eu", "order", "o-1", "dead"]
     assert read_statement(spark, text, topics).topics == named
 
@@ -225,12 +229,12 @@ def test_topics_are_found_by_whole_names(spark, text, named):
     ],
 )
 def test_a_comment_or_a_raw_string_hides_no_column(topics, text):
-    """It was found by a search of the text, and everything after the quote was lost to it."""
+    """Columns after a comment or raw string that contains a quote are still found."""
     assert said(topics, text) == '{"key_text": "k2"}\n'
 
 
 def test_a_filter_on_offsets_reads_little(topics):
-    """Ten records of two thousand are asked for, and no more leave the source."""
+    """With a filter on offsets, the source returns only the matching rows."""
     frame = topics.query("select key, offset from t where offset >= 995")
     assert len(frame.collect()) == rows_read(frame) == 10
     frame = topics.query("select key from t where partition = 1 and offset < 20")
@@ -238,7 +242,7 @@ def test_a_filter_on_offsets_reads_little(topics):
 
 
 def test_a_view_of_the_users_own_sees_the_whole_topic_as_it_is_now(topics, spark, broker):
-    """Whatever other statements asked of that topic meanwhile."""
+    """A user's view always reads the current topic, whatever other statements filtered."""
     put(broker, "grows", range(10))
     said(topics, "create temporary view mine as select * from grows where offset > 1")
     assert said(topics, "select offset from grows where offset = 9") == '{"offset": 9}\n'
@@ -251,7 +255,7 @@ def test_a_view_of_the_users_own_sees_the_whole_topic_as_it_is_now(topics, spark
 
 
 def test_a_cached_topic_stays_as_it_is_until_it_is_uncached(topics, broker):
-    """As CACHE TABLE promises."""
+    """CACHE TABLE keeps a topic's rows unchanged until UNCACHE TABLE."""
     put(broker, "kept", range(3))
     said(topics, "cache table kept")
     put(broker, "kept", range(3, 5))
@@ -262,13 +266,13 @@ def test_a_cached_topic_stays_as_it_is_until_it_is_uncached(topics, broker):
 
 
 def test_only_topics_a_statement_names_become_views(topics, spark):
-    """And only for as long as it is read: a thousand topics cost a prompt nothing."""
+    """Views exist only while a statement is planned, so unused topics cost nothing."""
     topics.query("select * from t where offset = 1")
     assert not {"t", "u"} & {table.name for table in spark.catalog.listTables()}
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest(topics):
-    """One sentence, and the exit code of what is not found."""
+    """An unknown topic raises UnknownTopic with the nearest name, and exit code 3."""
     with pytest.raises(UnknownTopic, match=r"^there is no topic order\.eu; did you mean orders"):
         topics.query("select * from `order.eu`")
     with pytest.raises(UnknownTopic, match=r"^topic orders\.eu is written in backticks"):
@@ -287,40 +291,39 @@ def test_an_unknown_topic_is_answered_with_the_nearest(topics):
     ],
 )
 def test_a_refused_statement_is_one_sentence_without_spark_s_codes(topics, text, reason):
-    """Where it went wrong stays."""
+    """An invalid statement gives a one-line error with its position in the text."""
     with pytest.raises(InvalidOption, match=reason):
         topics.query(text)
 
 
-def test_rows_come_by_the_page_not_by_the_split(topics, monkeypatch):
-    """Spark hands over a task's rows when all of them are there, so tasks are short."""
-    monkeypatch.setattr(views, "PAGE_BYTES", 4 << 10)
+def test_rows_come_by_the_page_not_by_the_split(spark, api):
+    """Tasks are small, because Spark returns a task's rows only when the task ends."""
+    topics = TopicViews(spark, api, page_bytes=4 << 10)
     frame = topics.query("select * from t where offset >= 0")
     assert frame.rdd.getNumPartitions() > 10
     assert len(rows_of(frame)) == 2 * BATCHES * RECORDS
     assert topics.query("select count(*) from t").rdd.getNumPartitions() == 1
 
 
-def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark, monkeypatch):
-    """A limit does not start a task for every split of the topic."""
-    monkeypatch.setattr(views, "FEW_ROWS", 5)
+def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark):
+    """For a small limit, Spark runs one task per stage instead of one per split."""
     tracker = spark.sparkContext.statusTracker()
     counts = {}
     for rows in (5, 6):
         spark.sparkContext.setJobGroup(f"few-{rows}", "counted")
         frame = topics.query(f"select offset from t limit {rows}")
-        assert len(rows_of(frame)) == rows
+        assert len(rows_of(frame, few_rows=5)) == rows
         jobs = tracker.getJobIdsForGroup(f"few-{rows}")
         stages = [stage for job in jobs for stage in tracker.getJobInfo(job).stageIds]
         counts[rows] = [tracker.getStageInfo(stage).numTasks for stage in stages]
     for name in ("spark.jobGroup.id", "spark.job.description"):
-        spark.sparkContext.setLocalProperty(name, None)  # the session is shared
+        spark.sparkContext.setLocalProperty(name, None)  # the session is shared with other tests
     assert max(counts[5]) == 1
     assert max(counts[6]) > 1
 
 
 def test_topics_are_views_and_results_come_in_every_form(topics):
-    """Odd names are quoted; values are text where they are."""
+    """Topics are queried as views, and every print mode formats the result."""
     total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
     assert json.loads(said(topics, total)) == {"n": 3.0}
     few = "select offset, key from `orders.eu` where offset < 2 order by offset"
@@ -329,15 +332,15 @@ def test_topics_are_views_and_results_come_in_every_form(topics):
     )
     assert said(topics, few, PrintMode.CSV) == "offset,key\n0,k0\n1,k1\n"
     assert [row["key"] for row in json.loads(said(topics, few, PrintMode.JSON))] == ["k0", "k1"]
-    assert said(topics, few, PrintMode.TABLE).splitlines()[1:] == [
-        "------  ---",
-        "0       k0",
-        "1       k1",
+    assert said(topics, few, PrintMode.TABLE).splitlines() == [
+        "offset  key",
+        "     0  k0",
+        "     1  k1",
     ]
 
 
 def test_results_keep_their_shape_on_the_way_through_pages(topics):
-    """Columns of one name, maps, structs, nulls, times, and a type that Arrow has not."""
+    """Duplicate names, maps, structs, nulls, timestamps and intervals are printed correctly."""
     assert said(topics, "select 1 a, 2 a, null b", PrintMode.CSV) == "a,a,b\n1,2,\n"
     shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
     assert json.loads(said(topics, shaped)) == {
@@ -353,6 +356,6 @@ def test_results_keep_their_shape_on_the_way_through_pages(topics):
 
 
 def test_a_java_that_runs_out_of_memory_ends(spark):
-    """Else a query whose result is too large would wait for ever; the end is told."""
+    """Java exits on OutOfMemoryError, so that a query cannot hang forever."""
     machine = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
     assert "-XX:+ExitOnOutOfMemoryError" in list(machine.getInputArguments())

@@ -1,4 +1,4 @@
-"""The SQL prompt on a terminal: what Ctrl-C and Ctrl-D do."""
+"""Ctrl-C and Ctrl-D at the SQL prompt on a terminal."""
 
 import pytest
 
@@ -18,7 +18,7 @@ main()
 
 
 def test_ctrl_c_ends_a_statement_or_a_line_and_ctrl_d_the_prompt():
-    """The session goes on, and answers what it is asked next rather than what was cancelled."""
+    """Ctrl-C cancels the statement or line and keeps the session; Ctrl-D exits."""
     with Broker(durability="os") as broker, Terminal() as terminal:
         child = terminal.start(
             *("-c", ON_ITS_TERMINAL, "sql", "-b", broker.kafka, "--mode", "csv"),

@@ -1,4 +1,4 @@
-"""The same code on a cluster whose master, worker and driver are separate processes."""
+"""Reads on a standalone cluster with separate master, worker and driver processes."""
 
 import json
 import os
@@ -38,7 +38,7 @@ spark.stop()
 
 
 def test_a_standalone_cluster_reads_as_an_embedded_session_does(data, tmp_path):
-    """Executors have the package installed and nothing else: no jar, no ``register()``."""
+    """Batch and streaming reads work on executors that only have the package installed."""
     log = HandMade(data, TopicPartition("t", 0))
     log.append(*(records(start, start + 10) for start in range(0, 100, 10)))
     log.publish()

@@ -1,4 +1,4 @@
-"""Commands of ours on a cluster whose master and worker are separate processes: ``--master``."""
+"""Commands with ``--master`` on a standalone cluster with separate processes."""
 
 import io
 import json
@@ -17,7 +17,7 @@ CHANGES = [(f"key.{i % 10}", f"value {i}") for i in range(100)]
 
 
 def run(*words):
-    """``cordwood …``; what it printed."""
+    """Run ``cordwood …`` and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "cordwood", *map(str, words)],
         capture_output=True,
@@ -36,7 +36,7 @@ def read_parquet(directory):
 
 
 def test_archive_and_table_run_on_a_standalone_cluster(tmp_path):
-    """Bundles that verify, and the newest value of every key, made by the cluster's executor."""
+    """The cluster's executor writes valid bundles and a table with the newest value per key."""
     with ScenarioRun("jobs", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
         broker = stage.serve()
         local = ("spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")

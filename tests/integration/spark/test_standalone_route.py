@@ -1,4 +1,4 @@
-"""The router's very code on a cluster whose master, worker and driver are separate processes."""
+"""The router on a standalone cluster with separate master, worker and driver processes."""
 
 import io
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_the_router_runs_on_a_standalone_cluster_as_it_does_embedded(tmp_path):
-    """``cordwood pipeline run --master``: the same records in the same routes."""
+    """``cordwood pipeline run --master`` delivers all records to their routes, in order."""
     with ScenarioRun("standalone", out=io.StringIO()) as stage, open_cluster(tmp_path) as cluster:
         broker = stage.serve()
         driver = Driver(stage, broker.addresses["kafka"], master=cluster.url)

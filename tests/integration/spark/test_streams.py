@@ -1,4 +1,4 @@
-"""``spark.readStream.format("cordwood")``: once each, in order, across restarts."""
+"""``spark.readStream.format("cordwood")`` reads each record once, also across restarts."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def log(data):
 
 
 def run(frame, checkpoint, out):
-    """One run over what is there; its progress reports."""
+    """Run a query over all available records and return its progress reports."""
     query = (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(checkpoint))
@@ -42,7 +42,7 @@ def offsets(spark, out):
 def test_available_now_reads_in_limited_batches_and_goes_on_after_a_restart(
     spark, data, log, tmp_path
 ):
-    """Nothing twice, nothing missing, whatever was cut or reclaimed between the runs."""
+    """Every record is read once, although segments are sealed and reclaimed between the runs."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def stream():
@@ -70,7 +70,7 @@ def test_available_now_reads_in_limited_batches_and_goes_on_after_a_restart(
 
 
 def test_a_stream_from_latest_begins_where_it_was_started(spark, data, log, tmp_path):
-    """Its first, empty batch writes the beginning down; the next run goes on from there."""
+    """The first, empty batch stores the start offset, and the next run continues from it."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def stream():
@@ -84,7 +84,7 @@ def test_a_stream_from_latest_begins_where_it_was_started(spark, data, log, tmp_
 
 
 def test_a_running_query_follows_appends_and_shows_its_lag(spark, data, log):
-    """``processingTime`` triggers; progress has the log's end as last seen."""
+    """A running query reads new records, and its progress reports the log's end offset."""
     query = (
         topic_stream(spark, "t", path=str(data), columns=["offset"], startingOffsets="earliest")
         .writeStream.format("memory")
@@ -106,7 +106,7 @@ def test_a_running_query_follows_appends_and_shows_its_lag(spark, data, log):
 
 
 def test_lost_records_fail_the_query_by_name(spark, data, log, tmp_path):
-    """A reclaimed segment that was not read is never skipped in silence."""
+    """A query fails with the lost offsets if an unread segment was reclaimed."""
     from pyspark.errors import StreamingQueryException
 
     log.append(records(100, 110))
@@ -125,7 +125,7 @@ def test_lost_records_fail_the_query_by_name(spark, data, log, tmp_path):
 
 
 def test_a_checkpoint_of_a_recreated_topic_stops_the_query_or_reads_it_whole(spark, tmp_path):
-    """Ten records were read, the topic came back with 25: a sentence, or all 25, never 15."""
+    """A recreated topic fails the query, or is read from offset 0 with failOnDataLoss=false."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     with (
         Broker(tmp_path / "served", durability="os") as broker,

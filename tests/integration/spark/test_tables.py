@@ -1,4 +1,4 @@
-"""Tables on Spark, wherever they lie: every row is there, or the table is as it was."""
+"""A table build on Spark writes every row or leaves the table unchanged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from cordwood.errors import CorruptionError, StaleManifest, UnavailableError
 from cordwood.model import Record, TopicPartition
 from cordwood.pipeline.runtime import priority
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
-from cordwood.pipeline.table import job
-from cordwood.pipeline.table.job import TableRequest, build_table
+from cordwood.pipeline.table import TableRequest, build_table, job
 from cordwood.pipeline.table.storage import read_pointer
 from cordwood.testing import Broker
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 class Topic:
-    """A changelog topic, and tables of it."""
+    """A changelog topic and the tables built from it."""
 
     def __init__(self, broker: Broker, spark) -> None:
         self.broker = broker
@@ -47,7 +46,7 @@ class Topic:
 
     def table(self, out, **said):
         request = TableRequest(topic="users", out=out, **said)
-        return build_table(self.spark, self.api, self.where, request)
+        return build_table(self.spark, self.api, request)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def topic(spark):
     with Broker(durability="os") as broker:
         topic = Topic(broker, spark)
         topic.create()
-        spark.conf.set(priority.SETTING, priority.NORMAL)  # a test waits for these jobs
+        spark.conf.set(priority.SETTING, priority.NORMAL)  # the tests wait for these jobs
         yield topic
         spark.conf.unset(priority.SETTING)
         topic.api.close()
@@ -67,7 +66,7 @@ def rows_at(directory):
 
 
 def test_a_table_without_rows_is_a_table_in_either_format(topic, tmp_path):
-    """Every key deleted, at the first run or at a later one; the next key comes back into it."""
+    """A table may be empty after any run, in Parquet and Delta, and gets rows again later."""
     deltalake = pytest.importorskip("deltalake")
     forms = ("parquet", "delta")
 
@@ -95,7 +94,7 @@ def test_a_table_without_rows_is_a_table_in_either_format(topic, tmp_path):
 
 
 def test_a_table_lies_in_an_object_store_as_in_a_directory(topic, tmp_path):
-    """``current`` is an object that names the version; older ones go, the one before stays."""
+    """``current`` is an object that names the version; only the last two versions are kept."""
     pytest.importorskip("obstore")
     url = f"file://{tmp_path}/bucket/users"
     for number in range(1, 4):
@@ -111,7 +110,7 @@ def test_a_table_lies_in_an_object_store_as_in_a_directory(topic, tmp_path):
 
 
 def test_a_delta_table_lies_at_a_url_too(topic, tmp_path):
-    """Through the same storage."""
+    """A Delta table can be built and updated at a URL."""
     deltalake = pytest.importorskip("deltalake")
     pytest.importorskip("obstore")
     url = f"file://{tmp_path}/delta"
@@ -123,7 +122,7 @@ def test_a_delta_table_lies_at_a_url_too(topic, tmp_path):
 
 
 def test_a_table_that_lost_a_file_says_so(topic, tmp_path):
-    """Missing, or another one under its name: it is not read as if it were whole."""
+    """A build fails if a file of the current table is missing or changed."""
     topic.put(a=b"1", b=b"1")
     topic.table(tmp_path / "out")
     (part,) = (tmp_path / "out" / "current").glob("*.parquet")
@@ -143,7 +142,7 @@ def test_a_table_that_lost_a_file_says_so(topic, tmp_path):
 def test_a_file_that_is_not_as_its_task_reported_stops_the_switch(
     topic, tmp_path, monkeypatch, loss
 ):
-    """``current``, the state and the cursor stay; nothing is left, and the next run is right."""
+    """A file that differs from its task's report leaves table and cursor unchanged."""
     topic.put(a=b"1")
     topic.table(tmp_path / "out")
     topic.put(b=b"1", a=b"2")
@@ -152,7 +151,7 @@ def test_a_file_that_is_not_as_its_task_reported_stops_the_switch(
     harmed = Harmed(str(tmp_path / "out"), loss)
     request = TableRequest(topic="users", out=tmp_path / "out")
     with pytest.raises((UnavailableError, CorruptionError), match=r"shared|sha256|rows"):
-        build_table(topic.spark, topic.api, topic.where, request, storage=harmed)
+        build_table(topic.spark, topic.api, request, storage=harmed)
     assert sorted(str(path) for path in (tmp_path / "out").rglob("*")) == before
     assert (tmp_path / "out" / "current" / "_cordwood.json").read_text() == state
     assert topic.api.positions("users", request.reader) == {0: 1}
@@ -163,7 +162,7 @@ def test_a_file_that_is_not_as_its_task_reported_stops_the_switch(
 def test_a_topic_created_again_while_it_is_read_is_not_taken_for_the_old(
     topic, tmp_path, monkeypatch
 ):
-    """The run fails and leaves the table; the next one builds the new topic's."""
+    """If the topic is recreated during a build, the build fails and the next one starts anew."""
     topic.put(a=b"1")
     topic.table(tmp_path / "out")
     topic.put(b=b"1")
@@ -187,7 +186,7 @@ def test_a_topic_created_again_while_it_is_read_is_not_taken_for_the_old(
 
 
 class Harmed(type(open_storage("/"))):
-    """A directory in which the driver does not find what tasks wrote, as they wrote it."""
+    """A storage directory in which the files that tasks wrote are missing or changed."""
 
     def __init__(self, place, loss):
         super().__init__(place)
@@ -204,7 +203,7 @@ class Harmed(type(open_storage("/"))):
 
 
 def test_the_state_names_every_file_with_its_rows_and_sum(topic, tmp_path):
-    """What a reader of the files can check for itself."""
+    """The state file lists every Parquet file with its row count."""
     topic.put(a=b"1", b=b"1")
     topic.table(tmp_path / "out")
     state = json.loads((tmp_path / "out" / "current" / "_cordwood.json").read_text())

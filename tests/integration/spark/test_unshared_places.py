@@ -1,8 +1,8 @@
-"""Archive, table and restore on a cluster whose executors have disks of their own.
+"""Archive, table and restore on a cluster whose executors do not share all directories.
 
-Two workers, each in a mount namespace: over ``none`` both have an empty file system that nobody
-else sees, over ``mixed`` only the second; ``shared`` is the same for all. What is written to the
-first two is partly or wholly out of sight, and no command may take it for done.
+Two workers run in separate mount namespaces. ``none`` is a private file system on both workers,
+``mixed`` only on the second one, and ``shared`` is the same for all. Files written to the first two
+are partly or wholly invisible to the driver, and no command may treat them as complete.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cordwood.batch.records import encode_batch
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
+from cordwood.client.topic_archive import list_topic_archives
 from cordwood.lab.scenarios.cluster import open_cluster
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.archive.topic_archive import list_topic_archives
 from cordwood.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -35,11 +35,13 @@ import json, sys
 from pathlib import Path
 from cordwood.client.storage import open_storage
 from cordwood.errors import CordwoodError
-from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
+from cordwood.pipeline.archive import ArchiveRequest, create_archive
 from cordwood.pipeline.runtime.broker_api import BrokerApi, BrokerAddress
-from cordwood.pipeline.archive.restore import restore_archive
-from cordwood.pipeline.archive.topic_archive import list_topic_archives
-from cordwood.pipeline.table.job import TableRequest, build_table
+from cordwood.pipeline.archive import restore_archive
+from cordwood.client.topic_archive import list_topic_archives
+from cordwood.pipeline.table import TableRequest, build_table
+from cordwood.protocol.api.readers import ListReaders
+from cordwood.protocol.api.topics import ReclaimTopics
 from cordwood.spark import session
 import shutil
 
@@ -53,8 +55,7 @@ spark = session(master=master, conf={
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 })
-where = BrokerAddress(kafka)
-api = BrokerApi(where)
+api = BrokerApi(BrokerAddress(kafka))
 said = {}
 
 def attempt(name, work):
@@ -66,22 +67,20 @@ def attempt(name, work):
 def archive(place):
     storage = open_storage(str(root / place / "archive"))
     request = ArchiveRequest(topic="t", bundle_records=50)
-    return sum(entry.records for entry in create_archive(spark, api, where, storage, request))
+    return sum(entry.records for entry in create_archive(spark, api, storage, request))
 
 def table(place):
-    return build_table(
-        spark, api, where, TableRequest(topic="u", out=root / place / "table")
-    ).rows
+    return build_table(spark, api, TableRequest(topic="u", out=root / place / "table")).rows
 
 def restore(place):
     (topic_archive,) = list_topic_archives(open_storage(str(root / place / "archive")), "t")
-    return restore_archive(spark, api, where, topic_archive, to=f"from-{place}", at_ms=None).records
+    return restore_archive(spark, api, topic_archive, to=f"from-{place}", at_ms=None).records
 
 for place in ("none", "mixed", "shared"):
     attempt(f"table {place}", lambda: table(place))
     attempt(f"archive {place}", lambda: archive(place))
-    said[f"reclaim {place}"] = api.post("/api/reclaim", {"topic": "t"})["dropped"]
-    said[f"readers {place}"] = len(api.get("/api/readers", topic="u")["readers"])
+    said[f"reclaim {place}"] = api.call(ReclaimTopics("t")).dropped
+    said[f"readers {place}"] = len(api.call(ListReaders("u")).readers)
 for place in ("none", "mixed"):
     shutil.rmtree(root / place / "archive", ignore_errors=True)
     shutil.copytree(root / "shared" / "archive", root / place / "archive")
@@ -119,14 +118,14 @@ def root(tmp_path_factory):
 
 
 def away_from(*places):
-    """The command that starts a worker for which these places are its own."""
+    """Return the command prefix that gives a worker private file systems at these places."""
     covered = " ".join(map(str, places))
     return ("unshare", "-m", "sh", "-c", PRIVATE, covered)
 
 
 @pytest.fixture(scope="module")
 def said(broker, root, tmp_path_factory):
-    """What became of every command, and whether RECLAIM let go of anything while all had failed."""
+    """The result of every command, and what RECLAIM dropped after each place."""
     trial = [*away_from(root / "none"), "true"]
     if subprocess.run(trial, capture_output=True, check=False).returncode:
         pytest.skip("only root may give a Spark worker a disk of its own: NOT PROVED here")
@@ -147,7 +146,7 @@ def said(broker, root, tmp_path_factory):
 @pytest.mark.parametrize("place", ["none", "mixed"])
 @pytest.mark.parametrize("job", ["archive", "table"])
 def test_a_place_that_executors_do_not_share_is_refused_by_name(said, root, job, place):
-    """One sentence with the remedy; nothing of it is entered, switched or left behind."""
+    """The job fails with a one-line error and its remedy, and leaves no table files."""
     option = {"archive": "--dest", "table": "--out"}[job]
     assert said[f"{job} {place}"].startswith("UnavailableError: ")
     assert f"{root}/{place}/{job} is not shared" in said[f"{job} {place}"]
@@ -157,7 +156,7 @@ def test_a_place_that_executors_do_not_share_is_refused_by_name(said, root, job,
 
 
 def test_a_place_that_all_share_gets_every_row(said, root):
-    """Counted by the files themselves; RECLAIM takes what the broker has read."""
+    """Archive and table in a shared directory contain every record."""
     assert said["archive shared"] == RECORDS
     assert said["table shared"] == KEYS
     assert pq.read_table(root / "shared" / "table" / "current").num_rows == KEYS
@@ -167,7 +166,7 @@ def test_a_place_that_all_share_gets_every_row(said, root):
 
 
 def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(said, broker):
-    """It fails with the remedy, before a record is delivered; from a shared place all come back."""
+    """Restore from an unshared directory fails with a remedy; from a shared one it is complete."""
     for place in ("none", "mixed"):
         assert "give --dest a directory that is mounted" in said[f"restore {place}"]
     assert said["restore shared"] == RECORDS
@@ -180,15 +179,15 @@ def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(said, brok
 
 
 def test_reclaim_takes_only_what_the_broker_has_read(said, broker):
-    """All of the log is there until the archive that all share was written."""
-    (part,) = broker.service.broker.archive.describe("t")["partitions"]
-    places = {bundle["place"].split("/")[-2] for bundle in part["bundles"]}
+    """RECLAIM drops nothing until the archive in the shared directory is written."""
+    (part,) = broker.service.broker.archive.describe("t").partitions
+    places = {bundle.place.split("/")[-2] for bundle in part.bundles}
     assert places == {"shared"}
-    assert part["verified_end"] == RECORDS
+    assert part.verified_end == RECORDS
     dropped = [said[f"reclaim {place}"] for place in ("none", "mixed", "shared")]
     assert dropped == [0, 0, 1]
 
 
 def test_a_table_that_could_not_be_written_holds_no_log_back(said):
-    """Only the one that was written is a reader of its topic."""
+    """Only a table that was written registers as a reader of its topic."""
     assert [said[f"readers {place}"] for place in ("none", "mixed", "shared")] == [0, 0, 1]

@@ -1,11 +1,11 @@
-"""Two ways to the bytes, equal results: segment files, and the Kafka wire of a real broker."""
+"""Reading segment files and reading a broker over Kafka's protocol give equal results."""
 
 import confluent_kafka
 import pytest
 
 from cordwood.errors import OffsetOutOfRange, UnavailableError, UnknownTopic
 from cordwood.model import TopicPartition
-from cordwood.pipeline.source.data_directory import DataDirectory
+from cordwood.pipeline.source.data_directory import SegmentFileLog
 from cordwood.pipeline.source.kafka_log import KafkaLog
 from cordwood.pipeline.source.offsets import Range
 from cordwood.pipeline.source.options import parse_options
@@ -54,7 +54,7 @@ def wire(broker):
 
 
 def rows(broker, **said):
-    """Every row, read as an executor reads."""
+    """Return every row, read as an executor reads it."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
     from cordwood.pipeline.source.source import CordwoodSource
@@ -71,7 +71,7 @@ def rows(broker, **said):
 
 
 def test_both_ways_give_the_same_rows(broker):
-    """Field by field, every codec, nulls and headers."""
+    """Files and broker return equal rows for every codec, with nulls and headers."""
     files = rows(broker, path=str(broker.data))
     wire = rows(broker, **{"kafka.bootstrap.servers": broker.kafka})
     assert len(files) == RECORDS
@@ -79,8 +79,8 @@ def test_both_ways_give_the_same_rows(broker):
 
 
 def test_both_ways_see_the_same_log(broker, wire):
-    """Topics, bounds, times and bytes."""
-    directory = DataDirectory(str(broker.data))
+    """Files and broker agree on topics, offset bounds, chunks and times."""
+    directory = SegmentFileLog(str(broker.data))
     assert wire.topics()["t"] == directory.topics()["t"]
     assert wire.bounds([TP]) == directory.bounds([TP])
     for whole in (Range(TP, 0, RECORDS), Range(TP, 123, 321)):
@@ -94,7 +94,7 @@ def test_both_ways_see_the_same_log(broker, wire):
 
 
 def test_what_is_not_there_is_named(broker, wire):
-    """A partition nobody has, an offset past the end, a broker that is away."""
+    """A missing partition and an offset past the end raise specific errors."""
     missing = TopicPartition("nowhere", 3)
     assert wire.bounds([missing]) == {}
     with pytest.raises(UnknownTopic, match="no nowhere-3"):
@@ -104,7 +104,7 @@ def test_what_is_not_there_is_named(broker, wire):
 
 
 def test_a_broker_that_is_away_is_a_clear_error():
-    """Nothing listens there; the option is named."""
+    """An unreachable broker raises an error that names the option."""
     away = parse_options(
         {
             "subscribe": "t",
@@ -114,24 +114,26 @@ def test_a_broker_that_is_away_is_a_clear_error():
         },
         streaming=False,
     )
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 does not answer.*kafka\.bootstrap"):
+    with pytest.raises(
+        UnavailableError, match=r"no broker replies at 127\.0\.0\.1:1.*kafka\.bootstrap"
+    ):
         KafkaLog(away).topics()
 
 
 def test_a_broker_that_comes_back_is_asked_again(tmp_path):
-    """A connection that broke is opened anew; the answer is the same."""
+    """After a broken connection, the client reconnects and gets the same reply."""
     with Broker(tmp_path / "data", durability="os") as running:
         fill(running, "none")
         log = KafkaLog(options(running, **{"fetchOffset.numRetries": "3"}))
         before = log.bounds([TP])
-        for connection in log._connections.values():
-            connection._socket.close()
+        for client in log._clients.values():
+            client._connection._socket.close()
         assert log.bounds([TP]) == before
         log.close()
 
 
 def test_a_commit_moves_the_groups_cursor(broker, wire):
-    """As any Kafka tool sees it."""
+    """A Kafka client sees the committed offset."""
     wire.commit("spark-query", {TP: 123})
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.kafka, "group.id": "spark-query"}
@@ -144,8 +146,8 @@ def test_a_commit_moves_the_groups_cursor(broker, wire):
 
 
 def test_files_are_preferred_and_the_wire_is_the_way_out(broker, tmp_path):
-    """Both named: files where they can be reached, else the broker."""
+    """With path and broker given, files are used if reachable, else the broker."""
     from cordwood.pipeline.source.log_access import reach_log
 
-    assert isinstance(reach_log(options(broker, path=str(broker.data))), DataDirectory)
+    assert isinstance(reach_log(options(broker, path=str(broker.data))), SegmentFileLog)
     assert isinstance(reach_log(options(broker, path=str(tmp_path))), KafkaLog)

@@ -1,4 +1,4 @@
-"""The law of a replay's deliveries: every letter is looked at once, in its partition's order."""
+"""A replay processes every dead letter exactly once, in the order of its partition."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def partitions(draw):
 
 @given(partitions(), st.integers(1, 300))
 def test_rounds_cover_every_letter_once_and_cursors_follow_each_other(left, batch):
-    """Each round begins where the one before ended, and the cursor must stand there."""
+    """Each round begins where the previous one ended, and expects the cursor there."""
     rounds = plan_rounds(left, batch)
     for whole in left:
         slices = [each for pieces in rounds for each in pieces if each.partition == whole.partition]
-        assert [slices[0].start, slices[0].stands] == [whole.start, whole.stands]
+        assert [slices[0].start, slices[0].cursor] == [whole.start, whole.cursor]
         assert slices[-1].end == whole.end
         for before, after in itertools.pairwise(slices):
-            assert before.end == after.start == after.stands
+            assert before.end == after.start == after.cursor
         assert all(each.size > 0 for each in slices)
 
 
 @given(partitions(), st.integers(1, 300))
 def test_a_round_takes_no_more_than_asked_for_and_leaves_no_partition_behind(left, batch):
-    """At least one letter of each that has some left; a partition is in a round once."""
+    """A round takes at least one letter of each unfinished partition, and each partition once."""
     for pieces in plan_rounds(left, batch):
         assert sum(each.size for each in pieces) <= max(batch, len(pieces))
         assert len({each.partition for each in pieces}) == len(pieces)

@@ -1,4 +1,4 @@
-"""Splits cover their ranges once, whatever the segments are."""
+"""Splits cover their ranges exactly once, for any segments."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def pieces(draw):
     st.integers(1, 1000),
 )
 def test_every_offset_is_in_exactly_one_split(cut, min_partitions, max_records, split_bytes):
-    """Splits follow one another without hole or overlap, and obey both limits."""
+    """Splits follow each other without gap or overlap and respect both limits."""
     whole = Range(TP, cut[0].start, cut[-1].end)
     splits = plan_splits(
         [whole],
@@ -53,7 +53,7 @@ def test_every_offset_is_in_exactly_one_split(cut, min_partitions, max_records, 
     st.integers(1, 2**40),
 )
 def test_a_limited_batch_stays_inside_and_moves_on(waiting, limit):
-    """Never past the end, never back, always at least one offset if any waits."""
+    """A limited batch stays between start and end, and advances if any offset is available."""
     start = {TopicPartition("t", p): first for p, (first, _) in waiting.items()}
     end = {TopicPartition("t", p): first + more for p, (first, more) in waiting.items()}
     limited = plan_limit(start, end, limit)

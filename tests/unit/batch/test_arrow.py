@@ -1,4 +1,4 @@
-"""Columns ↔ Arrow: Spark's Kafka schema out, any binary or string array in."""
+"""Columns to and from Arrow: Spark's Kafka schema as output, binary or string arrays as input."""
 
 import datetime as dt
 
@@ -15,7 +15,8 @@ from cordwood.batch.arrow import (
     spans_from_arrow,
     wanted_columns,
 )
-from cordwood.batch.columns import decode_columns, encode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.column_encoder import encode_columns
 from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.model import Codec, Header, Record, TimestampType
 from support.batches import sample_records
@@ -28,7 +29,7 @@ RECORDS = [
 
 
 def test_rows_have_the_shape_of_sparks_kafka_source():
-    """Names, types and values, nulls and empties apart."""
+    """Names, types and values match Spark's Kafka source; null and empty stay distinct."""
     batch = arrow_batch(decode_columns(encode_batch(RECORDS)), "orders", 3)
     batch.validate(full=True)
     assert batch.schema == arrow_schema()
@@ -51,20 +52,20 @@ def test_rows_have_the_shape_of_sparks_kafka_source():
 
 @pytest.mark.parametrize("names", [["offset"], ["value", "key"], ["timestampType", "topic"], []])
 def test_only_named_columns_are_made_in_their_order(names):
-    """And only what they need is decoded."""
+    """Only the named columns are returned, in that order."""
     data = encode_batch(RECORDS, timestamp_type=TimestampType.APPEND)
     columns = decode_columns(data, wanted=wanted_columns(names))
     assert arrow_batch(columns, "t", 0, names).schema.names == names
 
 
 def test_no_rows_are_an_empty_batch():
-    """With the same schema."""
+    """An empty input gives an empty batch with the same schema."""
     batch = arrow_batch(decode_columns(b""), "t", 0)
     assert (batch.num_rows, batch.schema) == (0, arrow_schema())
 
 
 def test_absurd_timestamps_do_not_wrap():
-    """Milliseconds that microseconds cannot count stop at the ends of time."""
+    """Timestamps that do not fit in microseconds are clamped and do not wrap around."""
     records = [Record(0, -(2**63), None, None), Record(1, 2**63 - 1, None, None)]
     batch = arrow_batch(decode_columns(encode_batch(records)), "t", 0, ["timestamp"])
     first, last = batch.column(0).cast(pa.int64()).to_pylist()
@@ -73,7 +74,7 @@ def test_absurd_timestamps_do_not_wrap():
 
 
 def test_batches_are_bounded_by_rows_and_bytes():
-    """Nothing is lost at the cuts, and a large record is a batch of its own."""
+    """Batches are limited by rows and bytes, lose no rows, and hold a large record alone."""
     records = [Record(o, 0, None, b"v" * (10 if o != 5 else 500)) for o in range(12)]
     columns = decode_columns(encode_batch(records))
     batches = list(arrow_batches(columns, "t", 0, ["offset"], rows_max=4, bytes_max=100))
@@ -84,7 +85,7 @@ def test_batches_are_bounded_by_rows_and_bytes():
 
 
 def test_arrow_rows_become_records_again():
-    """Out to Arrow, in from Arrow, encoded: the same records."""
+    """Records converted to Arrow, back and encoded are unchanged."""
     batch = arrow_batch(decode_columns(encode_batch(RECORDS, codec=Codec.ZSTD)), "t", 0)
     columns = columns_from_arrow(
         offsets=np.array(batch.column("offset")),
@@ -98,7 +99,7 @@ def test_arrow_rows_become_records_again():
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
 def test_every_kind_of_bytes_is_taken_as_it_lies(kind):
-    """Slices of arrays too, which start in the middle of their buffers."""
+    """All binary and string types are accepted, also slices of arrays."""
     array = pa.array(["zero", "one", None, "", "four"], kind)
     expected = [b"zero", b"one", None, b"", b"four"]
     for start in range(5):
@@ -108,12 +109,12 @@ def test_every_kind_of_bytes_is_taken_as_it_lies(kind):
 
 
 def test_a_column_of_nulls_has_no_buffer_to_point_into():
-    """Arrow's null type: what a literal NULL in SQL becomes."""
+    """A column of Arrow's null type, such as a literal NULL in SQL, gives nulls."""
     assert [spans_from_arrow(pa.nulls(2))[row] for row in range(2)] == [None, None]
 
 
 def test_a_null_list_of_headers_is_no_headers():
-    """As an empty one; and slices of list arrays keep their own headers."""
+    """A null list of headers equals an empty list, also in slices of list arrays."""
     kind = arrow_schema().field("headers").type
     array = pa.array([[("a", b"1")], None, [], [("b", None), ("c", b"2")]], kind)
     columns = columns_from_arrow(
@@ -129,7 +130,7 @@ def test_a_null_list_of_headers_is_no_headers():
 
 
 def test_columns_that_were_not_wanted_cannot_be_shown():
-    """Our own mistake, named."""
+    """Showing a column that was not decoded fails an assertion that names the column."""
     columns = decode_columns(encode_batch(sample_records(1)), wanted=frozenset())
     with pytest.raises(AssertionError, match="key was not decoded"):
         arrow_batch(columns, "t", 0, ["key"])

@@ -1,28 +1,26 @@
-"""Batches ↔ columns: what is decoded, what is skipped, what is refused, what is kept."""
+"""Decoding batches to columns and encoding columns as batches."""
 
 import itertools
 
 import numpy as np
 import pytest
 
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.column_encoder import encode_columns, plan_batches
 from cordwood.batch.columns import (
-    Aborted,
     Columns,
     HeaderSpans,
     Spans,
-    decode_columns,
-    encode_columns,
-    plan_batches,
 )
 from cordwood.batch.header import DELETE_HORIZON_BIT, check_batches, parse_headers
 from cordwood.batch.records import decode_batch, decode_batches, encode_batch, encode_marker
 from cordwood.errors import CorruptBatch
-from cordwood.model import Codec, Header, Record, TimestampType
+from cordwood.model import Aborted, Codec, Header, Record, TimestampType
 from support.batches import LIES, records_of, sample_records
 
 
 def marker(offset: int, *, commit: bool, producer_id: int = 7) -> bytes:
-    """A control batch at an offset."""
+    """Return a control batch at an offset."""
     data = bytearray(
         encode_marker(
             commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
@@ -33,14 +31,14 @@ def marker(offset: int, *, commit: bool, producer_id: int = 7) -> bytes:
 
 
 def transaction(records, producer_id: int = 7) -> bytes:
-    """A transactional batch."""
+    """Return a transactional batch."""
     return encode_batch(
         records, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
     )
 
 
 def columns_of(records) -> Columns:
-    """Rows to encode, from plain records."""
+    """Return columns built from plain records."""
     flat = [header for record in records for header in record.headers]
     counts = [len(record.headers) for record in records]
     return Columns.of(
@@ -57,7 +55,7 @@ def columns_of(records) -> Columns:
 
 
 def test_many_batches_of_all_kinds_are_decoded_in_one_call():
-    """Different codecs side by side, in order."""
+    """Batches with different codecs are decoded together, in order."""
     records = sample_records(50)
     data = b"".join(
         encode_batch(records[start : start + 10], codec=codec)
@@ -70,7 +68,7 @@ def test_many_batches_of_all_kinds_are_decoded_in_one_call():
 
 
 def test_only_wanted_columns_are_there():
-    """Offsets always are."""
+    """Only the requested columns are decoded, and always the offsets."""
     data = encode_batch(sample_records(3))
     columns = decode_columns(data, wanted=frozenset({"key"}))
     assert columns.keys[1] == b"key-1"
@@ -79,7 +77,7 @@ def test_only_wanted_columns_are_there():
 
 
 def test_offsets_outside_the_range_are_passed_over():
-    """Half-open, inside batches too."""
+    """Only rows in the half-open offset range are returned, also inside batches."""
     data = b"".join(encode_batch(sample_records(10, start=start)) for start in (0, 10, 20))
     columns = decode_columns(data, start_offset=7, end_offset=22)
     assert columns.offsets.tolist() == list(range(7, 22))
@@ -89,7 +87,7 @@ def test_offsets_outside_the_range_are_passed_over():
 
 
 def test_control_batches_are_for_nobody_but_the_reader_gets_past_them():
-    """No row comes of a marker; the next offset lies behind it."""
+    """A control batch gives no rows, but the next offset lies after it."""
     data = encode_batch(sample_records(2)) + marker(2, commit=True)
     columns = decode_columns(data)
     assert records_of(columns) == sample_records(2)
@@ -97,7 +95,7 @@ def test_control_batches_are_for_nobody_but_the_reader_gets_past_them():
 
 
 def test_aborted_transactions_are_left_out():
-    """Only that producer's transactional batches, only in that range."""
+    """Only transactional batches of the aborted producer and range are skipped."""
     records = sample_records(10)
     data = (
         transaction(records[0:2])
@@ -112,7 +110,7 @@ def test_aborted_transactions_are_left_out():
 
 
 def test_a_last_batch_cut_short_is_left_for_the_next_read():
-    """A fetch may end anywhere; what is whole is decoded, and its size told."""
+    """A truncated last batch is not decoded; ``size_bytes`` is the size of the complete batches."""
     whole = encode_batch(sample_records(5))
     rest = encode_batch(sample_records(5, start=5))
     for cut in (1, 60, len(rest) - 1):
@@ -122,13 +120,13 @@ def test_a_last_batch_cut_short_is_left_for_the_next_read():
 
 @pytest.mark.parametrize("data", [b"", bytearray(), memoryview(b"")])
 def test_no_bytes_are_no_rows(data):
-    """And say so without fuss."""
+    """Empty input gives no rows."""
     columns = decode_columns(data)
     assert (len(columns), columns.size_bytes, columns.next_offset) == (0, 0, -1)
 
 
 def test_emptied_batches_give_no_rows():
-    """Only their span counts."""
+    """An emptied batch gives no rows, but the next offset lies after it."""
     data = encode_batch([], base_offset=5, last_offset_delta=4, max_timestamp_ms=1)
     columns = decode_columns(data + encode_batch(sample_records(1, start=10)))
     assert columns.offsets.tolist() == [10]
@@ -136,7 +134,7 @@ def test_emptied_batches_give_no_rows():
 
 
 def test_append_time_speaks_for_all_rows():
-    """Time and its type are the batch's."""
+    """With append time, all rows have the batch's timestamp and timestamp type."""
     data = encode_batch(sample_records(2)) + encode_batch(
         sample_records(2, start=2), timestamp_type=TimestampType.APPEND, max_timestamp_ms=9
     )
@@ -147,7 +145,7 @@ def test_append_time_speaks_for_all_rows():
 
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_behind_a_right_checksum_are_corruption(lie):
-    """Whatever the oracle refuses, the kernels refuse; they never read where they may not."""
+    """The kernels reject every invalid batch that the plain implementation rejects."""
     with pytest.raises(CorruptBatch):
         decode_columns(LIES[lie])
     with pytest.raises(CorruptBatch):
@@ -164,13 +162,13 @@ def test_lies_behind_a_right_checksum_are_corruption(lie):
     ],
 )
 def test_a_wanted_column_never_points_past_its_record(lie, wanted):
-    """Also when nothing behind it is looked at."""
+    """A requested column with an invalid length is rejected, even if no other is decoded."""
     with pytest.raises(CorruptBatch):
         decode_columns(LIES[lie], wanted=frozenset({wanted}))
 
 
 def test_damage_is_found_by_checksum_unless_told_not_to_look():
-    """One flipped bit in a value."""
+    """A flipped bit is found by the checksum, unless verification is turned off."""
     data = bytearray(encode_batch(sample_records(3)))
     data[-5] ^= 1
     with pytest.raises(CorruptBatch, match="position 0"):
@@ -179,9 +177,9 @@ def test_damage_is_found_by_checksum_unless_told_not_to_look():
 
 
 def test_a_bomb_stops_at_the_bound():
-    """Per batch; one bad batch is not paid for with memory."""
+    """A batch that exceeds ``size_max`` when decompressed is refused."""
     data = encode_batch([Record(0, 0, None, bytes(5_000_000))], codec=Codec.LZ4)
-    with pytest.raises(CorruptBatch, match="inflate"):
+    with pytest.raises(CorruptBatch, match="uncompressed"):
         decode_columns(data, size_max=1_000_000)
 
 
@@ -190,7 +188,7 @@ def test_a_bomb_stops_at_the_bound():
 
 @pytest.mark.parametrize("codec", Codec)
 def test_encoding_is_the_oracles_byte_for_byte(codec):
-    """One batch around all rows, everything a header can say."""
+    """One encoded batch with all header fields equals the plain encoder's bytes."""
     records = [
         Record(3, 50, b"a", None, (Header("h", b"1"), Header("", None))),
         Record(9, 40, None, b"", ()),
@@ -213,7 +211,7 @@ def test_encoding_is_the_oracles_byte_for_byte(codec):
 
 
 def test_new_batches_are_cut_by_size():
-    """About the target each, a larger record alone, offsets and sequences going on."""
+    """Batches are split near the target size; offsets and sequences continue across them."""
     records = [Record(o, o, b"k", b"v" * (100 if o != 7 else 5000)) for o in range(20)]
     columns = columns_of(records)
     batches = plan_batches(
@@ -230,7 +228,7 @@ def test_new_batches_are_cut_by_size():
 
 
 def test_rewriting_keeps_what_headers_say():
-    """Compaction: rows go, spans, producers, epochs and codecs stay; emptied batches too."""
+    """Rewriting after compaction keeps offsets, producers, epochs and codecs, also if empty."""
     records = sample_records(30)
     original = b"".join(
         encode_batch(
@@ -265,7 +263,7 @@ def test_rewriting_keeps_what_headers_say():
 
 
 def test_a_delete_horizon_can_be_set_while_rewriting():
-    """Bit 6 and the base timestamp; readers see the same times."""
+    """A rewrite can set a delete horizon without changing the record timestamps."""
     records = sample_records(3)
     columns = decode_columns(encode_batch(records))
     columns.batches.attributes[:] |= DELETE_HORIZON_BIT
@@ -277,7 +275,7 @@ def test_a_delete_horizon_can_be_set_while_rewriting():
 
 
 def test_rows_outside_their_batch_are_our_own_mistake():
-    """Asserted before a byte is written."""
+    """Rows outside their batch fail an assertion."""
     columns = columns_of(sample_records(3))
     batches = plan_batches(columns)
     batches.last_offset_deltas[:] = 1

@@ -1,4 +1,4 @@
-"""What a read_committed reader sees of batches as stored."""
+"""What a read_committed reader gets from stored batches."""
 
 import pytest
 
@@ -33,7 +33,10 @@ def values(data, aborted):
 
 
 def test_records_of_an_aborted_transaction_are_left_out():
-    """From its first offset up to its abort marker, and only that producer's."""
+    """Records of an aborted transaction are skipped from its first offset to its abort marker.
+
+    Records of other producers are returned.
+    """
     log = (
         batch(0, b"plain")
         + batch(1, b"void", 7, transactional=True)
@@ -47,13 +50,13 @@ def test_records_of_an_aborted_transaction_are_left_out():
 
 
 def test_markers_are_never_records():
-    """Nor is anything left out where nothing was aborted."""
+    """Markers are never returned as records, and committed records are all returned."""
     log = batch(0, b"a", 7, transactional=True) + marker(1, 7, commit=True) + batch(2, b"b")
     assert values(log, []) == [b"a", b"b"]
 
 
 def test_a_marker_whose_offsets_cannot_be_is_refused():
-    """Nobody looks at a marker's records, but where it stands must make sense."""
+    """A marker with invalid offsets raises CorruptBatch, although its records are not read."""
     data = bytearray(marker(3, 7, commit=True))
     data[23:27] = (-5).to_bytes(4, "big", signed=True)  # last offset delta
     seal(data, 0, len(data))

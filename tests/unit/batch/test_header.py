@@ -1,4 +1,4 @@
-"""Whole-batch operations: what is checked, what is patched, what stays untouched."""
+"""Batch headers: what is checked, what is patched, and what stays unchanged."""
 
 import struct
 
@@ -23,7 +23,7 @@ LIMIT = 1 << 20
 
 
 def altered(position: int, layout: str, value: int) -> bytearray:
-    """A batch with one field changed and a right checksum."""
+    """Return a batch with one changed field and a valid checksum."""
     data = bytearray(
         encode_batch(sample_records(3), producer_id=7, producer_epoch=0, base_sequence=5)
     )
@@ -33,13 +33,13 @@ def altered(position: int, layout: str, value: int) -> bytearray:
 
 
 def test_crc_is_castagnoli():
-    """The check value every CRC-32C table lists."""
+    """The checksum is CRC-32C, by its published check value."""
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(memoryview(bytearray(b"x123456789"))[1:]) == 0xE3069283
 
 
 def test_header_properties_say_what_the_fields_mean():
-    """Spans, codec, flags and sequences, from one header."""
+    """A header's properties give the offsets, codec, flags and sequences of its fields."""
     header = parse_header(
         encode_batch(
             sample_records(4, start=10),
@@ -62,12 +62,12 @@ def test_header_properties_say_what_the_fields_mean():
 
 
 def test_a_batch_nobody_numbered_has_no_last_sequence():
-    """Without a producer there is no sequence to go on from."""
+    """A batch without a producer has the last sequence -1."""
     assert parse_header(encode_batch(sample_records(3))).last_sequence == -1
 
 
 def test_batches_cut_from_a_socket_buffer_are_checked_in_place():
-    """A memoryview into a larger buffer gives the headers of each batch in it."""
+    """``check_batches`` accepts a memoryview into a larger buffer and returns every header."""
     first, second = (
         encode_batch(sample_records(3)),
         encode_batch(sample_records(2), codec=Codec.ZSTD),
@@ -79,26 +79,26 @@ def test_batches_cut_from_a_socket_buffer_are_checked_in_place():
 
 
 def test_no_bytes_are_no_batches():
-    """An empty record set has no headers; whether that is allowed is the caller's to say."""
+    """No bytes give no headers."""
     assert check_batches(b"", LIMIT) == []
 
 
 @pytest.mark.parametrize("kept", [1, 11, 60, 61, 90])
 def test_a_batch_cut_short_is_corrupt(kept):
-    """Whether the cut is in the header or behind it."""
+    """A truncated batch is corrupt, whether the cut is in the header or after it."""
     with pytest.raises(CorruptBatch):
         check_batches(encode_batch(sample_records(3))[:kept], LIMIT)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, 2**31 - 1])
 def test_a_length_that_cannot_be_is_corrupt(length):
-    """Shorter than a header, or longer than what came."""
+    """A length below the header's size or past the end of the data is corrupt."""
     with pytest.raises(CorruptBatch):
         check_batches(altered(8, ">i", length), 2**32)
 
 
 def test_old_message_formats_are_refused_for_good():
-    """Sending a v1 message set again will not help, so the error is not retriable."""
+    """Older message formats raise InvalidRecord, which clients do not retry."""
     with pytest.raises(InvalidRecord, match="format v1"):
         check_batches(altered(16, ">b", 1), LIMIT)
     with pytest.raises(CorruptBatch, match="unknown format 9"):
@@ -106,7 +106,7 @@ def test_old_message_formats_are_refused_for_good():
 
 
 def test_a_batch_above_the_limit_is_too_large_by_one_byte():
-    """The limit is inclusive, and the message names it."""
+    """The size limit is inclusive, and the error names it."""
     data = encode_batch(sample_records(3))
     assert check_batches(data, len(data))
     with pytest.raises(BatchTooLarge, match=f"max.message.bytes is {len(data) - 1}"):
@@ -114,7 +114,7 @@ def test_a_batch_above_the_limit_is_too_large_by_one_byte():
 
 
 def test_a_wrong_checksum_is_corrupt():
-    """One bit in the records."""
+    """One flipped bit in the records is detected by the checksum."""
     data = bytearray(encode_batch(sample_records(3)))
     data[-1] ^= 1
     with pytest.raises(CorruptBatch, match="checksum"):
@@ -135,25 +135,25 @@ def test_a_wrong_checksum_is_corrupt():
     ],
 )
 def test_what_no_client_may_claim_is_refused(position, layout, value, says):
-    """An intact header with a lie in it: count, codec, control, horizon, half a producer."""
+    """A client's batch with an invalid count, offset, flag or producer field is rejected."""
     with pytest.raises(InvalidRecord, match=says):
         check_batches(altered(position, layout, value), LIMIT)
 
 
 def test_a_codec_nobody_defined_is_refused_as_such():
-    """Kafka has a code for it, and clients know it as final."""
+    """An unknown codec raises UnsupportedCompression."""
     with pytest.raises(UnsupportedCompression, match="unknown codec 5"):
         check_batches(altered(21, ">h", 5), LIMIT)
 
 
 def test_a_transaction_without_producer_is_refused():
-    """Nobody could ever end it."""
+    """A transactional batch without a producer ID is rejected."""
     with pytest.raises(InvalidRecord, match="producer id"):
         check_batches(encode_batch(sample_records(1), is_transactional=True), LIMIT)
 
 
 def test_clients_may_not_write_markers():
-    """Transactions are ended by the coordinator alone."""
+    """Transaction markers from clients are rejected."""
     marker = encode_marker(
         True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
     )
@@ -162,7 +162,7 @@ def test_clients_may_not_write_markers():
 
 
 def test_patching_keeps_the_checksum_right():
-    """Base offset and leader epoch lie outside it; the records move with the base offset."""
+    """Patching base offset and leader epoch keeps the checksum valid, as it does not cover them."""
     records = sample_records(3)
     data = bytearray(b"##" + encode_batch(records))
     patch(data, 2, 1000, 42)
@@ -173,7 +173,7 @@ def test_patching_keeps_the_checksum_right():
 
 
 def test_append_time_is_what_every_record_then_has():
-    """Bit, largest timestamp and checksum change; records stay where they are."""
+    """Stamping the append time changes the header and the time of every record."""
     data = bytearray(encode_batch(sample_records(3)))
     stamp_append_time(data, 0, 12_345)
     header = check_batches(data, LIMIT)[0]
@@ -182,8 +182,23 @@ def test_append_time_is_what_every_record_then_has():
 
 
 def test_an_unknown_codec_has_no_name():
-    """Bits that no one defined are damage, not a fifth codec."""
+    """Undefined codec bits are reported as corruption."""
     header = parse_header(altered(21, ">h", 6))
     assert isinstance(header, BatchHeader)
     with pytest.raises(CorruptBatch, match="unknown codec 6"):
         _ = header.codec
+
+
+def test_headers_of_batches_that_are_not_whole_are_refused():
+    """``parse_headers`` refuses truncated data and invalid lengths, and names the position."""
+    first, second = encode_batch(sample_records(2)), encode_batch(sample_records(2, start=2))
+    data = first + second
+    for end in range(1, len(data)):
+        if end != len(first):
+            with pytest.raises(CorruptBatch, match=f"position (0|{len(first)})"):
+                parse_headers(data[:end])
+    for length in (-(2**31), -12, 0, 48, 2**31 - 1):
+        wrong = bytearray(data)
+        struct.pack_into(">i", wrong, len(first) + 8, length)
+        with pytest.raises(CorruptBatch, match=f"position {len(first)}"):
+            parse_headers(wrong)

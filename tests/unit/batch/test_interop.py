@@ -1,7 +1,7 @@
-"""Two independent implementations read what we write, and we read what they write.
+"""Two independent implementations read our batches, and we read theirs.
 
-aiokafka's compiled record classes and kafka-python's pure ones, all five codecs, headers, null and
-empty keys and values.
+The implementations are aiokafka's compiled record classes and kafka-python's pure Python ones. The
+tests cover all five codecs, headers, and null and empty keys and values.
 """
 
 import warnings
@@ -9,7 +9,8 @@ import warnings
 import aiokafka.record.default_records as aiokafka_records
 import pytest
 
-from cordwood.batch.columns import decode_columns, encode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.column_encoder import encode_columns
 from cordwood.batch.header import check_batches
 from cordwood.batch.lines import LineProducer, encode_lines_plain
 from cordwood.batch.records import decode_batch, encode_batch
@@ -17,7 +18,7 @@ from cordwood.model import Codec, Header, Record
 from support.batches import records_of
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # its own, while it loads its schemas
+    warnings.simplefilter("ignore", DeprecationWarning)  # raised by the library itself on import
     import kafka.record.default_records as kafka_python_records
     from kafka import codec as kafka_python_codec
 
@@ -33,7 +34,7 @@ RECORDS = [
 
 
 def can(library, codec: Codec) -> bool:
-    """Whether the library finds the codec's own library here; kafka-python looks for its own."""
+    """Return whether the library can use the codec here; kafka-python needs extra packages."""
     if library is aiokafka_records or codec in {Codec.NONE, Codec.GZIP}:
         return True
     return bool(getattr(kafka_python_codec, f"has_{codec.name.lower()}")())
@@ -48,13 +49,13 @@ CASES = [
 
 
 def test_all_five_codecs_are_among_the_cases():
-    """At least one independent implementation speaks each codec here."""
+    """At least one independent implementation supports each codec."""
     assert {case.values[1] for case in CASES} == set(Codec)
     assert {case.values[0] for case in CASES} == {aiokafka_records, kafka_python_records}
 
 
 def built(library, codec: Codec) -> bytes:
-    """A batch by the other implementation."""
+    """Return a batch encoded by the other implementation."""
     builder = library.DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec.value,
@@ -71,7 +72,7 @@ def built(library, codec: Codec) -> bytes:
 
 
 def read(library, data: bytes) -> list[Record]:
-    """Our batch, as the other implementation sees it."""
+    """Decode our batch with the other implementation."""
     batch = library.DefaultRecordBatch(data)
     assert batch.validate_crc()
     return [
@@ -88,7 +89,7 @@ def read(library, data: bytes) -> list[Record]:
 
 @pytest.mark.parametrize(("library", "codec"), CASES)
 def test_we_read_theirs(library, codec):
-    """Accepted as produced, decoded the same by both of our ways."""
+    """Their batches are accepted, and both of our decoders return the same records."""
     data = built(library, codec)
     (header,) = check_batches(data, 1 << 20)
     assert (header.codec, header.producer_id, header.last_sequence) == (codec, 77, 13)
@@ -98,7 +99,7 @@ def test_we_read_theirs(library, codec):
 
 @pytest.mark.parametrize(("library", "codec"), CASES)
 def test_they_read_ours(library, codec):
-    """Batches of the plain encoder and of the kernel."""
+    """They decode batches of our plain encoder and of our kernel."""
     data = encode_batch(RECORDS, codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
     assert read(library, data) == RECORDS
     columns = decode_columns(data)
@@ -107,7 +108,7 @@ def test_they_read_ours(library, codec):
 
 @pytest.mark.parametrize("library", [aiokafka_records, kafka_python_records])
 def test_they_read_compacted_batches(library):
-    """Gaps, a span beyond the records, a delete horizon: the same offsets and times."""
+    """They decode compacted batches with gaps and a delete horizon to the same records."""
     kept = [RECORDS[1], RECORDS[3]]
     data = encode_batch(
         kept, base_offset=0, last_offset_delta=4, delete_horizon_ms=1_800_000_000_000
@@ -117,7 +118,7 @@ def test_they_read_compacted_batches(library):
 
 @pytest.mark.parametrize("library", [aiokafka_records, kafka_python_records])
 def test_they_read_lines(library):
-    """What came in through the line listener is an ordinary batch."""
+    """They decode batches that were encoded from lines."""
     lines = encode_lines_plain(
         b"test.probe|1699|1|one\ntest.probe|1700|2|a|b\n", 55, producer=LineProducer(4, 0, None)
     )

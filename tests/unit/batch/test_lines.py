@@ -1,6 +1,6 @@
-"""Ingress lines → batches: the grammar, bad neighbours, and numbered producers.
+"""Encoding ingress lines as batches: grammar, rejected lines and numbered producers.
 
-Each rule is checked for the kernel and for its plain twin.
+Each rule is checked for the kernel and for the plain implementation.
 """
 
 import numpy as np
@@ -24,23 +24,23 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture(params=["kernel", "plain"])
 def encode(request):
-    """Both ways, by turns."""
+    """Each of the two implementations."""
     load_kernels()
     return encode_lines if request.param == "kernel" else encode_lines_plain
 
 
 def numbered(*numbers: int) -> bytes:
-    """One line for each n."""
+    """Return one line for each number ``n``."""
     return b"".join(b"k|1|%d|v%d\n" % (n, n) for n in numbers)
 
 
 def taken(batch: LineBatch) -> list[int]:
-    """The n of every record stored."""
+    """Return the ``n`` of every stored record."""
     return [int(record.headers[1].value) for record in decode_batches(batch.data)]
 
 
 def test_a_line_becomes_a_record(encode):
-    """Key, value, the broker's time, and the producer's own words as headers."""
+    """A line becomes a record with key, value, the broker's time, and ``ts`` and ``n`` headers."""
     batch = encode(b"test.probe|0017|42|pay|load\n", NOW)
     assert decode_batches(batch.data) == [
         Record(0, NOW, b"test.probe", b"pay|load", (Header("ts", b"0017"), Header("n", b"42")))
@@ -51,13 +51,13 @@ def test_a_line_becomes_a_record(encode):
 
 
 def test_a_carriage_return_before_the_newline_is_not_payload(encode):
-    """Telnet's habit; one inside the payload stays."""
+    """A carriage return before the newline is removed; one inside the payload stays."""
     batch = encode(b"k|1|2|a\rb\r\nk|1|3|\r\n", NOW)
     assert [record.value for record in decode_batches(batch.data)] == [b"a\rb", b""]
 
 
 def test_blank_lines_are_ignored(encode):
-    """They are neither records nor errors."""
+    """Blank lines are neither records nor errors."""
     batch = encode(b"\n\r\nk|1|2|x\n\n", NOW)
     assert (batch.count, batch.rejected) == (1, [])
     assert encode(b"", NOW) == LineBatch(bytearray(), 0, [], 0, None)
@@ -92,7 +92,7 @@ def test_blank_lines_are_ignored(encode):
     ],
 )
 def test_a_bad_line_is_reported_and_harms_nobody(encode, line, reason):
-    """Its range and reason are told; the lines around it are stored."""
+    """A rejected line is reported with its range and reason; the lines around it are stored."""
     before, after = b"k|1|1|before\n", b"k|1|2|after\n"
     batch = encode(before + line + b"\r\n" + after, NOW)
     ((start, end, why),) = batch.rejected
@@ -114,14 +114,17 @@ def test_a_bad_line_is_reported_and_harms_nobody(encode, line, reason):
     ],
 )
 def test_what_the_grammar_allows_is_taken(encode, line):
-    """The neighbours of what it refuses."""
+    """Lines at the limits of the grammar are accepted."""
     batch = encode(line + b"\n", NOW)
     (record,) = decode_batches(batch.data)
     assert b"|".join([record.key, *(h.value for h in record.headers), record.value]) == line
 
 
 def test_frames_are_lines_whose_payload_may_hold_newlines():
-    """Same grammar, same records; what is refused is told by its place in all bodies joined."""
+    """Frames follow the same grammar, but a payload may contain newlines.
+
+    A rejected frame is reported by its position in all bodies joined.
+    """
     bodies = [b"k|1|1|a\nb\r", b"bad", b"", b"k|1|2|" + b"x" * 3000]
     batch = encode_frames(bodies, NOW, producer=LineProducer(9, 0, None))
     assert [r.value for r in decode_batches(batch.data)] == [b"a\nb\r", b"x" * 3000]
@@ -130,7 +133,7 @@ def test_frames_are_lines_whose_payload_may_hold_newlines():
 
 
 def test_batches_end_before_the_limit(encode):
-    """A longer line gets a batch of its own; offsets go on."""
+    """Batches stay within the size limit; a longer line gets its own batch, offsets continue."""
     chunk = b"".join(b"k|1|%d|%s\n" % (n, b"v" * (100 if n != 5 else 3000)) for n in range(40))
     batch = encode(chunk, NOW, batch_bytes_max=1000)
     headers = check_batches(batch.data, 1 << 20)
@@ -143,7 +146,7 @@ def test_batches_end_before_the_limit(encode):
 
 
 def test_batches_carry_the_producer(encode):
-    """Id, epoch and sequence, so that headers alone rebuild the state."""
+    """A batch carries producer ID, epoch and sequence, so headers alone restore the state."""
     batch = encode(numbered(5, 6, 7), NOW, producer=LineProducer(9, 2, None))
     (header,) = check_batches(batch.data, 1 << 20)
     assert (header.producer_id, header.producer_epoch) == (9, 2)
@@ -151,7 +154,7 @@ def test_batches_carry_the_producer(encode):
 
 
 def test_what_was_seen_is_dropped(encode):
-    """Resent lines, within a chunk and across chunks; the state moves only forward."""
+    """Resent lines are dropped as duplicates, within a chunk and across chunks."""
     producer = LineProducer(9, 0, None)
     first = encode(numbered(1, 2, 3, 2, 3, 4), NOW, producer=producer)
     assert (taken(first), first.duplicates, first.last_n) == ([1, 2, 3, 4], 2, 4)
@@ -162,12 +165,12 @@ def test_what_was_seen_is_dropped(encode):
 
 
 def test_without_a_name_nobody_counts(encode):
-    """The same n twice is two records."""
+    """Without a named producer, lines with the same ``n`` are not duplicates."""
     assert taken(encode(numbered(1, 1, 0), NOW)) == [1, 1, 0]
 
 
 def test_a_gap_starts_a_new_batch(encode):
-    """So that base sequence plus delta is the n of every record."""
+    """A gap in the numbers starts a new batch, so sequence and ``n`` agree for every record."""
     batch = encode(numbered(1, 2, 7, 8, 20), NOW, producer=LineProducer(9, 0, 0))
     assert [(h.base_sequence, h.last_sequence) for h in parse_headers(batch.data)] == [
         (1, 2),
@@ -178,13 +181,13 @@ def test_a_gap_starts_a_new_batch(encode):
 
 
 def test_a_bad_line_between_numbers_leaves_a_gap(encode):
-    """Its n was never stored, so it is not claimed by the batch."""
+    """A rejected line leaves a gap in the numbers and so starts a new batch."""
     batch = encode(b"k|1|1|a\nk|bad|2|b\nk|1|3|c\n", NOW, producer=LineProducer(9, 0, None))
     assert [h.base_sequence for h in parse_headers(batch.data)] == [1, 3]
 
 
 def test_numbers_wrap_as_sequences_do(encode):
-    """Serial-number arithmetic modulo 2**31: 0 follows 2**31 - 1 and is newer than it."""
+    """Numbers wrap modulo 2**31: 0 follows 2**31 - 1 and is newer."""
     top = 2**31 - 1
     batch = encode(numbered(top - 1, top, 0, 1, top), NOW, producer=LineProducer(9, 0, top - 2))
     assert (taken(batch), batch.duplicates, batch.last_n) == ([top - 1, top, 0, 1], 1, 1)
@@ -193,7 +196,7 @@ def test_numbers_wrap_as_sequences_do(encode):
 
 
 def test_numbers_beyond_31_bits_go_on(encode):
-    """A long-lived producer need not restart its count."""
+    """Numbers above 31 bits are accepted and still detect duplicates."""
     batch = encode(numbered(2**31, 2**31 + 1), NOW, producer=LineProducer(9, 0, 2**31 - 1))
     assert (taken(batch), batch.last_n) == ([2**31, 2**31 + 1], 2**31 + 1)
     recovered = LineProducer(9, 0, parse_headers(batch.data)[0].last_sequence)
@@ -201,13 +204,13 @@ def test_numbers_beyond_31_bits_go_on(encode):
 
 
 def test_lines_must_be_complete(encode):
-    """Who cuts the stream cuts at newlines: our own mistake otherwise."""
+    """A chunk that does not end with a newline fails an assertion."""
     with pytest.raises(AssertionError, match="complete lines"):
         encode(b"k|1|2|x", NOW)
 
 
 def test_any_buffer_is_taken(encode):
-    """Chunks are cut from socket buffers without copying."""
+    """Any buffer is accepted, such as a memoryview into a socket buffer."""
     buffer = bytearray(b"##k|1|2|x\n##")
     assert encode(memoryview(buffer)[2:-2], NOW) == encode(b"k|1|2|x\n", NOW)
     buffer.clear()
@@ -215,14 +218,17 @@ def test_any_buffer_is_taken(encode):
 
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 33, 1023, 1024, 1025, 70_000])
 def test_newlines_of_any_block_are_counted(size: int):
-    """By a kernel 32 bytes at a time, or without one: the same."""
+    """Newlines are counted correctly for any size, with or without the kernel."""
     data = np.random.default_rng(size).choice(np.frombuffer(b"\n|x", np.uint8), size).tobytes()
     for block in (data, memoryview(data)):
         assert count_lines(block) == data.count(b"\n")
 
 
 def test_fields_of_every_length_are_copied_whole_wherever_they_end():
-    """The kernel looks and copies 32 bytes at a time, but never past the end of the block."""
+    """Fields of every length are copied completely at the end of a block.
+
+    The kernel copies 32 bytes at a time and never reads past the block.
+    """
     load_kernels()
     for length in range(140):
         text = bytes(range(128, 256)) * 2

@@ -1,4 +1,4 @@
-"""Lines by the kernel are the lines of the plain way, byte for byte."""
+"""The kernel formats the same lines as the plain implementation, byte for byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ record_lists = st.lists(
 def test_kernel_writes_what_the_plain_way_writes(
     records: list[Record], start: int, framing: Framing, codec: Codec, base: int
 ):
-    """Nulls, escapes, repeated and odd headers, either framing, from any offset on."""
+    """Kernel and plain output are equal for any records, framing and start offset."""
     moved = [replace(record, offset=base + record.offset) for record in records]
     data = encode_batch(moved, codec=codec, base_offset=base)
     wanted = [record for record in moved if record.offset >= base + start]
@@ -44,7 +44,7 @@ def test_kernel_writes_what_the_plain_way_writes(
 
 
 def test_lines_of_many_batches_are_read_back():
-    """What the kernel writes, the client parses."""
+    """The client parses the lines that the kernel writes."""
     records = [Record(n, 17, b"k%d" % n, b"p\n%d" % n, ()) for n in range(1000)]
     data = b"".join(encode_batch([r], base_offset=r.offset) for r in records)
     text = format_batches(data, 500, is_framed=False)
@@ -55,7 +55,7 @@ def test_lines_of_many_batches_are_read_back():
 
 
 def test_damaged_batch_is_refused():
-    """A wrong checksum is an error, not a wrong line."""
+    """A wrong checksum raises CorruptBatch and yields no line."""
     data = bytearray(encode_batch([Record(0, 17, None, b"x" * 50, ())]))
     data[-3] ^= 1
     with pytest.raises(CorruptBatch):

@@ -1,8 +1,8 @@
-"""Each fault a walk over records can find: by its name, at its record, to the byte.
+"""Each fault that validation can find, with its kind, record and exact boundary.
 
-The properties of ``tests/property/test_validation.py`` rarely draw a length that is wrong by one;
-these bodies are. Both walks must find the same: plain Python, and the kernel, which reads eight
-bytes at a time where there are as many.
+The properties of ``tests/property/test_validation.py`` rarely generate a length that is wrong by
+one, so these bodies do. Both implementations must find the same fault: plain Python, and the
+kernel, which reads eight bytes at a time where possible.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import pytest
 
 from cordwood.batch.kernels.loader import load_kernels
-from cordwood.batch.validation import BodyCheck, Fault, walk_by_kernel, walk_plainly
+from cordwood.batch.record_parser import Fault
+from cordwood.batch.validation import BodyCheck, walk_by_kernel, walk_plainly
 
 # length, attributes, timestamp delta, offset delta, key and value (null), no headers
 FIRST, SECOND, THIRD = "0c 00 00 00 01 01 00", "0c 00 00 02 01 01 00", "0c 00 00 04 01 01 00"
@@ -22,11 +23,11 @@ WALKS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module", autouse=True)
 def warmed():
-    """The kernels, once."""
+    """Load the kernels once."""
     load_kernels()
 
 
-# A first record that is wrong in itself, whatever comes behind it.
+# A first record that is invalid by itself, whatever follows it.
 FAULTY = {
     "a length of five": (Fault.LENGTH, "0a 00 00 00 01 01 00"),
     "a negative length": (Fault.LENGTH, "01 00 00 00 01 01 00"),
@@ -61,7 +62,7 @@ FAULTY = {
 @WALKS
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_record_wrong_by_one_is_found_alone_and_before_others(walk, name):
-    """The same fault at the same record, whether the body ends there or goes on."""
+    """The fault and its record are the same, whether the body ends there or continues."""
     fault, record = FAULTY[name]
     found = BodyCheck(fault, 0)
     assert walk(bytes.fromhex(record), 1, 0) == found
@@ -90,7 +91,7 @@ def test_a_record_wrong_by_one_is_found_alone_and_before_others(walk, name):
     ],
 )
 def test_a_body_wrong_by_one_is_found(walk, found, count, body):
-    """Counts and lengths that the rest of the body contradicts."""
+    """Counts and lengths that contradict the rest of the body are found."""
     assert walk(bytes.fromhex(body), count, 0) == found
 
 
@@ -114,5 +115,5 @@ def test_a_body_wrong_by_one_is_found(walk, found, count, body):
     ],
 )  # fmt: skip
 def test_a_body_at_a_bound_is_taken(walk, found, count, body):
-    """With its oldest and newest timestamp, and its first record without a key."""
+    """A valid body at a limit returns its timestamp range and its first record without a key."""
     assert walk(bytes.fromhex(body), count, 5) == found

@@ -1,4 +1,4 @@
-"""Accepted damage: still refused to readers, no longer a problem, and it hides no other damage."""
+"""Accepted damage is not a health problem. Reads of it still fail, and new damage is reported."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCHES = 4
 
 @pytest.fixture
 def store(tmp_path):
-    """Two sealed segments of four batches of one record."""
+    """A store with two sealed segments of four one-record batches each."""
     opened = open_store(tmp_path / "data", clock=ManualClock())
     opened.create_topic("t", 1)
     append_sealed(opened, "abcd", "efgh")
-    opened.hash_sealed()
+    opened.segments.hash_sealed()
     yield opened
     opened.close()
 
@@ -33,7 +33,7 @@ def a_scrubber(store):
 
 
 async def scrub(store):
-    """Read everything now."""
+    """Scrub every sealed segment and wait until the run ends."""
     scrubber = a_scrubber(store)
     try:
         run = await scrubber.scrub_now(None)
@@ -44,7 +44,7 @@ async def scrub(store):
 
 
 def flip(store, batch, base=4):
-    """Change the last byte of one batch of a segment; what the file was."""
+    """Change the last byte of one batch of a segment; return the file's original bytes."""
     path = store.data / str(TP) / f"{base:020}.log"
     before = path.read_bytes()
     data = bytearray(before)
@@ -54,34 +54,34 @@ def flip(store, batch, base=4):
 
 
 def told(store):
-    """Start offsets of the damage that is a problem, and of what was accepted."""
+    """Return the start offsets of the damage that is a problem and of the accepted damage."""
     found = store.health.damaged(), store.health.accepted()
     return tuple([each.start_offset for each in ranges.get(TP, [])] for ranges in found)
 
 
 async def test_accepted_damage_is_no_problem_and_stays_refused(store):
-    """Health is well; the reader gets the same error as before, and the rest."""
+    """After acceptance the partition is online. Only reads of the damaged range still fail."""
     flip(store, 1)
     await scrub(store)
     assert list(damaged(store.health)) == ["t-0"]
-    (accepted,) = store.accept_damage(TP, 4)
+    (accepted,) = store.segments.accept_damage(TP, 4)
     assert (accepted.start_offset, accepted.end_offset) == (5, 6)
     assert damaged(store.health) == {}
-    assert partition_state(store.health, TP)["state"] == "online"
+    assert partition_state(store.health, TP).state == "online"
     (row,) = topic_problems(store.health, "t")
-    assert [each["accepted"] for each in row["damage"]] == [True]
+    assert [each.accepted for each in row.damage] == [True]
     with pytest.raises(DamagedRecords):
         store.partition(TP).read(5, 1)
     assert store.partition(TP).read(6, 1).next_offset == 7
 
 
 async def test_acceptance_outlives_a_scrub_and_a_restart(store):
-    """It is kept with the segment's entry in the index."""
+    """The acceptance is stored with the segment's entry in the index."""
     flip(store, 1)
     await scrub(store)
-    store.accept_damage(TP, 4)
+    store.segments.accept_damage(TP, 4)
     run = await scrub(store)
-    assert [row["accepted"] for row in run.damaged] == [True]
+    assert [row.accepted for row in run.damaged] == [True]
     assert told(store) == ([], [5])
     store.close()
     again = open_store(store.data, clock=ManualClock())
@@ -95,10 +95,10 @@ async def test_acceptance_outlives_a_scrub_and_a_restart(store):
 
 
 async def test_new_damage_in_the_same_segment_is_reported(store):
-    """Only the ranges that were known are accepted."""
+    """An acceptance covers only the ranges known at that time; later damage is a problem."""
     flip(store, 1)
     await scrub(store)
-    store.accept_damage(TP, 4)
+    store.segments.accept_damage(TP, 4)
     flip(store, 3)
     await scrub(store)
     assert told(store) == ([7], [5])
@@ -108,10 +108,10 @@ async def test_new_damage_in_the_same_segment_is_reported(store):
 
 
 async def test_a_restored_segment_that_is_damaged_again_is_reported(store):
-    """The acceptance ends with the damage it was about."""
+    """An acceptance ends when a scrub finds the file intact. The same damage later is a problem."""
     before = flip(store, 1)
     await scrub(store)
-    store.accept_damage(TP, 4)
+    store.segments.accept_damage(TP, 4)
     (store.data / str(TP) / f"{4:020}.log").write_bytes(before)
     await scrub(store)
     assert told(store) == ([], [])
@@ -121,11 +121,11 @@ async def test_a_restored_segment_that_is_damaged_again_is_reported(store):
 
 
 async def test_a_file_that_was_accepted_as_another_hides_no_damaged_batch(store):
-    """A wrong sha256 is about all offsets of the segment; a bad checksum among them is news."""
-    entry = store.catalog.segments(TP).get(4)
-    store.catalog.put_segments(TP, [replace(entry, sha256="0" * 64)])
+    """An accepted wrong sha256 of a segment does not hide a bad batch checksum in it."""
+    entry = store.metadata.cluster.segments(TP).get(4)
+    store.metadata.cluster.put_segments(TP, [replace(entry, sha256="0" * 64)])
     await scrub(store)
-    store.accept_damage(TP, 4)
+    store.segments.accept_damage(TP, 4)
     assert told(store) == ([], [4])
     flip(store, 1)
     await scrub(store)
@@ -133,10 +133,10 @@ async def test_a_file_that_was_accepted_as_another_hides_no_damaged_batch(store)
 
 
 async def test_only_known_damage_can_be_accepted(store):
-    """A sound segment, and one that is not there, are refused by name."""
+    """Accepting damage in an intact or missing segment fails and names the segment."""
     flip(store, 1)
     await scrub(store)
     for base in (0, 2, 8, 99):
         with pytest.raises(UnknownSegment, match=f"segment {base};"):
-            store.accept_damage(TP, base)
+            store.segments.accept_damage(TP, base)
     assert told(store) == ([5], [])

@@ -1,4 +1,4 @@
-"""RECLAIM deletes only what the broker has found in a bundle, record by record, and finds again."""
+"""RECLAIM deletes only records that the broker has verified in a bundle and verifies again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from cordwood.batch.records import decode_batches, encode_batch
 from cordwood.broker.jobs import archive as service
 from cordwood.cli import main
 from cordwood.client import Client
-from cordwood.client.http import HttpClient
 from cordwood.errors import CorruptionError
 from cordwood.lab.scenarios.stage import wait_until
-from cordwood.metadata.bundle_index import parse_bundle
+from cordwood.metadata.bundle_index import decode_bundle
+from cordwood.metadata.keys import encode
 from cordwood.testing import Broker
 from support.archives import HandMade
+from support.http import JsonClient
 
 RECORDS = 10
 WHOLE = (0, RECORDS)
@@ -44,7 +45,7 @@ def archive(broker, tmp_path):
 
 @pytest.fixture
 def verified(broker, archive):
-    """A bundle that the broker has read and found right."""
+    """A bundle that the broker has read and verified."""
     (bundle,) = archive.add(WHOLE)
     assert tell(broker, bundle)["verified_end"] == RECORDS
     return bundle
@@ -52,11 +53,11 @@ def verified(broker, archive):
 
 def tell(broker, *bundles):
     said = {"topic": "t", "partition": 0, "bundles": list(bundles)}
-    return HttpClient(broker.http).post("/api/archive", said)
+    return JsonClient(broker.http).post("/api/archive", said)
 
 
 def known(broker):
-    (part,) = HttpClient(broker.http).get("/api/archive", topic="t")["partitions"]
+    (part,) = JsonClient(broker.http).get("/api/archive", topic="t")["partitions"]
     return part
 
 
@@ -66,7 +67,7 @@ def reclaim(broker):
 
 
 def problem(broker):
-    facts = HttpClient(broker.http).get("/api/health")
+    facts = JsonClient(broker.http).get("/api/health")
     return facts["maintenance_failed"].get("t-0", "")
 
 
@@ -99,7 +100,7 @@ def with_keys(records):
 
 @pytest.mark.parametrize("forge", [one_value, two_places, one_time, with_keys])
 def test_other_contents_with_the_right_counts_and_checksums_release_nothing(broker, archive, forge):
-    """Offsets, counts, every CRC, the bundle's hash and its entry agree with each other."""
+    """A bundle with other records is refused, even if all its counts and checksums agree."""
     records = stored(broker)
     data = b"".join(bytes(encode_batch([each])) for each in forge(records))
     (bundle,) = archive.add(WHOLE, data=data)
@@ -114,7 +115,7 @@ def test_other_contents_with_the_right_counts_and_checksums_release_nothing(brok
     [{"first_ms": 2**70}, {"newest_ms": 0}, {"transactional": True}, {"records": 9}],
 )
 def test_an_entry_that_says_anything_else_of_its_bundle_is_refused(broker, archive, facts):
-    """A restore passes by a bundle whose entry calls it too young."""
+    """A restore selects bundles by their manifest entries, so a wrong entry is refused."""
     (bundle,) = archive.add(WHOLE, **facts)
     with pytest.raises(CorruptionError, match=f"has {next(iter(facts))} "):
         tell(broker, bundle)
@@ -122,7 +123,7 @@ def test_an_entry_that_says_anything_else_of_its_bundle_is_refused(broker, archi
 
 
 def flip(path):
-    """One bit, where size and times stay."""
+    """Flip one bit of the file; keep its size and times."""
     data, at = bytearray(path.read_bytes()), path.stat()
     data[len(data) // 2] ^= 1
     with path.open("r+b") as file:
@@ -131,7 +132,7 @@ def flip(path):
 
 
 def forge_again(path):
-    """A whole bundle of other records."""
+    """Remove the file's last byte."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -141,10 +142,10 @@ def empty_manifest(path):
 
 @pytest.mark.parametrize(
     "harm", [lambda path: path.unlink(), flip, forge_again, empty_manifest],
-    ids=["gone", "one bit", "shorter", "no manifest entry"],
+    ids=["gone", "one bit", "shorter", "not a manifest entry"],
 )  # fmt: skip
 def test_a_bundle_lost_after_it_was_verified_releases_nothing(broker, archive, verified, harm):
-    """It is read once more before segments go; health names it until it is back and verified."""
+    """RECLAIM verifies a bundle again before it deletes, and health reports a lost bundle."""
     path = archive.path(verified)
     manifest = path.parents[1] / "manifest.jsonl"
     good, entries = path.read_bytes(), manifest.read_bytes()
@@ -163,7 +164,7 @@ def test_a_bundle_lost_after_it_was_verified_releases_nothing(broker, archive, v
 
 
 def test_a_place_that_is_away_when_segments_would_go_keeps_them(broker, verified, tmp_path):
-    """Nothing is known to be lost: the bundle stays verified, and RECLAIM asks again."""
+    """If the archive is unreachable, RECLAIM deletes nothing and the bundle stays verified."""
     (tmp_path / "place").rename(tmp_path / "unmounted")
     assert (reclaim(broker), log_start(broker)) == (0, 0)
     assert known(broker)["verified_end"] == RECORDS
@@ -174,21 +175,21 @@ def test_a_place_that_is_away_when_segments_would_go_keeps_them(broker, verified
 
 
 def test_the_monitor_reads_bundles_again_before_it_deletes(broker, archive, verified):
-    """The rounds that nobody asked for keep the same rule."""
+    """Retention rounds of the monitor verify bundles again, as RECLAIM does."""
     monitor, path = broker.service.broker.monitor, archive.path(verified)
     good = path.read_bytes()
     path.unlink()
-    broker.run(monitor.look)
+    broker.run(monitor.run_round)
     wait_until(lambda: problem(broker) != "", "the lost bundle is named")
     assert (log_start(broker), known(broker)["verified_end"]) == (0, 0)
     path.write_bytes(good)
     tell(broker, verified)
-    broker.run(monitor.look)
+    broker.run(monitor.run_round)
     wait_until(lambda: log_start(broker) == RECORDS, "the segment is reclaimed")
 
 
 def test_a_round_does_not_wait_for_a_slow_archive(broker, verified, monkeypatch):
-    """Retention of every other partition goes on while a bundle is read."""
+    """A retention round returns while a bundle is still being read."""
     began, go_on = threading.Event(), threading.Event()
     confirm = service.confirm_bundles
 
@@ -199,16 +200,16 @@ def test_a_round_does_not_wait_for_a_slow_archive(broker, verified, monkeypatch)
 
     monkeypatch.setattr(service, "confirm_bundles", slow)
     monitor = broker.service.broker.monitor
-    broker.run(monitor.look)  # returns
+    broker.run(monitor.run_round)  # returns although the bundle is still being read
     assert began.wait(60)
-    broker.run(monitor.look)
+    broker.run(monitor.run_round)
     assert log_start(broker) == 0
     go_on.set()
     wait_until(lambda: log_start(broker) == RECORDS, "the segment is reclaimed")
 
 
 def test_the_hard_cap_goes_without_the_archive(broker, archive, verified):
-    """As the setting says; a lost bundle cannot fill the disk."""
+    """``retention.hard.bytes`` also deletes segments whose bundle is lost, to limit disk use."""
     archive.path(verified).unlink()
     assert reclaim(broker) == 0
     with Client(broker.control) as client:
@@ -217,7 +218,7 @@ def test_the_hard_cap_goes_without_the_archive(broker, archive, verified):
 
 
 def test_an_object_store_is_read_again_as_a_directory_is(broker, tmp_path):
-    """A local URL stands for a bucket."""
+    """Bundles in an object store are verified again, too. A file URL stands for a bucket."""
     pytest.importorskip("obstore")
     archive = HandMade(broker, f"file://{tmp_path}/bucket")
     (forged,) = archive.add(WHOLE, data=b"".join(map(one_batch, one_value(stored(broker)))))
@@ -237,7 +238,7 @@ def test_an_object_store_is_read_again_as_a_directory_is(broker, tmp_path):
 def test_a_restore_from_a_manifest_the_broker_does_not_know_is_refused(
     broker, archive, verified, tmp_path, monkeypatch, capsys
 ):
-    """A chain that was written anew holds in itself; the broker remembers the links of the old."""
+    """A restore refuses a rewritten manifest, because the broker recorded the original entries."""
     forged = b"".join(map(one_batch, one_value(stored(broker))))
     archive.entries.clear()
     archive.add(WHOLE, data=forged)
@@ -246,7 +247,7 @@ def test_a_restore_from_a_manifest_the_broker_does_not_know_is_refused(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == CorruptionError.exit_code
-    assert "not the one the broker was told of" in capsys.readouterr().err
+    assert "not the one that was reported to the broker" in capsys.readouterr().err
     assert "new" not in broker.service.broker.store.topics
 
 
@@ -255,10 +256,10 @@ def one_batch(record):
 
 
 def test_what_an_earlier_version_verified_by_counting_is_not_verified():
-    """It is read again when the next `archive create` tells of it."""
+    """A bundle that an earlier version verified only by its record count must be verified again."""
     row = {
         "start_offset": 0, "end_offset": 4, "name": "n", "sha256": "s", "link": "l", "place": "p",
     }  # fmt: skip
-    assert not parse_bundle({**row, "verified": True}).verified
-    assert parse_bundle({**row, "verified": True, "unproven_records": 0}).verified
-    assert not parse_bundle({**row, "verified": False, "unproven_records": 0}).verified
+    assert not decode_bundle(encode({**row, "verified": True})).verified
+    assert decode_bundle(encode({**row, "verified": True, "unproven_records": 0})).verified
+    assert not decode_bundle(encode({**row, "verified": False, "unproven_records": 0})).verified

@@ -1,13 +1,14 @@
-"""The service for compaction: who gets an order, what is remembered, and for how long."""
+"""The compaction service: which partitions get an order, what state is stored, and for how long."""
 
 from __future__ import annotations
 
 import pytest
 
 from cordwood.broker.jobs.compaction import LEASE_MS
-from cordwood.errors import CorruptionError, InvalidManifest, StaleManifest
+from cordwood.errors import CorruptionError, RequestError, StaleManifest
 from cordwood.model import TopicPartition
 from cordwood.pipeline.compact.job import CompactionSchedule, in_process, run_due
+from cordwood.protocol.api.compaction import CompactionStatus, CompactionTimes
 from support.compaction import TP, CompactionHarness
 from support.stores import append_sealed
 
@@ -23,7 +24,7 @@ def harness(tmp_path):
 
 
 def begin(harness, **changes):
-    return harness.post("/api/compaction", {**BEGIN, **changes})["orders"]
+    return list(harness.post({**BEGIN, **changes})["orders"])
 
 
 def finish(harness, order, **changes):
@@ -34,11 +35,11 @@ def finish(harness, order, **changes):
         "jobs": [],
         "state": {**order["state"], "clean_end": order["bound"]},
     }
-    harness.post("/api/compaction", {**said, **changes})
+    harness.post({**said, **changes})
 
 
 def test_a_partition_given_out_is_not_given_out_again_until_its_lease_ends(harness):
-    """A job that died holds its partition for a while, not for ever."""
+    """A job that died holds its partition only until the lease expires."""
     assert len(begin(harness)) == 1
     assert begin(harness) == []
     harness.clock.advance(LEASE_MS)
@@ -46,37 +47,37 @@ def test_a_partition_given_out_is_not_given_out_again_until_its_lease_ends(harne
 
 
 def test_a_dry_order_takes_no_lease_and_cuts_nothing(harness):
-    """It is for looking only."""
+    """A dry run takes no lease and does not roll the active segment."""
     harness.append((b"b", b"1"))
     assert len(begin(harness, topic="t", demand=True, dry=True)[0]["segments"]) == 1
     assert len(begin(harness)) == 1
 
 
 def test_demand_cuts_the_active_segment_first(harness):
-    """``--now`` takes everything."""
+    """``--now`` rolls the active segment first, so that all records are compacted."""
     harness.append((b"b", b"1"))
     assert len(begin(harness, topic="t", demand=True)[0]["segments"]) == 2
 
 
 def test_released_a_partition_may_be_given_out_at_once(harness):
-    """And nothing is remembered against it."""
+    """Only the lease holder can release a partition. A release does not count as a failure."""
     (order,) = begin(harness)
     said = {"action": "release", "topic": "t", "partition": 0}
-    harness.post("/api/compaction", {**said, "lease": "another's"})
+    harness.post({**said, "lease": "another's"})
     assert begin(harness) == []
-    harness.post("/api/compaction", {**said, "lease": order["lease"]})
+    harness.post({**said, "lease": order["lease"]})
     assert len(begin(harness)) == 1
     assert harness.state().failures == 0
 
 
 def report_failure(harness, order, error):
-    """As the job that was given the order."""
+    """Report a failure as the job that holds the order's lease."""
     where = {"topic": "t", "partition": 0, "lease": order["lease"]}
-    harness.post("/api/compaction", {"action": "fail", **where, "error": error})
+    harness.post({"action": "fail", **where, "error": error})
 
 
 def test_failures_are_remembered_through_a_restart(harness, tmp_path):
-    """Kafka forgets; and so a broken partition fails again at every start."""
+    """The failure count and error are stored, so a restart keeps the partition quarantined."""
     (order,) = begin(harness)
     report_failure(harness, order, "no space")
     harness.close()
@@ -86,7 +87,7 @@ def test_failures_are_remembered_through_a_restart(harness, tmp_path):
 
 
 def test_a_success_ends_the_quarantine(harness):
-    """An operator may try at any time."""
+    """A successful compaction resets the failure count and ends the quarantine."""
     (order,) = begin(harness)
     report_failure(harness, order, "x")
     assert harness.state().failures == 1
@@ -95,7 +96,7 @@ def test_a_success_ends_the_quarantine(harness):
 
 
 def test_a_report_about_another_topic_of_the_name_is_stale(harness):
-    """The topic was deleted and made again while the job ran."""
+    """A report is refused if the topic was deleted and created again while the job ran."""
     (order,) = begin(harness)
     with pytest.raises(StaleManifest):
         finish(harness, order, topic_id="another")
@@ -103,33 +104,35 @@ def test_a_report_about_another_topic_of_the_name_is_stale(harness):
 
 @pytest.mark.parametrize("clean_end", [-1, 3, 10**9])
 def test_a_clean_end_that_is_no_sealed_offset_is_refused(harness, clean_end):
-    """Nothing unsealed is ever clean."""
+    """A clean end outside the sealed segments is refused and not stored."""
     (order,) = begin(harness)
     with pytest.raises(StaleManifest):
         finish(harness, order, state={**order["state"], "clean_end": clean_end})
     assert harness.state().clean_end == 0
 
 
-def test_a_state_that_does_not_parse_is_refused_and_counts_as_a_failure(harness):
-    """A store with it could not be opened."""
+def test_a_state_that_does_not_parse_is_refused_by_its_field_and_stored_nowhere(harness):
+    """The store could not load an invalid state, so it is refused with the field's name."""
     (order,) = begin(harness)
-    with pytest.raises(InvalidManifest):
+    with pytest.raises(RequestError, match=r"\$\.state\.clean_end: expected int, got str"):
         finish(harness, order, state={"clean_end": "two"})
+    assert harness.state().passes == 0
+    report_failure(harness, order, "its report was refused")
     assert harness.state().failures == 1
 
 
 def test_a_clean_end_past_the_log_is_reset_and_written_down(harness):
-    """[13] Also when no pass follows."""
+    """[13] A clean end below the log start is reset and stored, even if no pass follows."""
     harness.compact_well()
-    harness.store.advance_start(TP, 2)
+    harness.store.segments.advance_start(TP, 2)
     harness.append((b"b", b"1"))
-    harness.store.advance_start(TP, 3)
+    harness.store.segments.advance_start(TP, 3)
     begin(harness)
     assert harness.state().clean_end == 3
 
 
 def test_what_is_remembered_goes_with_the_topic(harness):
-    """[40] A new topic of the name starts from nothing."""
+    """[40] Deleting a topic deletes its compaction state, so a new topic starts without it."""
     harness.compact_well()
     harness.store.delete_topic("t")
     harness.store.create_topic("t", 1, {"cleanup.policy": "compact"})
@@ -137,20 +140,21 @@ def test_what_is_remembered_goes_with_the_topic(harness):
 
 
 def test_the_lookout_waits_its_delay_and_then_its_interval(harness):
-    """First after ``compaction.delay.ms``, then every ``compaction.interval.ms``."""
+    """Passes start after ``compaction.delay.ms``, then every ``compaction.interval.ms``."""
     now = [100.0]
-    harness.get = lambda path, **params: {"schedule": {"delay_ms": 60_000, "interval_ms": 300_000}}
+    times = CompactionTimes(interval_ms=300_000, delay_ms=60_000)
+    harness.status = CompactionStatus(times)
     lookout = CompactionSchedule(100.0, lambda: now[0])
     looked = []
     for at in (100, 159, 160, 161, 459, 460):
         now[0] = float(at)
-        looked.append(lookout.look(harness, in_process) is not None)
+        looked.append(lookout.run_if_due(harness, in_process) is not None)
     assert looked == [False, False, True, False, False, True]
     assert harness.state().passes == 1
 
 
 def test_a_partition_that_cannot_be_ordered_keeps_no_other_from_its_order(harness):
-    """It is quarantined by name; before, the leases of the others were lost with it."""
+    """A partition whose order fails is quarantined. Other partitions still get their orders."""
     harness.store.create_topic("z", 1, {"cleanup.policy": "compact"})
     append_sealed(harness.store, "aab", tp=TopicPartition("z", 0))
 
@@ -164,7 +168,7 @@ def test_a_partition_that_cannot_be_ordered_keeps_no_other_from_its_order(harnes
 
 
 def test_a_damaged_segment_is_not_compacted_and_quarantines_its_partition(harness):
-    """What cannot be read cannot be rewritten: the files stay as they are."""
+    """Compaction of a damaged segment fails and leaves its files unchanged."""
     log = harness.store.data / str(TP) / f"{0:020}.log"
     data = bytearray(log.read_bytes())
     data[-1] ^= 1

@@ -1,14 +1,14 @@
-"""A delivery that cannot be finished stops no start and blocks no other query; and is named."""
+"""An unfinishable delivery is reported. It stops no start-up and blocks no other query."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import shutil
+from contextlib import closing
 
 import pytest
 
-from cordwood.client.http import HttpClient
 from cordwood.clock import ManualClock
 from cordwood.config import DAY_MS
 from cordwood.decide.delivery import DeliveryRecord, Part
@@ -35,22 +35,23 @@ from support.deliveries import (
     topic_id,
     words,
 )
+from support.http import JsonClient
 
 
 class Crash(BaseException):
-    """The broker is dead."""
+    """Simulates a crash of the broker."""
 
 
 @pytest.fixture
 def broker(tmp_path):
     with Broker(tmp_path / "data", durability="os") as running:
-        ensure(running, "in")  # cursors go with their topic
+        ensure(running, "in")  # a cursor needs an existing topic
         yield running
 
 
 @pytest.fixture
 def accepted(broker, tmp_path, monkeypatch):
-    """What is left when the broker dies right after it accepted a delivery to ``a`` and ``b``."""
+    """The data directory after a crash right after a delivery to ``a`` and ``b`` was accepted."""
     ensure(broker, "a", "b")
     stage(broker, "job", x="1 2", y="3", z="4")
     deliveries = broker.service.broker.deliveries
@@ -83,7 +84,7 @@ def health(broker):
 
 
 def test_a_topic_deleted_after_a_delivery_was_accepted_does_not_stop_the_start(accepted):
-    """Its records are cancelled and counted, the others arrive, and the cursor moves."""
+    """Records for the deleted topic are cancelled and counted. The others are appended."""
     change_topics(accepted, delete=["a"])
     with Broker(accepted, durability="os") as again:
         assert (words(again, "a"), words(again, "b"), cursor(again)) == ([], ["3"], 10)
@@ -98,7 +99,7 @@ def test_a_topic_deleted_after_a_delivery_was_accepted_does_not_stop_the_start(a
 
 
 def test_a_topic_that_was_created_again_does_not_get_the_records_of_the_old_one(accepted):
-    """A topic is its id: the delivery was accepted for another one."""
+    """A delivery is bound to topic ids, so a new topic of the same name gets no records."""
     change_topics(accepted, delete=["a"], create=["a"])
     with Broker(accepted, durability="os") as again:
         assert (words(again, "a"), words(again, "b")) == ([], ["3"])
@@ -106,7 +107,7 @@ def test_a_topic_that_was_created_again_does_not_get_the_records_of_the_old_one(
 
 
 def test_a_cursor_stays_where_it_is_on_a_source_that_was_created_again(accepted):
-    """Or the new topic's first records would be passed over."""
+    """The cursor does not move on the new topic; otherwise its first records would be skipped."""
     change_topics(accepted, delete=["in"], create=["in"])
     with Broker(accepted, durability="os") as again:
         assert (words(again, "a"), words(again, "b")) == (["1", "2", "4"], ["3"])
@@ -114,7 +115,7 @@ def test_a_cursor_stays_where_it_is_on_a_source_that_was_created_again(accepted)
 
 
 def test_a_topic_deleted_while_a_delivery_is_appended_cancels_its_part(broker, monkeypatch):
-    """The broker goes on, and the driver is told that all is done."""
+    """Records for the deleted topic are cancelled, and the delivery succeeds."""
     ensure(broker, "a", "b")
     stage(broker, "job", x="1 2", y="3", z="4")
     appender = broker.service.broker.deliveries._appender
@@ -132,7 +133,7 @@ def test_a_topic_deleted_while_a_delivery_is_appended_cancels_its_part(broker, m
 
 
 def test_missing_files_quarantine_one_query_and_no_other(accepted):
-    """Named in health, in the metrics and in the listing, with what to do; a discard frees it."""
+    """Health and the listing name the query and the cause. A discard ends the quarantine."""
     (accepted / "staging" / "job" / "z").unlink()
     with Broker(accepted, durability="os") as again:
         assert "z was not staged" in health(again)["deliveries_quarantined"]["q"]
@@ -154,7 +155,7 @@ def test_missing_files_quarantine_one_query_and_no_other(accepted):
 
 
 def test_files_that_were_staged_again_take_the_place_of_lost_ones(accepted):
-    """As long as nothing was stored: a driver that runs its batch again heals it by itself."""
+    """If no record was stored yet, staging the batch again completes the delivery."""
     shutil.rmtree(accepted / "staging" / "job")
     with Broker(accepted, durability="os") as again:
         assert "q" in health(again)["deliveries_quarantined"]
@@ -165,7 +166,7 @@ def test_files_that_were_staged_again_take_the_place_of_lost_ones(accepted):
 
 
 def test_files_that_changed_after_they_were_accepted_are_not_appended(accepted):
-    """What is stored is what was checked."""
+    """A delivery appends only the bytes that were checked when it was accepted."""
     good = (accepted / "staging" / "job" / "x").read_bytes()
     (accepted / "staging" / "job" / "x").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with Broker(accepted, durability="os") as again:
@@ -178,7 +179,7 @@ def test_files_that_changed_after_they_were_accepted_are_not_appended(accepted):
 
 
 def test_a_mistake_in_one_retry_holds_up_no_other_query(broker, monkeypatch):
-    """The sweep that retries goes on for everybody, and the mistake is named."""
+    """An unexpected error in one retry is reported, and the other queries are still retried."""
     deliveries, tried = broker.service.broker.deliveries, []
 
     async def fail(query, _):
@@ -197,8 +198,8 @@ def test_a_mistake_in_one_retry_holds_up_no_other_query(broker, monkeypatch):
 
 
 def test_an_offline_partition_holds_up_only_what_is_for_it(accepted):
-    """The start goes on; the query is told which partition, and that it can be discarded."""
-    change_topics(accepted)  # none; a start, so that the directory is known to have been there
+    """Start-up continues. The query's next delivery fails and names the discard command."""
+    change_topics(accepted)  # start once, so that a missing directory is known to be lost
     shutil.rmtree(accepted / "a-0")
     with Broker(accepted, durability="os") as again:
         assert words(again, "b") == ["3"]
@@ -207,7 +208,7 @@ def test_an_offline_partition_holds_up_only_what_is_for_it(accepted):
 
 
 def test_a_record_that_cannot_be_read_stops_no_start(accepted):
-    """A value of another version, or a damaged one."""
+    """A delivery record that cannot be decoded quarantines its query. A discard removes it."""
     store = SqliteStore(accepted / "meta.db", ManualClock())
     store.txn(put={"now/sink/q": b'{"batch": 1}'})
     store.close()
@@ -218,7 +219,7 @@ def test_a_record_that_cannot_be_read_stops_no_start(accepted):
 
 
 def test_a_delivery_older_than_the_log_remembers_is_not_guessed_at(accepted):
-    """Without the sequence numbers nobody can tell what is stored: appending might repeat it."""
+    """Expired producer state cannot show what was stored, so the delivery is quarantined."""
     clock = ManualClock()
     clock.advance(2**41)
     with Broker(accepted, durability="os", clock=clock) as again:
@@ -227,15 +228,15 @@ def test_a_delivery_older_than_the_log_remembers_is_not_guessed_at(accepted):
 
 
 def test_an_upload_to_a_job_that_was_accepted_is_refused(accepted):
-    """Its bytes were checked; nobody changes them any more."""
+    """Files of an accepted delivery were checked, so a later upload cannot replace them."""
     (accepted / "staging" / "job" / "z").unlink()
-    refused = pytest.raises(RequestError, match="was delivered already")
+    refused = pytest.raises(RequestError, match="was already delivered")
     with Broker(accepted, durability="os") as again, refused:
-        HttpClient(again.http).put("/api/staging", b"", job="job", name="x")
+        JsonClient(again.http).put("/api/staging", b"", job="job", name="x")
 
 
 def test_files_staged_for_a_topic_that_was_created_again_are_refused_whole(broker):
-    """The plan was about another topic: its partitions, its limit, its records."""
+    """The delivery names topic ids. If one does not match, none of its records is appended."""
     ensure(broker, "a", "b")
     parts = [Part("a", 0, "x", topic_id="another"), Part("b", 0, "y")]
     stage(broker, "job", x="1", y="2")
@@ -250,20 +251,20 @@ def test_files_staged_for_a_topic_that_was_created_again_are_refused_whole(broke
 
 @pytest.mark.parametrize("name", ["../../in-0/00000000000000000000.log", "/etc/passwd"])
 def test_a_delivery_never_reads_outside_of_staging(broker, name):
-    """Over HTTP, a traversal or an absolute path is refused before anything is opened."""
+    """A file name with a relative or absolute path is refused before any file is opened."""
     body = {
         "query": "q",
         "batch": 0,
         "job": "job",
         "parts": [{"topic": "a", "partition": 0, "file": name, "sha256": "0" * 64}],
     }
-    with pytest.raises(RequestError, match="is no file name"):
-        HttpClient(broker.http).post("/api/deliveries", body)
+    with pytest.raises(RequestError, match="is not a valid file name"):
+        JsonClient(broker.http).post("/api/deliveries", body)
     assert "a" not in broker.service.broker.store.topics
 
 
 def test_a_delivery_follows_no_link(broker, tmp_path):
-    """A job's file that is a link, or a job that is one, is refused and named."""
+    """A staged file or job directory that is a symbolic link is refused with its name."""
     stage(broker, "job", y="1", z="2")
     (tmp_path / "outside").write_bytes((broker.data / "staging" / "job" / "y").read_bytes())
     (broker.data / "staging" / "job" / "x").symlink_to(tmp_path / "outside")
@@ -276,7 +277,7 @@ def test_a_delivery_follows_no_link(broker, tmp_path):
 
 
 def test_a_batch_above_max_message_bytes_is_refused_with_topic_and_setting(broker):
-    """Whoever staged it: the topic's limit holds for every way in."""
+    """``max.message.bytes`` also applies to staged batches."""
     ensure(broker, "a", "b")
     broker.run(lambda: broker.service.broker.topics.alter("a", {"max.message.bytes": "60"}))
     stage(broker, "job", x="1", y="2", z="3")
@@ -286,7 +287,7 @@ def test_a_batch_above_max_message_bytes_is_refused_with_topic_and_setting(broke
 
 
 def test_dead_letters_are_taken_whatever_their_size(broker):
-    """They are what fits nowhere else."""
+    """The dead-letter topic accepts batches above its ``max.message.bytes``."""
     ensure(broker, "dead_letter")
     alter = broker.service.broker.topics.alter
     broker.run(lambda: alter("dead_letter", {"max.message.bytes": "60"}))
@@ -295,7 +296,7 @@ def test_dead_letters_are_taken_whatever_their_size(broker):
     assert words(broker, "dead_letter") == ["large"]
 
 
-# --- the registry ---------------------------------------------------------------------------
+# --- delivery registry ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -316,7 +317,7 @@ def known(broker):
 
 
 def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
-    """A thousand of them leave nothing; one that is asked for again is still not repeated."""
+    """The registry forgets a one-time write after an hour. Until then, a repeat appends nothing."""
     broker, clock = timed
     for number in range(20):
         query = f"write-{number}"
@@ -329,7 +330,7 @@ def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
     assert known(broker) == set()
     deliveries = broker.service.broker.deliveries
     assert deliveries.known_count == 0
-    assert (deliveries._needed(), deliveries._turns) == (set(), {}), (
+    assert (deliveries.staged.needed(), len(deliveries._locks)) == (set(), 0), (
         "nothing is left in memory either"
     )
     with pytest.raises(Exception, match="was not staged"):
@@ -338,7 +339,7 @@ def test_a_write_that_happens_once_is_forgotten_within_the_hour(timed):
 
 
 def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(timed, tmp_path):
-    """Its last batch is remembered on disk, through restarts; the next one is taken."""
+    """A forgotten query's last batch stays on disk, so a repeated batch appends nothing."""
     broker, clock = timed
     for batch in (0, 1):
         stage(broker, f"s.{batch}", x="1", y=str(batch), z="3")
@@ -351,7 +352,7 @@ def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(t
     stage(broker, "s.1", x="1", y="1", z="3")
     assert not deliver(broker, batch_of("s", 1))
     stage(broker, "s.0", x="1", y="0", z="3")
-    with pytest.raises(StaleDelivery, match="delivered batch 1 and now comes with 0"):
+    with pytest.raises(StaleDelivery, match="already delivered batch 1 and now sends batch 0"):
         deliver(broker, batch_of("s", 0))
     stage(broker, "s.2", x="1", y="2", z="3")
     assert deliver(broker, batch_of("s", 2))
@@ -360,14 +361,14 @@ def test_a_stream_that_comes_back_after_it_was_forgotten_is_not_appended_twice(t
 
 
 def past_of(broker, query):
-    """What the store keeps of a query that was forgotten."""
+    """Return the stored keys of a forgotten query."""
     where = past_delivery_key(query)
-    kept = broker.service.broker.store.catalog.deliveries._store.range(where)[1]
-    return [kv.key for kv in kept if kv.key == where]
+    with closing(SqliteStore(broker.data / "meta.db", ManualClock())) as store:
+        return [kv.key for kv in store.range(where)[1] if kv.key == where]
 
 
 def test_a_query_that_came_back_is_remembered_once(timed):
-    """Its last batch is where recent ones are, and no longer among those of the past."""
+    """A query that delivers again moves from the forgotten queries back to the recent ones."""
     broker, clock = timed
     stage(broker, "s.0", x="1", y="0", z="3")
     assert deliver(broker, batch_of("s", 0))
@@ -380,7 +381,7 @@ def test_a_query_that_came_back_is_remembered_once(timed):
 
 
 def test_a_query_of_the_past_can_be_forgotten_for_good(timed):
-    """Discarded by an operator, it begins again with any batch."""
+    """After an operator discards a forgotten query, it can start again with any batch."""
     broker, clock = timed
     stage(broker, "s.7", x="1", y="7", z="3")
     assert deliver(broker, batch_of("s", 7))
@@ -394,7 +395,7 @@ def test_a_query_of_the_past_can_be_forgotten_for_good(timed):
 
 
 def test_a_query_whose_next_batch_is_being_delivered_is_not_forgotten(timed):
-    """However long ago its last one was, and whichever comes first to the metadata."""
+    """The sweep keeps a query while a delivery holds its lock, or if a newer batch was stored."""
     broker, clock = timed
     deliveries = broker.service.broker.deliveries
     stage(broker, "s.0", x="1", y="0", z="3")
@@ -402,18 +403,18 @@ def test_a_query_whose_next_batch_is_being_delivered_is_not_forgotten(timed):
     clock.advance(30 * DAY_MS + 1)
 
     async def forget_during_its_turn():
-        async with deliveries._turn("s"):
+        async with deliveries._locks.held("s"):
             return await deliveries.forget_idle()
 
     assert broker.run(forget_during_its_turn) == []
     stage(broker, "s.1", x="1", y="1", z="3")
     assert deliver(broker, batch_of("s", 1))
-    deliveries._forget_still_idle(["s"])  # planned before that batch was written down
+    deliveries._forget_still_idle(["s"])  # as if planned before that batch was stored
     assert known(broker) == {"s"}
 
 
 def test_what_is_under_way_or_recent_is_kept(timed):
-    """However often the sweep comes."""
+    """The sweep keeps a query that delivered a batch less than 30 days ago."""
     broker, clock = timed
     stage(broker, "s.0", x="1", y="2", z="3")
     assert deliver(broker, batch_of("s"))

@@ -1,4 +1,4 @@
-"""Health facts: jobs of the pipeline, background tasks, and how far groups are behind."""
+"""Health: pipeline jobs, background tasks, partition states, and the lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.health import UNREADY, is_served, partition_state
@@ -14,23 +15,24 @@ from cordwood.broker.lag import TopicLag, by_topic, furthest_behind, group_lags
 from cordwood.log.health.registry import Condition, DamagedRange
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.status import Health
 from support.stores import TP, append_sealed, open_store
 
 # --- jobs -------------------------------------------------------------------------------------
 
 
 def test_failures_of_a_job_are_counted_over_every_life_of_the_pipeline():
-    """The child counts from 0 each time it is started; the counter must not go back."""
+    """The child process counts from 0 at each start, but the failure counter never decreases."""
     facts = PipelineStatus(state=PipelineState.UP)
     for failed in (0, 1, 3):
         facts.take_report({"route": {"open": True, "failed": failed}})
-    facts.jobs = {}  # it died
+    facts.jobs = {}  # the child process died
     facts.take_report({"route": {"open": True, "failed": 2}})
-    assert facts.described()["job_failures"] == {"route": 5}
+    assert facts.report().job_failures == {"route": 5}
 
 
 def test_a_job_that_does_not_run_is_named_with_its_last_error():
-    """One that failed and runs again is well; a child that died is named itself."""
+    """A job that runs again is not listed. A dead child process is listed as the pipeline."""
     facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report(
         {
@@ -45,7 +47,7 @@ def test_a_job_that_does_not_run_is_named_with_its_last_error():
 
 @pytest.mark.parametrize("state", [each for each in PipelineState if each is not PipelineState.UP])
 def test_no_job_is_up_while_the_pipeline_is_not(state):
-    """Its child died, or is not ready: what the jobs did before is no news of them."""
+    """A job counts as up only while the pipeline is up, whatever the last report contains."""
     facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report({"route": {"open": True}, "compact": {"open": False, "error": "x"}})
     assert (facts.is_job_up("route"), facts.is_job_up("compact")) == (True, False)
@@ -55,7 +57,7 @@ def test_no_job_is_up_while_the_pipeline_is_not(state):
 
 @pytest.mark.parametrize("job", [None, [], "x", {}, {"failed": "many"}, {"failed": None}])
 def test_a_report_that_lies_does_no_harm(job):
-    """Whatever the child prints as JSON."""
+    """Invalid job reports from the child process are ignored."""
     facts = PipelineStatus(state=PipelineState.UP)
     facts.take_report({"route": job})
     assert (facts.failed_jobs(), facts.job_failures["route"]) == ({}, 0)
@@ -65,7 +67,7 @@ def test_a_report_that_lies_does_no_harm(job):
 
 
 async def test_a_background_task_that_dies_is_logged_and_named(caplog):
-    """Its work is not done any more, and somebody must hear of it."""
+    """A background task that fails is logged at ERROR and listed in ``died``."""
     tasks, died = BackgroundTasks(), asyncio.Event()
 
     async def mistake() -> None:
@@ -76,11 +78,11 @@ async def test_a_background_task_that_dies_is_logged_and_named(caplog):
     await died.wait()
     await tasks.stop()
     assert list(tasks.died) == ["monitor"]
-    assert [r.levelno for r in caplog.records if "task.died" in r.message] == [logging.ERROR]
+    assert [r.levelno for r in caplog.records if "task.failed" in r.message] == [logging.ERROR]
 
 
 async def test_a_task_that_is_stopped_did_not_die():
-    """A stop is how they all end."""
+    """A stopped task is cancelled, so it does not count as failed."""
     tasks = BackgroundTasks()
     tasks.start("waiting", asyncio.Event().wait())
     await tasks.stop()
@@ -92,28 +94,27 @@ async def test_a_task_that_is_stopped_did_not_die():
 
 @pytest.mark.parametrize("name", UNREADY)
 def test_each_of_these_facts_alone_makes_the_broker_unready(name):
-    """And nothing else does."""
-    well = dict.fromkeys([*UNREADY, "maintenance_failed", "pipeline_jobs_failed"], False)
-    well["data_directory"] = "ok"
+    """Each listed condition makes the broker unready; a maintenance failure does not."""
+    well = Health(**dict.fromkeys(Health.__struct_fields__) | {"data_directory": "ok"})
     assert is_served(well)
-    assert not is_served({**well, "data_directory": "it is gone"})
-    assert is_served({**well, "maintenance_failed": {"t-0": "x"}})
-    assert not is_served({**well, name: {"t-0": "x"}})
+    assert not is_served(replace(well, data_directory="it is gone"))
+    assert is_served(replace(well, maintenance_failed={"t-0": "x"}))
+    assert not is_served(replace(well, **{name: {"t-0": "x"}}))
 
 
 def test_a_partitions_state_is_its_worst(tmp_path):
-    """Damaged, then read-only, then offline."""
+    """The order from mild to worst is damaged, read-only, offline."""
     store = open_store(tmp_path / "data")
-    assert partition_state(store.health, TP)["state"] == "online"
+    assert partition_state(store.health, TP).state == "online"
     store.health.report(TP, Condition.PURGE_FAILED, "x")
-    assert partition_state(store.health, TP)["state"] == "online"
+    assert partition_state(store.health, TP).state == "online"
     store.health.report_damage(TP, DamagedRange(0, 1, 2, "bad"))
-    assert partition_state(store.health, TP)["state"] == "damaged"
+    assert partition_state(store.health, TP).state == "damaged"
     store.health.report(TP, Condition.READ_ONLY, "x")
-    assert partition_state(store.health, TP)["state"] == "read-only"
+    assert partition_state(store.health, TP).state == "read-only"
     store.health.report(TP, Condition.OFFLINE, "x")
     told = partition_state(store.health, TP)
-    assert (told["state"], len(told["problems"]), len(told["damage"])) == ("offline", 3, 1)
+    assert (told.state, len(told.problems), len(told.damage)) == ("offline", 3, 1)
     store.close()
 
 
@@ -121,18 +122,18 @@ def test_a_partitions_state_is_its_worst(tmp_path):
 
 
 def test_lag_counts_what_is_there_and_not_committed(tmp_path):
-    """Records below the log start cannot be read any more; an offline partition has no end."""
+    """Lag excludes records below the log start. An offline partition has no lag."""
     store = open_store(tmp_path / "data")
     store.create_topic("t", 2)
     append_sealed(store, "abcd")
-    store.catalog.commit_cursors(
+    store.metadata.readers.commit_cursors(
         {
             ReaderPartition("g", "t", 0): Cursor(1),
             ReaderPartition("g", "t", 1): Cursor(0),
             ReaderPartition("late", "t", 0): Cursor(0),
         }
     )
-    store.advance_start(TP, 2)
+    store.segments.advance_start(TP, 2)
     rows = {(lag.group, lag.partition): lag.lag for lag in group_lags(store)}
     assert rows == {("g", 0): 2, ("g", 1): 0, ("late", 0): 2}
     assert by_topic(group_lags(store, "g")) == [TopicLag("g", "t", 2, 2)]
@@ -144,7 +145,7 @@ def test_lag_counts_what_is_there_and_not_committed(tmp_path):
 
 
 def test_at_most_so_many_pairs_are_shown_the_furthest_behind():
-    """A scrape stays bounded however many groups there are."""
+    """A limit bounds the size of a scrape; the groups with the most lag are kept."""
     lags = [TopicLag(f"g{n}", "t", n, n) for n in range(10)]
     kept, left_out = furthest_behind(lags, 3)
     assert ([lag.group for lag in kept], left_out) == (["g7", "g8", "g9"], 7)
@@ -152,10 +153,10 @@ def test_at_most_so_many_pairs_are_shown_the_furthest_behind():
 
 
 def test_only_partitions_with_a_cursor_are_looked_at(tmp_path):
-    """Ten thousand partitions without one cost a scrape nothing."""
+    """Lag reads only partitions with a cursor, so other partitions add no cost to a scrape."""
     store = open_store(tmp_path / "data")
     store.create_topic("t", 3)
-    store.catalog.commit_cursors({ReaderPartition("g", "t", 2): Cursor(0)})
+    store.metadata.readers.commit_cursors({ReaderPartition("g", "t", 2): Cursor(0)})
     asked = []
     whole = store.partition
     store.partition = lambda tp: asked.append(tp) or whole(tp)

@@ -1,4 +1,4 @@
-"""Retention rounds: one partition's trouble is its own."""
+"""Retention rounds: an error in one partition does not affect the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def files():
 
 
 def a_monitor(services):
-    archive = ArchiveService(services.store, services.meta_thread)
-    args = services.config, services.store, services.topics, services.clock, services.meta_thread
+    archive = ArchiveService(services.store, services.metadata)
+    args = services.config, services.store, services.topics, services.clock, None
     return Monitor(*args, archive=archive)
 
 
@@ -44,37 +44,37 @@ async def services(tmp_path, files):
 
 
 def left(services):
-    """Topic → records still there."""
+    """Return the number of records still stored per topic."""
     found = {name: services.store.partition(TopicPartition(name, 0)) for name in TOPICS}
     return {name: p.high_watermark - p.log_start_offset for name, p in found.items()}
 
 
 async def test_one_partitions_error_keeps_retention_from_no_other(services, files, caplog):
-    """It is reported of that partition, once, and taken back when a round succeeds."""
+    """The failure is logged once for that partition, and cleared when a round succeeds."""
     caplog.set_level(logging.INFO)
     services.clock.advance(60_000)
-    files.refused = {"create"}  # a cut needs a new file
+    files.refused = {"create"}  # rolling a segment creates a file
     for _ in range(3):
-        await services.monitor.look()
+        await services.monitor.run_round()
     assert left(services) == {"a-sick": 1, "b-well": 0}
     assert list(services.store.health.reasons(Condition.RETENTION_FAILED)) == [SICK]
     said = [r.message for r in caplog.records if "partition.retention_failed" in r.message]
     assert len(said) == 1
     files.refused = set()
-    await services.monitor.look()
+    await services.monitor.run_round()
     assert left(services) == {"a-sick": 0, "b-well": 0}
     assert services.store.health.troubled() == []
 
 
 async def test_an_offline_partition_is_reported_as_that_and_not_of_every_round(services, files):
-    """What took it offline is known already."""
+    """A read-only partition keeps its condition; a round reports no retention failure for it."""
     files.refused = {"sync_dir"}
     with pytest.raises(UnavailableError):
         await services.topics.on_writer(lambda: services.store.partition(SICK).roll("demand"))
     files.refused = set()
     assert list(services.store.health.conditions(SICK)) == [Condition.READ_ONLY]
     services.clock.advance(60_000)
-    await services.monitor.look()
+    await services.monitor.run_round()
     assert list(services.store.health.conditions(SICK)) == [Condition.READ_ONLY]
     assert left(services)["b-well"] == 0
 
@@ -85,7 +85,7 @@ class Deleting(FailingFiles):
     then = staticmethod(lambda: None)
 
     def effect(self, name, path, act):
-        """Once."""
+        """Run ``then`` once."""
         if name == "create" and is_under(path, "a-sick-0"):
             then, self.then = self.then, lambda: None
             then()
@@ -93,7 +93,7 @@ class Deleting(FailingFiles):
 
 
 async def test_a_topic_deleted_meanwhile_is_no_error(tmp_path):
-    """The round had it on its list; the others come all the same."""
+    """A topic deleted during a round is skipped, and the round continues with the others."""
     files = Deleting()
     async with KafkaServices(tmp_path / "data", ManualClock(), files) as services:
         for name in ("a-sick", "b-deleted", "b-well"):
@@ -101,14 +101,14 @@ async def test_a_topic_deleted_meanwhile_is_no_error(tmp_path):
             await services.write(name, [b"old"])
         services.clock.advance(60_000)
         files.then = lambda: services.store.delete_topic("b-deleted")
-        await a_monitor(services).look()
+        await a_monitor(services).run_round()
         assert sorted(services.store.topics) == ["a-sick", "b-well"]
         assert left(services) == {"a-sick": 0, "b-well": 0}
         assert services.store.health.troubled() == []
 
 
 async def test_reclaim_on_demand_tries_all_and_then_says_what_failed(services, files):
-    """An operator hears the error, and it has cost nobody else anything."""
+    """RECLAIM on demand handles every partition, then raises the error."""
     services.clock.advance(60_000)
     files.refused = {"create"}
     with pytest.raises(UnavailableError):
@@ -117,9 +117,9 @@ async def test_reclaim_on_demand_tries_all_and_then_says_what_failed(services, f
 
 
 async def test_a_cut_on_demand_tries_every_partition(tmp_path, files):
-    """The first partition's error does not keep the second from being cut.
+    """An error in the first partition does not prevent a CUT of the second.
 
-    The directory has the partition's name in its own, as pytest's first one on a machine has.
+    The data directory's name contains the partition's name, as pytest's own directories can.
     """
     async with KafkaServices(tmp_path / "pytest-0", ManualClock(), files) as services:
         await services.create("t", 2)

@@ -1,4 +1,4 @@
-"""A round of the monitor over many partitions: only what is due goes to the writer thread."""
+"""A monitor round over many partitions submits only due work to the writer thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from cordwood.broker.monitor import Monitor
 from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
+from cordwood.metadata.front import AsyncMetadata
 from support.stores import append, open_store
 
 
 class CountingTopics:
-    """The topic service as the monitor knows it; counts what it asks of the writer."""
+    """A fake topic service for the monitor; counts the calls on the writer."""
 
     def __init__(self, store):
         self.store = store
@@ -29,7 +30,7 @@ class CountingTopics:
 
 @pytest.fixture
 def round_of(tmp_path):
-    """A store, and a monitor over it whose rounds are counted."""
+    """A store, its clock, and a function that runs one round and counts the calls on the writer."""
     clock = ManualClock()
     store = open_store(tmp_path / "data", clock=clock)
     topics = CountingTopics(store)
@@ -40,12 +41,12 @@ def round_of(tmp_path):
             topics,
             clock,
             background,
-            archive=ArchiveService(store, background),
+            archive=ArchiveService(store, AsyncMetadata(store.metadata)),
         )
 
         def look():
             topics.asked = 0
-            asyncio.run(monitor.look())
+            asyncio.run(monitor.run_round())
             return topics.asked
 
         yield store, clock, look
@@ -53,16 +54,16 @@ def round_of(tmp_path):
 
 
 def test_a_round_over_idle_partitions_asks_nothing_of_the_writer(round_of):
-    """Ten thousand idle partitions must not take the writer's time every ten seconds."""
+    """A round over idle partitions uses no time of the writer thread."""
     store, _, look = round_of
-    store.create_topic("t", 5, {"retention.ms": -1})  # the records of these tests are old
+    store.create_topic("t", 5, {"retention.ms": -1})  # the timestamps in these tests are old
     for partition in store.partitions("t"):
         append(partition, "x")
     assert look() == 0
 
 
 def test_what_is_due_is_cut_dropped_and_purged(round_of):
-    """The old segment is sealed and reclaimed, its files go after their delay, then all is idle."""
+    """A due segment is sealed and dropped, and its files are purged after the delay."""
     store, clock, look = round_of
     settings = {"retention.ms": 1000, "segment.ms": 500, "file.delete.delay.ms": 50}
     store.create_topic("t", 3, settings)
@@ -78,19 +79,19 @@ def test_what_is_due_is_cut_dropped_and_purged(round_of):
 
 
 def test_an_unopened_partition_is_left_to_be_opened_first(round_of, tmp_path):
-    """The monitor opens nothing: it looks after what is open."""
+    """The monitor opens no partition; it handles only open ones."""
     store, _, _ = round_of
     store.create_topic("t", 3)
     append(store.topic("t").partition(0), "x")
-    store.roll(store.topic("t").partition(0), RollReason.DEMAND)
+    store.segments.roll(store.topic("t").partition(0), RollReason.DEMAND)
     store.close()
     again = open_store(store.data, eager=0)
     with ThreadPoolExecutor(1) as background:
         topics = CountingTopics(again)
         monitor = Monitor(
             BrokerConfig(), again, topics, ManualClock(), background,
-            archive=ArchiveService(again, background),
+            archive=ArchiveService(again, AsyncMetadata(again.metadata)),
         )  # fmt: skip
-        asyncio.run(monitor.look())
+        asyncio.run(monitor.run_round())
     assert (topics.asked, len(again.unopened())) == (0, 3)
     again.close()

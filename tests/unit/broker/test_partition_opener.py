@@ -1,4 +1,4 @@
-"""Partitions are opened off the event loop: for whoever waits, and all of them in time."""
+"""Partitions are opened off the event loop: on request, and all of them in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 2 * BATCH + 3
 
 
 class WatchedFiles(Files):
-    """Notes the threads on which active segments are opened."""
+    """Records the threads on which active segments are opened."""
 
     def __init__(self):
         self.threads = []
@@ -44,12 +44,12 @@ def damage(data, number):
 
 
 def opening(store):
-    """An opener for the length of a test; its threads end with it."""
+    """Return an opener that the test must close."""
     return PartitionOpener(store)
 
 
 def test_whoever_waits_has_it_opened_on_another_thread_once(data):
-    """The loop reads no file; two who wait at the same time share one opening."""
+    """Partitions are opened off the event loop's thread; concurrent requests share one open."""
     files = WatchedFiles()
     store = open_store(data, files, eager=0)
     opener = opening(store)
@@ -67,7 +67,7 @@ def test_whoever_waits_has_it_opened_on_another_thread_once(data):
 
 
 def test_whoever_waits_for_a_damaged_one_is_told(data):
-    """The error is the partition's, and nothing is left under way."""
+    """Opening a damaged partition raises its error and leaves no open in progress."""
     damage(data, 5)
     store = open_store(data, eager=0)
     opener = opening(store)
@@ -79,7 +79,7 @@ def test_whoever_waits_for_a_damaged_one_is_told(data):
 
 
 def test_all_are_opened_in_time_and_damage_holds_up_no_other(data):
-    """Nobody has to read a partition for its damage to be known."""
+    """The background run opens all partitions and finds damage before any read."""
     damage(data, 3)
     files = WatchedFiles()
     store = open_store(data, files, eager=0)
@@ -97,7 +97,7 @@ def test_all_are_opened_in_time_and_damage_holds_up_no_other(data):
 
 
 def test_a_mistake_of_ours_in_one_holds_up_no_other(data, caplog):
-    """What nobody foresaw is logged with its traceback, and the rest is opened."""
+    """An unexpected error in one partition is logged, and the others are opened."""
 
     class Wrong(Files):
         def open_existing(self, path):
@@ -109,13 +109,13 @@ def test_a_mistake_of_ours_in_one_holds_up_no_other(data, caplog):
     opener = opening(store)
     asyncio.run(opener.run())
     assert [partition.tp.partition for partition in store.unopened()] == [4]
-    assert "partition.unopened partition=t-4" in caplog.text
+    assert "partition.open_failed partition=t-4" in caplog.text
     opener.close()
     store.close()
 
 
 def test_a_topic_deleted_meanwhile_is_passed_over(data):
-    """Its partitions are gone when their turn comes."""
+    """Partitions of a topic deleted during the run are skipped."""
     store = open_store(data, eager=0)
     opener = opening(store)
     opener.on_batch = lambda: store.delete_topic("t") if "t" in store.topics else None

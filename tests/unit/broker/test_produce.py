@@ -1,4 +1,4 @@
-"""Appends: what is refused and with which code, on the loop and beside it, in order."""
+"""Appends: refusals and their codes, on the event loop and on the checking thread, in order."""
 
 import asyncio
 import random
@@ -24,16 +24,14 @@ NOW_MS = 1_700_000_000_000
 
 
 async def produce(services, data, *, topic="t", partition=0, version=None):
-    """What a Kafka client hears of one batch."""
+    """Produce one batch over the Kafka protocol; return the partition's response."""
     topics = [ProduceTopic(topic, [ProducePartition(partition, data)])]
     response = await services.ask(ProduceRequest(None, -1, 1000, topics), version)
     return response.topics[0].partitions[0]
 
 
 async def append(services, partition, data, **options) -> Appended:
-    """Append one batch as a producer's and wait for its outcome."""
-    if not options:
-        return await services.produce_service.append(partition, data)
+    """Append one batch as a producer and wait for its outcome."""
     future = asyncio.get_running_loop().create_future()
     services.produce_service.append_then(partition, data, future.set_result, **options)
     outcome = await future
@@ -43,7 +41,7 @@ async def append(services, partition, data, **options) -> Appended:
 
 
 def repacked(batch: bytes, body: bytes, codec: Codec) -> bytes:
-    """The batch with another body: its length, codec and checksum right."""
+    """Return the batch with another body and a matching length, codec and checksum."""
     data = bytearray(batch[:HEADER_BYTES] + body)
     struct.pack_into(">i", data, 8, len(data) - 12)
     data[22] = data[22] & ~7 | codec.value
@@ -52,7 +50,7 @@ def repacked(batch: bytes, body: bytes, codec: Codec) -> bytes:
 
 
 def altered(position: int, layout: str, value: int, count: int = 3) -> bytes:
-    """A sound batch with one field of its header changed, and its checksum right."""
+    """Return a valid batch with one header field changed and the checksum recomputed."""
     data = bytearray(encode_batch(sample_records(count)))
     struct.pack_into(layout, data, position, value)
     seal(data, 0, len(data))
@@ -88,7 +86,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("kernels_ready", [False, True], ids=["plain", "kernel"])
 async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, kernels_ready):
-    """With INVALID_RECORD, which no client sends again; the partition stays as it was."""
+    """An undecodable batch gets INVALID_RECORD, which is not retriable. Nothing is appended."""
     load_kernels()
     monkeypatch.setattr(validation, "kernels_ready", lambda: kernels_ready)
     async with KafkaServices(tmp_path) as services:
@@ -97,7 +95,7 @@ async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, ker
             answer = await produce(services, data)
             assert answer.error_code == Code.INVALID_RECORD, name
             assert answer.error_message, name
-        assert partition.next_offset == 0
+        assert partition.log_end_offset == 0
         assert (await produce(services, SOUND)).error_code == Code.NONE
 
 
@@ -124,17 +122,17 @@ async def test_what_no_reader_could_decode_is_refused(tmp_path, monkeypatch, ker
     ],
 )
 async def test_each_refusal_has_the_code_kafkas_broker_gives(tmp_path, data, version, code):
-    """Retriable only where the bytes were damaged on their way."""
+    """Only damaged bytes get a retriable code (CORRUPT_MESSAGE); nothing is appended."""
     async with KafkaServices(tmp_path) as services:
         partition = (await services.create("t")).partition(0)
         assert (await produce(services, data, version=version)).error_code == code
-        assert partition.next_offset == 0
+        assert partition.log_end_offset == 0
 
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("is_for_loop", [True, False], ids=["on the loop", "beside it"])
 async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for_loop):
-    """As Kafka does: retention and lookups by time believe the header."""
+    """The broker corrects the header, as Kafka does: retention and time lookups rely on it."""
     lying = encode_batch(
         [Record(n, NOW_MS + n, None, b"v") for n in range(5)],
         codec=codec,
@@ -149,7 +147,7 @@ async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for
 
 
 async def test_a_topic_refuses_timestamps_too_far_from_its_clock(tmp_path):
-    """Both ways, with INVALID_TIMESTAMP; a topic with the broker's clock takes any."""
+    """Such a timestamp gets INVALID_TIMESTAMP. A topic with LogAppendTime accepts any."""
     async with KafkaServices(tmp_path) as services:
         limits = {
             "message_timestamp_before_max_ms": 3_600_000,
@@ -166,7 +164,7 @@ async def test_a_topic_refuses_timestamps_too_far_from_its_clock(tmp_path):
 
 @pytest.mark.parametrize("codec", PACKED)
 async def test_a_batch_that_inflates_past_the_limit_is_too_large(tmp_path, codec):
-    """Its client may split it; one just below passes, checked beside the loop."""
+    """Such a batch gets BatchTooLarge, so its client may split it. One just below is accepted."""
     async with KafkaServices(tmp_path, message_inflated_bytes_max=1 << 20) as services:
         partition = (await services.create("t", max_message_bytes=1 << 24)).partition(0)
         fits = encode_batch([Record(0, NOW_MS, None, bytes(1_000_000))], codec=codec)
@@ -177,7 +175,7 @@ async def test_a_batch_that_inflates_past_the_limit_is_too_large(tmp_path, codec
 
 
 def is_beside(services, partition, data) -> bool:
-    """Whether a batch that is given in now is checked on the other thread."""
+    """Append a batch; return whether it is checked on the other thread."""
     services.produce_service.append_then(partition, data, lambda _: None)
     return services.produce_service.checking_bytes > 0
 
@@ -209,7 +207,7 @@ LONG = {
 async def test_what_takes_long_to_check_is_checked_beside_the_loop(
     tmp_path, monkeypatch, name, codec, kernels_ready, is_long
 ):
-    """By bytes, compressed bytes, inflated bytes, or records where no kernel is loaded."""
+    """The limits are bytes, compressed and inflated bytes, and records if no kernel is loaded."""
     load_kernels()
     monkeypatch.setattr(batch_checks, "kernels_ready", lambda: kernels_ready)
     async with KafkaServices(tmp_path) as services:
@@ -219,7 +217,7 @@ async def test_what_takes_long_to_check_is_checked_beside_the_loop(
 
 
 async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
-    """A small batch that comes while a large one is being checked stays behind it."""
+    """A small batch that arrives while a large one is being checked is appended after it."""
     small = encode_batch([Record(0, NOW_MS, None, b"small")])
     large = encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))])
     async with KafkaServices(tmp_path) as services:
@@ -237,7 +235,7 @@ async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
 
 
 async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_path):
-    """What was refused leaves no gap and holds nobody up."""
+    """A refused batch uses no offset and does not delay the next batch."""
     large = bytearray(encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))]))
     bad = batch_of(bytes(batch_checks.LOOP_BYTES))
     async with KafkaServices(tmp_path) as services:
@@ -250,7 +248,7 @@ async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_
 
 
 async def test_a_batch_is_admitted_in_the_step_that_hands_it_over(tmp_path):
-    """A transaction may end while its batch is being checked; then the batch is not taken."""
+    """A batch is refused if its transaction ends while the batch is being checked."""
     large = encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))])
     is_open = True
 
@@ -264,7 +262,7 @@ async def test_a_batch_is_admitted_in_the_step_that_hands_it_over(tmp_path):
         services.produce_service.append_then(partition, large, outcome.set_result, admit=admit)
         is_open = False
         assert str(await outcome) == "too late"
-        assert partition.next_offset == 0
+        assert partition.log_end_offset == 0
 
 
 FEW, MANY = 1, validation.WARM_RECORDS * 3
@@ -276,7 +274,7 @@ FEW, MANY = 1, validation.WARM_RECORDS * 3
 async def test_a_compacted_topic_refuses_a_record_without_a_key(
     tmp_path, monkeypatch, count, codec, kernels_ready
 ):
-    """Before the kernels are loaded and after, in small requests and large; an empty key is one."""
+    """The rule holds with and without kernels and for any batch size. An empty key is a key."""
     load_kernels()
     monkeypatch.setattr(validation, "kernels_ready", lambda: kernels_ready)
     keyed = [Record(n, 1, b"", b"v") for n in range(count)]
@@ -288,12 +286,12 @@ async def test_a_compacted_topic_refuses_a_record_without_a_key(
         assert appended.last_offset == count - 1
         with pytest.raises(InvalidRecord, match="latest is compacted"):
             await append(services, partition, encode_batch(keyless, codec=codec))
-        assert partition.next_offset == count
+        assert partition.log_end_offset == count
 
 
 @pytest.mark.parametrize("name", ["garbage", "gzip of one record too few", "key length of -2"])
 async def test_staged_batches_are_checked_the_same(tmp_path, name):
-    """What Spark delivers and what an archive restores; there the broker's clock may stand."""
+    """Batches from Spark or an archive get the same checks, but may carry append timestamps."""
     async with KafkaServices(tmp_path) as services:
         partition = (await services.create("t")).partition(0)
         by_broker = encode_batch(
@@ -307,7 +305,7 @@ async def test_staged_batches_are_checked_the_same(tmp_path, name):
 
 
 async def test_a_staged_batch_that_inflates_past_the_limit_is_refused(tmp_path, monkeypatch):
-    """It is not passed over unread; one just below is read."""
+    """A staged batch above the inflated limit is refused; a batch just below it is accepted."""
     monkeypatch.setattr(batch_checks, "INFLATED_BYTES_MAX", 1 << 20)
     fits, bomb = (
         encode_batch([Record(0, NOW_MS, None, bytes(size))], codec=Codec.ZSTD)
@@ -316,5 +314,5 @@ async def test_a_staged_batch_that_inflates_past_the_limit_is_refused(tmp_path, 
     async with KafkaServices(tmp_path) as services:
         partition = (await services.create("t")).partition(0)
         assert len(services.produce_service.check(partition, fits, 1 << 20)) == 1
-        with pytest.raises(BatchTooLarge, match="inflate past 1048576 bytes"):
+        with pytest.raises(BatchTooLarge, match="more than 1048576 bytes uncompressed"):
             services.produce_service.check(partition, fits + bomb, 1 << 20)

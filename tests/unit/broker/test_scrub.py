@@ -1,8 +1,9 @@
-"""The scrub: damage is found before a reader meets it, told, and remembered."""
+"""The scrub finds damage before a reader does, reports it, and remembers it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -24,12 +25,12 @@ def clock():
 
 @pytest.fixture
 def store(tmp_path, clock):
-    """Three sealed segments of four batches, and an active one; their sums are known."""
+    """A store with three hashed sealed segments of four batches each, and an active segment."""
     opened = open_store(tmp_path / "data", clock=clock)
     opened.create_topic("t", 1)
     append_sealed(opened, "abcd", "efgh", "ijkl")
     append(opened.partition(TP), "m")
-    opened.hash_sealed()
+    opened.segments.hash_sealed()
     yield opened
     opened.close()
 
@@ -42,7 +43,7 @@ def scrubber(store, clock):
 
 
 def flip(store, base=4, at=-1):
-    """Change one byte of a sealed segment; what it was before."""
+    """Change one byte of a sealed segment; return the file's original bytes."""
     path = store.data / str(TP) / f"{base:020}.log"
     before = path.read_bytes()
     data = bytearray(before)
@@ -52,7 +53,7 @@ def flip(store, base=4, at=-1):
 
 
 async def scrub(scrubber, topic=None):
-    """A run on demand, to its end."""
+    """Run a scrub on demand and wait until it ends."""
     run = await scrubber.scrub_now(topic)
     await scrubber._demanded
     assert not run.is_running
@@ -60,11 +61,11 @@ async def scrub(scrubber, topic=None):
 
 
 def scrubbed(store):
-    return {e.base_offset: e.scrub for e in store.catalog.segments(TP).entries()}
+    return {e.base_offset: e.scrub for e in store.metadata.cluster.segments(TP).entries()}
 
 
 async def test_a_sound_log_is_read_whole_and_when_is_remembered(store, scrubber, clock):
-    """Every sealed byte once; the active segment is not read."""
+    """Each sealed segment is read once, and the time is stored. The active segment is not read."""
     run = await scrub(scrubber)
     sizes = [segment.size_bytes for segment in store.partition(TP).segments()[:-1]]
     assert (run.segments, run.size_bytes, run.damaged) == (3, sum(sizes), [])
@@ -73,10 +74,10 @@ async def test_a_sound_log_is_read_whole_and_when_is_remembered(store, scrubber,
 
 
 async def test_damage_is_told_with_its_offsets_and_refused_from_then_on(store, scrubber):
-    """No reader had to meet it."""
+    """A scrub reports damage by offset before any read. Later reads of those offsets fail."""
     flip(store)
     run = await scrub(scrubber, "t")
-    assert [(row["partition"], row["start_offset"], row["end_offset"]) for row in run.damaged] == [
+    assert [(row.partition, row.start_offset, row.end_offset) for row in run.damaged] == [
         ("t-0", 7, 8)
     ]
     assert [r.start_offset for r in store.health.damage(TP)] == [7]
@@ -89,7 +90,7 @@ async def test_damage_is_told_with_its_offsets_and_refused_from_then_on(store, s
 
 
 async def test_a_byte_no_checksum_covers_is_found_by_the_files_sum(store, scrubber):
-    """A leader epoch, say: every batch holds, and the file is not what was sealed."""
+    """A changed leader epoch leaves all batch checksums valid, but the file's sha256 differs."""
     flip(store, at=15)
     await scrub(scrubber)
     (found,) = store.health.damage(TP)
@@ -98,7 +99,7 @@ async def test_a_byte_no_checksum_covers_is_found_by_the_files_sum(store, scrubb
 
 
 async def test_a_segment_restored_from_a_copy_is_well_again(store, scrubber):
-    """Also while readers hold the damaged file open; no restart is needed."""
+    """A scrub clears the damage without a restart, even if readers hold the damaged file open."""
     whole = flip(store)
     partition = store.partition(TP)
     with pytest.raises(DamagedRecords):
@@ -112,11 +113,11 @@ async def test_a_segment_restored_from_a_copy_is_well_again(store, scrubber):
 
 
 async def test_damage_outlives_a_restart_and_is_looked_at_again(tmp_path, clock):
-    """It is told from the start on, and ends once the file is found whole."""
+    """Damage is reported again after a restart, until a scrub finds the file intact."""
     store = open_store(tmp_path / "d", clock=clock)
     store.create_topic("t", 1)
     append_sealed(store, "abcd", "efgh")
-    store.hash_sealed()
+    store.segments.hash_sealed()
     whole = flip(store)
     config = changed(BrokerConfig(), {"scrub.bytes.per.second": 0})
     first = Scrubber(config, store, clock)
@@ -129,7 +130,7 @@ async def test_damage_outlives_a_restart_and_is_looked_at_again(tmp_path, clock)
     assert [r.start_offset for r in again.health.damage(TP)] == [7]
     (again.data / str(TP) / f"{4:020}.log").write_bytes(whole)
     for target in second._due():
-        second._scrub(target, second._paced())
+        second._scrub(target, second._pace(0))
     assert again.health.troubled() == []
     assert scrubbed(again)[4].damage == ()
     second.stop()
@@ -137,13 +138,13 @@ async def test_damage_outlives_a_restart_and_is_looked_at_again(tmp_path, clock)
 
 
 async def test_segments_come_when_due_the_one_not_read_for_longest_first(store, clock):
-    """And none before its interval has passed."""
+    """No segment is due before its interval has passed."""
     config = changed(BrokerConfig(), {"scrub.interval.ms": DAY_MS})
     scrubber = Scrubber(config, store, clock)
     due = scrubber._due()
     assert [target.entry.base_offset for target in due] == [0, 4, 8]
     for target in (due[1], due[0]):
-        scrubber._scrub(target, scrubber._paced())
+        scrubber._scrub(target, scrubber._pace(scrubber._rate))
         clock.advance(1000)
     assert [target.entry.base_offset for target in scrubber._due()] == [8]
     clock.advance(DAY_MS)
@@ -152,34 +153,43 @@ async def test_segments_come_when_due_the_one_not_read_for_longest_first(store, 
 
 
 async def test_a_rate_of_zero_reads_only_what_somebody_found_damaged(store, scrubber):
-    """A reader's find is read through at once, so that all of its damage is known."""
+    """A segment that a reader found damaged is scrubbed whole, so that all its damage is known."""
     assert scrubber._due() == []
     flip(store)
     flip(store, at=20)
     with pytest.raises(DamagedRecords):
         store.partition(TP).read(7, 1)
     (target,) = scrubber._due()
-    scrubber._scrub(target, scrubber._paced())
+    scrubber._scrub(target, scrubber._pace(scrubber._rate))
     assert [r.start_offset for r in store.health.damage(TP)] == [4, 7]
     assert scrubber._due() == []
 
 
 async def test_a_readers_find_wakes_the_background_scrub(store, scrubber):
-    """Not a minute later: the task itself does it."""
+    """When a reader finds damage, the background task scrubs that segment immediately."""
     running = asyncio.ensure_future(scrubber.run())
+    loop = asyncio.get_running_loop()
+    is_known = asyncio.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, _):
+            if len(store.health.damage(TP)) == 2:
+                loop.call_soon_threadsafe(is_known.set)
+
+    handler = Handler()
+    logging.getLogger("cordwood.log").addHandler(handler)
     flip(store)
     flip(store, at=20)
-    loop = asyncio.get_running_loop()
     with pytest.raises(DamagedRecords):
         await loop.run_in_executor(None, store.partition(TP).read, 7, 1)
     async with asyncio.timeout(WAIT_S):
-        while len(store.health.damage(TP)) < 2:  # noqa: ASYNC110 - another thread decides
-            await asyncio.sleep(0.01)
+        await is_known.wait()
+    logging.getLogger("cordwood.log").removeHandler(handler)
     running.cancel()
 
 
 async def test_a_file_that_cannot_be_read_is_reported_and_keeps_no_other(store, scrubber):
-    """The run goes on, says which, and is a failure."""
+    """The run continues with the other segments and lists the unreadable one as failed."""
     path = store.data / str(TP) / f"{4:020}.log"
     path.unlink()
     path.mkdir()
@@ -190,30 +200,30 @@ async def test_a_file_that_cannot_be_read_is_reported_and_keeps_no_other(store, 
 
 
 async def test_a_topic_deleted_meanwhile_is_no_failure(store, scrubber):
-    """Its turn has come, and it is gone."""
+    """A segment deleted before its turn is skipped."""
     (first, *_) = list(scrubber._targets())
     store.delete_topic("t")
-    scrubber._scrub(first, scrubber._paced())
+    scrubber._scrub(first, scrubber._pace(scrubber._rate))
     assert store.health.troubled() == []
     assert Condition.SCRUB_FAILED not in store.health.conditions(TopicPartition("t", 0))
 
 
 async def test_a_second_run_on_demand_waits_for_the_first(store, scrubber):
-    """Two would read everything twice."""
+    """A scrub on demand is refused while another one is running."""
     run = await scrubber.scrub_now(None)
     run.is_running = True
-    with pytest.raises(RequestError, match="running already"):
+    with pytest.raises(RequestError, match="already running"):
         await scrubber.scrub_now(None)
     await scrubber._demanded
 
 
 def test_the_pace_keeps_to_its_rate(store, clock):
-    """Waits between reads, for as long as the bytes read so far take at that rate."""
+    """The scrub waits between reads as long as the bytes read so far take at that rate."""
     scrubber = Scrubber(changed(BrokerConfig(), {"scrub.bytes.per.second": 1000}), store, clock)
     waits = []
     scrubber._stopping.wait = lambda seconds: waits.append(seconds) or False
-    pace = scrubber._paced()
+    pace = scrubber._pace(scrubber._rate)
     for _ in range(3):
         pace(1000)
-    assert [round(each) for each in waits] == [1, 2, 3]  # the clock stands still but for us
+    assert [round(each) for each in waits] == [1, 2, 3]  # the clock does not advance
     scrubber.stop()

@@ -1,4 +1,4 @@
-"""What is done for several at once fails for those it concerns: nobody waits for ever."""
+"""An error in work shared by several requests reaches every request it affects; none hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broker(tmp_path):
 
 
 def together(broker: Broker, *works):
-    """What becomes of each, started in one turn of the loop."""
+    """Start all works in one event loop iteration; return their results or exceptions."""
 
     async def run():
         async with asyncio.timeout(WAIT_S):
@@ -31,7 +31,7 @@ def together(broker: Broker, *works):
 
 
 def test_a_mistake_while_topics_are_made_is_told_to_everybody_who_waits(broker, monkeypatch):
-    """Each gets the error; the next topic is made as ever."""
+    """Each waiting request gets the error, and the next topic is created normally."""
     service, store = broker.service.broker.topics, broker.service.broker.store
 
     def mistake(_):
@@ -48,10 +48,10 @@ def test_a_mistake_while_topics_are_made_is_told_to_everybody_who_waits(broker, 
 
 
 def test_a_cursor_that_cannot_be_written_down_is_refused_alone(broker, monkeypatch):
-    """Whatever it fails of; those that were to be written with it are."""
-    readers, catalog = broker.service.broker.readers, broker.service.broker.store.catalog
+    """A failed cursor commit fails alone; other commits in the same group are stored."""
+    readers, state = broker.service.broker.readers, broker.service.broker.metadata.readers
     broker.run(lambda: broker.service.broker.topics.create("t", 1, {}))
-    commit = catalog.commit_cursors
+    commit = state.commit_cursors
     bad, good = ReaderPartition("bad", *TP), ReaderPartition("good", *TP)
 
     def commit_unless_bad(cursors):
@@ -59,11 +59,11 @@ def test_a_cursor_that_cannot_be_written_down_is_refused_alone(broker, monkeypat
             raise ZeroDivisionError
         commit(cursors)
 
-    monkeypatch.setattr(catalog, "commit_cursors", commit_unless_bad)
+    monkeypatch.setattr(state, "commit_cursors", commit_unless_bad)
     found = together(
         broker,
         lambda: readers.commit({bad: Cursor(0)}),
         lambda: readers.commit({good: Cursor(0)}),
     )
     assert [type(each) for each in found] == [ZeroDivisionError, type(None)]
-    assert catalog.cursor(good) == Cursor(0)
+    assert state.cursor(good) == Cursor(0)

@@ -1,4 +1,4 @@
-"""What a delivery appends is what its request named, by sha256; a checksum can be forged."""
+"""A delivery appends exactly the bytes its request named by sha256; a CRC32C can be forged."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from cordwood.batch.header import crc32c
 from cordwood.broker.jobs.delivery import DeliveryService
 from cordwood.broker.jobs.staged_parts import ReadBuffers
-from cordwood.client.http import HttpClient
 from cordwood.decide.delivery import Part
 from cordwood.errors import QuarantinedDelivery, RequestError, UnknownJob
 from cordwood.log.staging.area import StagingArea
 from cordwood.testing import Broker
 from support.deliveries import a_delivery, deliver, ensure, stage, words
 from support.forgery import forged_batch
+from support.http import JsonClient
 
 WORD = "acknowledged-and-a-little-longer-than-that"
 PARTS = [Part("a", 0, "x")]
@@ -34,7 +34,7 @@ def staged_file(broker, job="job"):
 
 
 def forge(path):
-    """Other bytes of the same size and CRC32C, whose batch has the right checksum too."""
+    """Write another valid batch of the same size and CRC32C; return the original bytes."""
     good = path.read_bytes()
     forged = forged_batch(good, b"k", b"forged")
     assert (forged != good, crc32c(forged)) == (True, crc32c(good))
@@ -43,17 +43,17 @@ def forge(path):
 
 
 def test_a_file_forged_between_the_check_and_the_append_is_not_appended(broker, monkeypatch):
-    """Its size, its CRC32C and its batch's checksum are right; its sha256 is not.
+    """A forged file with the right size and CRC32C is refused, because its sha256 differs.
 
-    Once the file is again what was accepted, the delivery is finished.
+    Once the file has its accepted bytes again, a retry completes the delivery.
     """
-    write_down, good = DeliveryService._write_down, []
+    write_down, good = DeliveryService._record, []
 
-    def forge_then_write_down(*arguments):
+    def forge_then_record(*arguments):
         good.append(forge(staged_file(broker)))
         return write_down(*arguments)
 
-    monkeypatch.setattr(DeliveryService, "_write_down", forge_then_write_down)
+    monkeypatch.setattr(DeliveryService, "_record", forge_then_record)
     with pytest.raises(UnknownJob, match="x changed after it was staged"):
         deliver(broker, a_delivery(parts=PARTS))
     assert words(broker, "a") == []
@@ -64,7 +64,7 @@ def test_a_file_forged_between_the_check_and_the_append_is_not_appended(broker, 
 
 
 def test_a_file_forged_while_the_broker_is_down_is_not_appended(broker, monkeypatch):
-    """A restart finishes only what was accepted."""
+    """A restart quarantines a delivery whose file differs from the accepted bytes."""
 
     async def stop(*_):
         raise UnknownJob("the broker stops here")
@@ -80,31 +80,32 @@ def test_a_file_forged_while_the_broker_is_down_is_not_appended(broker, monkeypa
 
 
 def test_a_file_forged_before_the_request_is_refused_over_http(broker):
-    """The request names the hash the task computed from its own memory; nothing is accepted."""
+    """The request names the sha256 of the intended bytes, so a forged file is refused."""
     good = staged_file(broker).read_bytes()
     forge(staged_file(broker))
     part = {"topic": "a", "partition": 0, "file": "x", "sha256": hashlib.sha256(good).hexdigest()}
     said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(UnknownJob, match="x changed after it was staged"):
-        HttpClient(broker.http).post("/api/deliveries", said)
-    assert (words(broker, "a"), broker.service.broker.deliveries.describe()) == ([], {})
+        JsonClient(broker.http).post("/api/deliveries", said)
+    listed = JsonClient(broker.http).get("/api/deliveries")["deliveries"]
+    assert (words(broker, "a"), listed) == ([], {})
     staged_file(broker).write_bytes(good)
-    assert HttpClient(broker.http).post("/api/deliveries", said) == {"delivered": True}
+    assert JsonClient(broker.http).post("/api/deliveries", said) == {"delivered": True}
     assert words(broker, "a") == [WORD]
 
 
 @pytest.mark.parametrize("sha256", [None, "", "x", "A" * 64, "0" * 63])
 def test_a_part_without_a_hash_is_refused(broker, sha256):
-    """A hash that may be left out protects nobody."""
+    """Every part must have a valid sha256; it cannot be omitted."""
     part = {"topic": "a", "partition": 0, "file": "x", "sha256": sha256}
     said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(RequestError, match="sha256"):
-        HttpClient(broker.http).post("/api/deliveries", said)
+        JsonClient(broker.http).post("/api/deliveries", said)
     assert words(broker, "a") == []
 
 
 def test_a_delivery_an_earlier_version_accepted_without_a_hash_waits(broker, monkeypatch):
-    """It is quarantined and named; staged again, with a hash, it is delivered."""
+    """A delivery stored without a hash is quarantined. Staging it again with a hash delivers it."""
     number = broker.service.broker.deliveries._appender.number
 
     async def without_hash(*arguments):
@@ -122,7 +123,7 @@ def test_a_delivery_an_earlier_version_accepted_without_a_hash_waits(broker, mon
 
 
 def test_each_of_several_files_is_held_against_its_own_hash(tmp_path):
-    """Parts that are read together are told apart, also when two have changed places."""
+    """Each file is checked on its own, so bytes moved from one file to the next are detected."""
     files = {"one": b"first", "two": b"second!"}
     parts = [Part("a", 0, n, sha256=hashlib.sha256(d).hexdigest()) for n, d in files.items()]
     area, room = StagingArea(tmp_path), ReadBuffers()

@@ -1,4 +1,4 @@
-"""Long work on the event loop gives way to others, and no step of it takes all there is."""
+"""Long work on the event loop yields to other tasks after each time slice."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import json
 from prometheus_client.parser import text_string_to_metric_families
 
 from cordwood.broker.exposition import render, render_json
-from cordwood.broker.kafka.time_slices import RequestSlices
 from cordwood.broker.metrics import METRICS, Sample
-from cordwood.broker.time_slices import TimeSlice, in_slices
+from cordwood.broker.time_slices import RequestSlices, TimeSlice, in_slices
 from cordwood.log.write.commit import CommitStats
 
 PARTITIONS = 300
 
 
 class Ticking:
-    """A clock that moves on a millisecond with every look at it."""
+    """A clock that advances one millisecond at each call."""
 
     def __init__(self):
         self.now = 0.0
@@ -28,7 +27,7 @@ class Ticking:
 
 
 def many_samples(noted):
-    """What a scrape of many partitions reads; notes each as it is taken."""
+    """Yield the samples of a scrape of many partitions; note each one as it is taken."""
     for number in range(PARTITIONS):
         labels = {"topic": 'a "quoted"\\topic', "partition": str(number)}
         for name in ("cordwood_log_start_offset", "cordwood_high_watermark"):
@@ -39,7 +38,7 @@ def many_samples(noted):
 
 
 async def longest_run(work, noted):
-    """Run ``work``; the most notes made between two turns of somebody else on the loop."""
+    """Run ``work``; return its result and the most notes between two turns of another callback."""
     loop = asyncio.get_running_loop()
     runs, seen, is_over = [], 0, False
 
@@ -57,7 +56,7 @@ async def longest_run(work, noted):
 
 
 def test_a_request_of_dear_items_gives_way_by_time_however_few_they_are():
-    """Kafka's handlers count items; ten dear ones are a turn too."""
+    """A request of few but expensive items yields by time, before its item limit is reached."""
 
     async def story():
         noted = []
@@ -76,7 +75,7 @@ def test_a_request_of_dear_items_gives_way_by_time_however_few_they_are():
 
 
 def test_others_are_served_after_every_turn():
-    """Ten steps of a millisecond, turns of four: nobody waits for more than one turn."""
+    """Ten steps of one millisecond in four-millisecond slices yield after every slice."""
 
     async def story():
         noted = []
@@ -97,7 +96,7 @@ def test_others_are_served_after_every_turn():
 
 
 def test_a_scrape_is_read_and_written_in_turns():
-    """Neither format takes more samples at a time than a turn has room for."""
+    """Rendering text or JSON yields to other callbacks after every time slice."""
 
     async def story(renderer):
         noted = []
@@ -112,7 +111,7 @@ def test_a_scrape_is_read_and_written_in_turns():
 
 
 def test_the_text_is_what_prometheus_reads():
-    """Every sample, with its value, labels, help and kind, by the reference parser."""
+    """The reference parser reads every sample with its value, labels, help and type."""
     text = asyncio.run(render(many_samples([]), CommitStats(syncs=1, sync_seconds=0.5))).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     watermarks = families["cordwood_high_watermark"]
@@ -128,14 +127,14 @@ def test_the_text_is_what_prometheus_reads():
 
 
 def test_counters_are_named_as_before():
-    """The name in the table is the name of the sample, and prometheus knows it for a counter."""
+    """A counter's sample has its name from the metrics table and parses as a counter."""
     text = asyncio.run(render([Sample("cordwood_commits_total", 3)], CommitStats())).decode()
     (family,) = [f for f in text_string_to_metric_families(text) if f.type == "counter"]
     assert [(s.name, s.value) for s in family.samples] == [("cordwood_commits_total", 3.0)]
 
 
 def test_the_json_is_one_line_with_every_sample():
-    """Labelled samples are lists, the others numbers."""
+    """Labelled samples are lists; samples without labels are numbers."""
     text = asyncio.run(render_json(many_samples([]), CommitStats(syncs=2, sync_seconds=0.5)))
     found = json.loads(text)
     assert b"\n" not in text

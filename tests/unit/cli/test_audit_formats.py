@@ -1,9 +1,9 @@
-"""What ``cordwood audit`` prints for programs."""
+"""The machine-readable output of ``cordwood audit``."""
 
 import json
 
 from cordwood.cli.commands.audit import _show
-from cordwood.cli.output.tables import Format
+from cordwood.cli.output.row_printer import Format
 
 REPORT = {
     "ok": False,
@@ -14,7 +14,7 @@ REPORT = {
 
 
 def test_each_format_is_what_its_name_says(capsys):
-    """JSON is the whole report, NDJSON a line for each entry, CSV a header and the partitions."""
+    """JSON is the whole report, NDJSON has one line per entry, and CSV lists the partitions."""
     _show(REPORT, Format.JSON)
     assert json.loads(capsys.readouterr().out) == REPORT
     _show(REPORT, Format.NDJSON)
@@ -22,4 +22,4 @@ def test_each_format_is_what_its_name_says(capsys):
     assert [line.pop("of") for line in lines] == ["partitions", "books", "samples"]
     assert lines == [*REPORT["partitions"], *REPORT["books"], *REPORT["samples"]]
     _show(REPORT, Format.CSV)
-    assert capsys.readouterr().out == "topic,partition,missing,ok\nt,0,1,False\n"
+    assert capsys.readouterr().out == "topic,partition,missing,ok\nt,0,1,false\n"

@@ -1,4 +1,4 @@
-"""What a command says when it is misused, and what it costs to ask it for help."""
+"""Error messages for wrong usage, and the import cost of ``--help``."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ def python(*words):
 
 
 def test_help_of_everyday_commands_loads_no_client():
-    """Importing a command is cheap; what it works with comes when it runs."""
+    """Importing a command does not import the client, NumPy or rich."""
     code = (
         "import sys, cordwood.cli.commands.bench, cordwood.cli.commands.cat\n"
         "import cordwood.cli.commands.consume, cordwood.cli.commands.produce\n"
@@ -23,7 +23,7 @@ def test_help_of_everyday_commands_loads_no_client():
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest():
-    """Exit code 2, as for any wrong usage."""
+    """A misspelt command exits with code 2 and suggests the nearest command."""
     done = python("-m", "cordwood", "prodcue", "t")
     assert done.returncode == 2
     assert "No such command 'prodcue'; did you mean produce?" in done.stderr
@@ -31,7 +31,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest():
 
 @pytest.mark.parametrize("words", [("produce", "t", "missing"), ("segment", "dump", "missing")])
 def test_a_missing_file_is_named_without_a_traceback(words):
-    """Before anybody is asked anything."""
+    """A missing input file is refused with exit code 2 and its name, without a traceback."""
     done = python("-m", "cordwood", *words)
     assert done.returncode == 2
     assert "'missing' does not exist" in done.stderr
@@ -39,7 +39,7 @@ def test_a_missing_file_is_named_without_a_traceback(words):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
-    """The system's words, with the file's name."""
+    """A failed write exits with code 1 and prints the file name and the system's error message."""
     there = tmp_path / "taken"
     there.write_text("")
     done = python("-m", "cordwood", "certs", "init", str(there / "below"))

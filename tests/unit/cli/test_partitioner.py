@@ -1,4 +1,4 @@
-"""Where ``cordwood produce`` puts a keyed record: where any Kafka client would."""
+"""``cordwood produce`` chooses the same partition for a key as other Kafka clients."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from cordwood.model import Record
 
 @given(st.lists(st.binary(max_size=12), min_size=1), st.integers(1, 50))
 def test_a_key_goes_where_kafkas_partitioner_puts_it(keys, count):
-    """Byte for byte the hash of the Java client, in plain Python: a pipe starts without kernels."""
+    """The partition of a key comes from Kafka's murmur2 hash."""
     records = [Record(0, 0, key, b"") for key in keys]
     for number, taken in _by_partition(records, count, None).items():
         assert all((murmur2(each.key) & 0x7FFFFFFF) % count == number for each in taken)

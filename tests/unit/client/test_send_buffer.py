@@ -1,12 +1,12 @@
-"""The outbox: numbering, confirming, resuming. No sockets."""
+"""The send buffer numbers, confirms and resends records. It uses no sockets."""
 
 import pytest
 
 from cordwood.batch.lines import encode_lines_plain
-from cordwood.client.effects import Address, parse_address
 from cordwood.client.send_buffer import Message, SendBuffer
-from cordwood.errors import InvalidRecord, ProtocolError, RequestError, StaleProducer
-from cordwood.protocol.line import Framing, Welcome
+from cordwood.errors import InvalidRecord, ProtocolError, StaleProducer
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.replies import Welcome
 
 
 def opened(last_n: int = 0, framing: Framing = Framing.TEXT) -> SendBuffer:
@@ -16,7 +16,7 @@ def opened(last_n: int = 0, framing: Framing = Framing.TEXT) -> SendBuffer:
 
 
 def test_records_are_numbered_from_one_after_what_the_broker_holds():
-    """A producer that comes back under its name does not count from one again."""
+    """Numbering starts at 1, or after the last number that the broker holds for this producer."""
     assert opened().add(Message("k", b"x"), 5) == 1
     outbox = opened(500)
     assert outbox.add(Message("k", "x"), 5) == 501
@@ -24,7 +24,7 @@ def test_records_are_numbered_from_one_after_what_the_broker_holds():
 
 
 def test_numbers_wrap_and_are_confirmed_across_the_wrap():
-    """After 2**31 - 1 comes 0; confirming 0 confirms what came before."""
+    """Record numbers wrap to 0 after 2**31 - 1. Confirming 0 confirms all records before it."""
     outbox = opened(2**31 - 2)
     assert [outbox.add(Message("k", b"x"), 5) for _ in range(3)] == [2**31 - 1, 0, 1]
     assert outbox.confirm(0)
@@ -34,7 +34,10 @@ def test_numbers_wrap_and_are_confirmed_across_the_wrap():
 
 
 def test_a_chunk_is_about_as_long_as_asked_and_counts_as_sent():
-    """Nothing is taken twice, and nothing sent is forgotten before it is confirmed."""
+    """A chunk is about as long as asked.
+
+    Records stay pending after they are sent, until confirmed.
+    """
     outbox = opened()
     for _ in range(4):
         outbox.add(Message("k", b"x", 7), 5)
@@ -46,7 +49,7 @@ def test_a_chunk_is_about_as_long_as_asked_and_counts_as_sent():
 
 
 def test_after_a_lost_connection_only_what_the_broker_lacks_is_sent_again():
-    """Its welcome confirms; the rest goes out under the same numbers."""
+    """After a reconnect, only records that the broker lacks are resent, with the same numbers."""
     outbox = opened()
     for _ in range(3):
         outbox.add(Message("k", b"x", 7), 5)
@@ -58,7 +61,7 @@ def test_after_a_lost_connection_only_what_the_broker_lacks_is_sent_again():
 
 
 def test_an_old_confirmation_changes_nothing():
-    """Acknowledgements of an earlier connection's records may repeat."""
+    """A confirmation of records that are already confirmed changes nothing."""
     outbox = opened(10)
     outbox.add(Message("k", b"x"), 5)
     assert not outbox.confirm(10)
@@ -67,15 +70,15 @@ def test_an_old_confirmation_changes_nothing():
 
 
 def test_a_confirmation_of_what_was_never_sent_is_refused():
-    """Believing it would lose what is sent next."""
+    """A confirmation of a number that was never sent raises ``ProtocolError``."""
     with pytest.raises(ProtocolError, match="n=2"):
         opened(1).confirm(2)
 
 
 def test_a_second_producer_under_the_same_name_is_found_out():
-    """The broker holds numbers this one never gave."""
+    """A broker that holds numbers this producer never sent means another producer has its name."""
     outbox = opened(1)
-    with pytest.raises(StaleProducer, match="another uses the name"):
+    with pytest.raises(StaleProducer, match="another producer uses the same name"):
         outbox.resume(Welcome("p", 0, 7))
 
 
@@ -95,7 +98,10 @@ def test_a_second_producer_under_the_same_name_is_found_out():
     ],
 )
 def test_what_would_not_parse_at_the_broker_is_refused_and_takes_no_number(message):
-    """A record that became a dead letter would still be covered by a later acknowledgement."""
+    """A record that the broker could not parse is refused here, and gets no number.
+
+    Otherwise it would become a dead letter that a later acknowledgement still covers.
+    """
     outbox = opened()
     with pytest.raises(InvalidRecord):
         outbox.add(message, 5)
@@ -107,7 +113,7 @@ def test_what_would_not_parse_at_the_broker_is_refused_and_takes_no_number(messa
     [Message("k", b""), Message("é" * 124, b"a|b\r\0 "), Message(" ", b"\xff|", 2**63 - 1)],
 )
 def test_what_is_accepted_here_is_a_record_at_the_broker(message):
-    """The two sides agree on what a line is; the broker's side is the one it really uses."""
+    """Every record that the client accepts is parsed as one record by the broker's own parser."""
     outbox = SendBuffer(Framing.TEXT, 1000)
     outbox.resume(Welcome("p", 0, 0))
     outbox.add(message, 5)
@@ -116,17 +122,7 @@ def test_what_is_accepted_here_is_a_record_at_the_broker(message):
 
 
 def test_frames_carry_newlines():
-    """In a frame the payload may hold any byte."""
+    """A payload in a frame may contain newlines."""
     outbox = opened(framing=Framing.FRAMES)
     outbox.add(Message(b"k", b"two\nlines"), 5)
     assert outbox.take_unsent(100) == b"\x0f\0\0\0k|5|1|two\nlines"
-
-
-def test_addresses_are_read_as_users_write_them():
-    """As users write them; anything else says how."""
-    assert parse_address("127.0.0.1:5673") == Address("127.0.0.1", 5673)
-    assert parse_address("[::1]:5673") == Address("::1", 5673)
-    assert str(parse_address(("::1", 1))) == "[::1]:1"
-    for wrong in ("localhost", ":5673", "h:", "h:x", "h:65536"):
-        with pytest.raises(RequestError, match="HOST:PORT"):
-            parse_address(wrong)

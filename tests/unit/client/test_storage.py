@@ -1,4 +1,4 @@
-"""A directory as an archive's place, and an object store."""
+"""Archive storage in a directory and in an object store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def storage(tmp_path):
 
 
 def test_a_file_is_there_whole_or_not_at_all(storage, tmp_path):
-    """A writer that dies leaves nothing under the name, and what was there stays."""
+    """A write is atomic: if the writer dies, the old file stays and no partial file is listed."""
     storage.put("a/b", io.BytesIO(b"old"))
 
     class Dies(io.BytesIO):
@@ -36,7 +36,10 @@ def test_a_file_is_there_whole_or_not_at_all(storage, tmp_path):
 
 
 def test_files_move_and_are_listed_by_prefix(storage):
-    """In order, unfinished ones and locks left out."""
+    """``move`` renames a file.
+
+    ``names`` lists files by prefix, sorted, without locks and partial files.
+    """
     for name in ("t/2", "t/1", "u/1"):
         storage.put(name, io.BytesIO(name.encode()))
     storage.move("t/2", "t/incoming/2")
@@ -50,7 +53,7 @@ def test_files_move_and_are_listed_by_prefix(storage):
 
 
 def test_one_run_at_a_time(storage):
-    """The second is told, at once."""
+    """Only one run may hold a lock. A second one fails immediately."""
     with storage.held("t/manifest.jsonl"):
         with pytest.raises(UnavailableError, match="another run"), storage.held("t/manifest.jsonl"):
             pass
@@ -60,7 +63,7 @@ def test_one_run_at_a_time(storage):
 
 
 def test_an_object_store_without_its_library_says_what_to_install(monkeypatch):
-    """Not a traceback."""
+    """Without ``obstore``, opening an object store fails with the package to install."""
     import sys
 
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -69,7 +72,7 @@ def test_an_object_store_without_its_library_says_what_to_install(monkeypatch):
 
 
 def test_an_object_store_does_what_a_directory_does(tmp_path):
-    """Where obstore is installed; a local URL stands for a bucket."""
+    """An object store has the same operations as a directory. A file URL stands in for a bucket."""
     pytest.importorskip("obstore")
     storage = open_storage(f"file://{tmp_path}/bucket")
     storage.put("t/incoming/1", io.BytesIO(b"bundle"))
@@ -86,7 +89,7 @@ def test_an_object_store_does_what_a_directory_does(tmp_path):
 
 
 class NoBucket(BaseHTTPRequestHandler):
-    """A store that answers everything as S3 does for a bucket that is not there."""
+    """An HTTP server that answers every request as S3 does for a bucket that does not exist."""
 
     def refuse(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -99,7 +102,7 @@ class NoBucket(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = refuse  # noqa: N815 - http.server's names
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -122,17 +125,19 @@ def no_bucket(monkeypatch):
 
 
 def test_a_store_that_refuses_is_one_sentence(no_bucket):
-    """With its own words, not the pages the library prints."""
+    """An error from an object store is one line with the store's own message."""
     for ask in (no_bucket.names, lambda: no_bucket.put("t/1", io.BytesIO(b"bundle"))):
         with pytest.raises(UnavailableError) as refused:
             ask()
-        assert str(refused.value).startswith("s3://nowhere/archive: There is no such bucket; look ")
+        assert str(refused.value).startswith(
+            "s3://nowhere/archive: There is no such bucket; check "
+        )
         assert "\n" not in str(refused.value)
     assert no_bucket.size("t/1") is None
 
 
 def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
-    """In pieces of any size, and into a buffer: gzip asks for that."""
+    """A gzip bundle in an object store can be read in pieces of any size."""
     pytest.importorskip("obstore")
     storage = open_storage(f"file://{tmp_path}/bucket")
     text = bytes(range(256)) * 10_000
@@ -146,7 +151,7 @@ def test_a_bundle_in_an_object_store_is_read_as_from_a_directory(tmp_path):
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_size_is_what_was_written(form, tmp_path):
-    """Of a directory's file and of an object; a name without a file has none."""
+    """``size`` returns the bytes written, or ``None`` if there is no such file."""
     if "://" in form:
         pytest.importorskip("obstore")
     place = open_storage(form.format(tmp_path / "place"))
@@ -155,7 +160,10 @@ def test_a_size_is_what_was_written(form, tmp_path):
 
 
 def test_leftovers_of_dead_runs_are_swept_and_nothing_else(storage, tmp_path):
-    """Half-written files and empty directories too; not what is kept, nor what lies elsewhere."""
+    """``sweep`` removes leftovers of dead runs, with partial files and empty directories.
+
+    It keeps the files that the predicate selects and everything outside its prefix.
+    """
     for name in ("t/incoming/0/a", "t/incoming/0/b", "t/incoming/1/c", "t/0/a"):
         storage.put(name, io.BytesIO(b"x"))
     (tmp_path / "place" / "t" / "incoming" / "1" / "d.12345678.part").write_bytes(b"half")
@@ -168,7 +176,7 @@ def test_leftovers_of_dead_runs_are_swept_and_nothing_else(storage, tmp_path):
 
 
 def test_a_store_without_a_lock_keeps_what_another_run_may_be_writing(tmp_path):
-    """Only what is a day old was left by a dead one."""
+    """An object store has no lock, so ``sweep`` removes only files that are at least a day old."""
     pytest.importorskip("obstore")
     store = open_storage(f"file://{tmp_path}/bucket")
     for name in ("t/incoming/old", "t/incoming/new", "t/incoming/kept"):
@@ -180,7 +188,7 @@ def test_a_store_without_a_lock_keeps_what_another_run_may_be_writing(tmp_path):
 
 
 def test_two_writers_of_one_name_do_not_mix(storage):
-    """A task that runs twice at once: each file is one of theirs, whole."""
+    """Two concurrent writers of one name do not mix: the file is one of the two, complete."""
 
     class Slow(io.BytesIO):
         def read(self, *size):
@@ -194,7 +202,7 @@ def test_two_writers_of_one_name_do_not_mix(storage):
 
 
 def test_what_is_no_file_is_not_opened(storage, tmp_path):
-    """A pipe would be waited for, for ever."""
+    """Only a regular file is opened, because reading a named pipe could block forever."""
     storage.put("t/1", io.BytesIO(b"x"))
     os.mkfifo(tmp_path / "place" / "t" / "2")
     with pytest.raises(FileNotFoundError):
@@ -203,13 +211,16 @@ def test_what_is_no_file_is_not_opened(storage, tmp_path):
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:1/x", "ftp://host/x", "memory:///x"])
 def test_a_url_that_is_no_object_store_is_refused(place):
-    """A broker is told places by others: it must not be made to call anybody."""
+    """Other URLs are refused, so that a request cannot make the broker call arbitrary servers."""
     with pytest.raises(ConfigError, match="s3"):
         open_storage(place)
 
 
 def test_an_archive_is_never_readable_by_everybody(tmp_path):
-    """Bundles hold records: its owner's, or its group's where the place says so; no umask helps."""
+    """Archive files are never readable by all users, whatever the umask is.
+
+    Only the owner has access, or also the group if it may read the archive directory.
+    """
     before = os.umask(0)
     try:
         for mode, expected in ((0o700, (0o600, 0o700)), (0o755, (0o660, 0o2770))):

@@ -1,4 +1,4 @@
-"""When a log is whole, and when the router's books balance."""
+"""When a log is complete, and when the router's counts balance."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def a_window(**facts):
 
 
 def test_pieces_that_follow_each_other_are_sound():
-    """Also an empty partition, and one whose start was reclaimed."""
+    """Consecutive ranges are sound, and so are an empty and a reclaimed partition."""
     assert audit(a_piece(0, 10), a_piece(10, 20)).is_sound
     assert audit(bounds=(5, 5)).is_sound
     assert audit(a_piece(5, 20), bounds=(5, 20)).is_sound
 
 
 def test_a_hole_is_missing_wherever_it_is():
-    """Between batches, between pieces, at the start, at the end, and inside a batch."""
+    """A hole counts as missing between or inside batches, between ranges, and at both ends."""
     assert audit(a_piece(0, 20, records=17, holes=3)).missing == 3
     assert audit(a_piece(0, 8), a_piece(10, 20)).missing == 2
     assert audit(a_piece(4, 20)).missing == 4
@@ -43,27 +43,27 @@ def test_a_hole_is_missing_wherever_it_is():
 
 
 def test_holes_of_a_compacted_topic_are_explained():
-    """They are counted as cleaned, and nothing is missing."""
+    """Holes in a compacted topic count as cleaned and not as missing."""
     found = audit(a_piece(0, 8), a_piece(10, 20), compacted=True)
     assert (found.missing, found.cleaned, found.is_sound) == (0, 2, True)
 
 
 def test_a_batch_stored_twice_is_a_duplicate():
-    """By its place, or by its producer's numbers, also across pieces."""
+    """A batch that repeats an offset or a producer's sequence counts as a duplicate."""
     assert audit(a_piece(0, 20, repeats=1)).duplicates == 1
     twice = audit(a_piece(0, 10, repeats=1), a_piece(10, 20), renumbered=2)
     assert (twice.duplicates, twice.is_sound) == (3, False)
 
 
 def test_pending_and_expired_records_do_not_unbalance_the_books():
-    """Missing, repeated and unknown ones do."""
+    """Missing, duplicated or unknown records unbalance a window; pending or expired ones do not."""
     assert a_window(ingested=9, routed=4, pending=3, expired=2).is_balanced
     for wrong in ("missing", "duplicated", "strangers"):
         assert not a_window(**{wrong: 1}).is_balanced
 
 
 def test_an_audit_is_whole_when_every_part_is():
-    """One bad partition or window spoils it."""
+    """An audit is whole only if every partition and every window is sound."""
     good, bad = audit(a_piece(0, 20)), audit(a_piece(0, 19))
     assert is_whole([good], [a_window()])
     assert not is_whole([good, bad], [])

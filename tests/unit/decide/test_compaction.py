@@ -1,4 +1,4 @@
-"""When a log is due for compaction, what a pass takes, and what becomes of records and batches."""
+"""Compaction plans: when a log is due, what a pass reads, and what it keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cordwood.decide.compaction import (
     BatchAction,
     Candidate,
     CleanerState,
-    CompactionFacts,
+    CompactionInputs,
     Horizon,
     Rule,
     Wait,
@@ -37,11 +37,11 @@ COMPACTED = changed(TopicConfig(), {"cleanup.policy": "compact"})
 def facts(
     *ages_ms, clean_end=0, settings=None, active_age_ms=0, state=None, readers=None, **changes
 ):
-    """A stack of sealed segments of ten offsets and 100 bytes each, of these ages."""
+    """Return inputs with sealed segments of ten offsets and 100 bytes each, of these ages."""
     sealed = a_stack(*ages_ms)
     active = an_active(sealed, age_ms=active_age_ms)
     state = state or CleanerState(clean_end=clean_end, passes=1 if clean_end else 0)
-    made = CompactionFacts(
+    made = CompactionInputs(
         sealed=tuple(sealed),
         active=active,
         log_start=0,
@@ -58,50 +58,50 @@ def facts(
 
 
 def test_the_active_segment_is_in_neither_term_of_the_ratio():
-    """Two sealed segments, one clean: half is dirty, however large the active one."""
+    """The dirty ratio counts only sealed segments, however large the active one is."""
     plan = plan_compaction(facts(0, 0, clean_end=10))
     assert (plan.clean_bytes, plan.dirty_bytes, plan.ratio) == (100, 100, 0.5)
 
 
 def test_the_ratio_must_be_above_the_limit_not_at_it():
-    """Kafka's rule is strict."""
+    """The dirty ratio must exceed the limit, as in Kafka."""
     assert plan_compaction(facts(0, 0, clean_end=10)).wait is Wait.RATIO
     assert plan_compaction(facts(0, 0, 0, clean_end=10)).rule is Rule.RATIO
 
 
 def test_a_topic_without_compact_is_never_due():
-    """Not even on demand."""
+    """A topic without the compact policy is never compacted, not even on demand."""
     plain = facts(0, 0, config=TopicConfig())
     assert plan_compaction(plain).wait is Wait.POLICY
     assert plan_compaction(plain, demand=True).rule is None
 
 
 def test_a_log_that_is_all_active_is_not_due():
-    """The head is never touched, and explain says that it is the reason."""
+    """The active segment is never compacted, and the plan gives that as the reason."""
     plan = plan_compaction(facts())
     assert (plan.rule, plan.wait, plan.bound) == (None, Wait.ACTIVE, 0)
 
 
 def test_an_empty_log_is_clean():
-    """Nothing there, nothing due."""
+    """An empty log is clean and not due."""
     empty = facts(active=an_active([], size_bytes=0))
     assert plan_compaction(empty, demand=True).wait is Wait.CLEAN
 
 
 def test_the_segment_with_the_first_undecided_offset_is_left_whole():
-    """Segments are taken whole, and none that reaches past the last stable offset."""
+    """A pass takes whole segments and none that reaches past the last stable offset."""
     plan = plan_compaction(facts(0, 0, 0, last_stable=25))
     assert (plan.bound, len(plan.dirty)) == (20, 2)
 
 
 def test_an_open_transaction_in_the_first_dirty_segment_blocks_until_it_is_decided():
-    """Then the same log is due."""
+    """An open transaction in the first dirty segment blocks compaction until it ends."""
     assert plan_compaction(facts(0, 0, last_stable=5)).wait is Wait.UNDECIDED
     assert plan_compaction(facts(0, 0, last_stable=30)).rule is Rule.RATIO
 
 
 def test_segments_younger_than_min_lag_are_held_back_until_they_are_older():
-    """And are in neither term of the ratio until then."""
+    """Segments younger than min.compaction.lag.ms are not compacted and not in the ratio."""
     lag = {"min.compaction.lag.ms": "1000"}
     plan = plan_compaction(facts(5000, 500, settings=lag))
     assert (plan.bound, plan.dirty_bytes) == (10, 100)
@@ -111,12 +111,12 @@ def test_segments_younger_than_min_lag_are_held_back_until_they_are_older():
 
 
 def test_min_lag_of_zero_holds_nothing_back():
-    """Not even records from the future."""
+    """With a min.compaction.lag.ms of 0 no segment is held back, even with future timestamps."""
     assert plan_compaction(facts(-(10**9))).rule is Rule.RATIO
 
 
 def test_max_lag_forces_a_pass_whatever_the_ratio():
-    """No pass before, a pass after, even where the ratio can never be reached."""
+    """A log is due once its oldest dirty record exceeds max.compaction.lag.ms, at any ratio."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
     waiting = plan_compaction(facts(999, settings=settings))
     assert (waiting.rule, waiting.wait) == (None, Wait.RATIO)
@@ -125,7 +125,7 @@ def test_max_lag_forces_a_pass_whatever_the_ratio():
 
 
 def test_a_timestamp_from_the_future_does_not_hold_max_lag_off():
-    """One wrong clock would otherwise keep the records of a segment for ever."""
+    """A timestamp in the future does not delay a pass that max.compaction.lag.ms forces."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
     (segment,) = a_stack(5000)
     ahead = replace(segment, first_ms=NOW_MS + 10**9, newest_ms=NOW_MS + 10**9)
@@ -133,7 +133,7 @@ def test_a_timestamp_from_the_future_does_not_hold_max_lag_off():
 
 
 def test_next_due_is_the_moment_max_lag_passes():
-    """Time alone makes it due then, and not a millisecond earlier."""
+    """``next_due_ms`` is the first millisecond at which max.compaction.lag.ms makes the log due."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
     plan = plan_compaction(facts(400, settings=settings))
     assert plan.next_due_ms == NOW_MS + 601
@@ -143,7 +143,7 @@ def test_next_due_is_the_moment_max_lag_passes():
 
 
 def test_an_idle_topic_says_when_its_active_segment_will_be_cut():
-    """Quiet topics compact too: the roll is due by time, and that is the next moment."""
+    """For an idle topic, ``next_due_ms`` is the time at which its active segment is rolled."""
     settings = {"max.compaction.lag.ms": str(10 * MINUTE_MS)}
     plan = plan_compaction(facts(settings=settings, active_age_ms=MINUTE_MS))
     assert plan.next_due_ms == NOW_MS + 9 * MINUTE_MS
@@ -151,7 +151,7 @@ def test_an_idle_topic_says_when_its_active_segment_will_be_cut():
 
 @pytest.mark.parametrize("clean_end", [1000, 5])
 def test_a_clean_end_outside_the_log_is_reset_to_the_log_start(clean_end):
-    """Truncated below it, or reclaimed above it: all that is there counts as dirty."""
+    """A clean end outside the log is reset to the log start, so everything counts as dirty."""
     sealed = a_stack(0, 0)[1:]
     lost = facts(0, 0, sealed=tuple(sealed), log_start=10, clean_end=clean_end)
     plan = plan_compaction(lost)
@@ -159,14 +159,14 @@ def test_a_clean_end_outside_the_log_is_reset_to_the_log_start(clean_end):
 
 
 def test_a_log_start_or_clean_end_inside_the_active_segment_is_not_due():
-    """And no error."""
+    """A log start or a clean end inside the active segment is valid; the log is not due."""
     deleted = facts(sealed=(), active=an_active(a_stack(0)), log_start=15)
     assert plan_compaction(deleted).rule is None
     assert plan_compaction(facts(0, clean_end=15)).rule is None
 
 
 def test_gaps_at_the_ends_of_segments_do_not_stall_the_clean_end():
-    """A pass takes up to where the next segment begins, gap or not."""
+    """A pass reaches up to the base offset of the next segment, even across a gap."""
     first, second = a_stack(0, 0)
     plan = plan_compaction(facts(0, 0, sealed=(replace(first, records=1), second)))
     assert plan.bound == 20
@@ -176,7 +176,7 @@ def test_gaps_at_the_ends_of_segments_do_not_stall_the_clean_end():
 
 
 def test_a_due_horizon_makes_a_clean_log_due():
-    """Nothing dirty, no append: the tombstone's time is over, so it goes."""
+    """A tombstone whose delete horizon has passed makes a clean log due."""
     state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
     assert plan_compaction(facts(0, state=state)).rule is Rule.HORIZON
     early = replace(state, horizons=(Horizon(NOW_MS + 1, 3),))
@@ -185,7 +185,7 @@ def test_a_due_horizon_makes_a_clean_log_due():
 
 
 def test_a_due_horizon_waits_for_every_registered_reader():
-    """And the plan names who it waits for; a pass now would remove nothing."""
+    """A delete horizon waits for all registered readers, and the plan names those it waits for."""
     state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
     waiting = plan_compaction(facts(0, state=state, readers={"slow": 3, "quick": 9}))
     assert (waiting.rule, waiting.held_by) == (None, ("slow",))
@@ -194,19 +194,19 @@ def test_a_due_horizon_waits_for_every_registered_reader():
 
 
 def test_demand_takes_what_is_clean_too():
-    """``--now`` needs no dirty record."""
+    """A pass on demand also takes clean segments."""
     assert plan_compaction(facts(0, clean_end=10), demand=True).rule is Rule.DEMAND
 
 
 def test_a_partition_given_out_is_not_due_again():
-    """In progress is skipped, also on demand."""
+    """A partition with a running pass is not due, not even on demand."""
     running = facts(0, is_running=True)
     assert plan_compaction(running).wait is Wait.RUNNING
     assert plan_compaction(running, demand=True).rule is None
 
 
 def test_a_quarantined_partition_is_tried_again_when_its_time_has_come():
-    """Or at once when an operator asks."""
+    """A quarantined partition is due again at its retry time, or immediately on demand."""
     state = CleanerState(failures=1, retry_ms=NOW_MS + 5, error="bad bytes")
     resting = facts(0, state=state)
     plan = plan_compaction(resting)
@@ -217,7 +217,7 @@ def test_a_quarantined_partition_is_tried_again_when_its_time_has_come():
 
 
 def test_retries_come_later_each_time_up_to_an_hour():
-    """A partition that keeps failing costs little, and is never given up."""
+    """The pause doubles with each failure, up to one hour."""
     pauses = [plan_retry(failures, 0) for failures in range(1, 60)]
     assert pauses[:3] == [MINUTE_MS, 2 * MINUTE_MS, 4 * MINUTE_MS]
     assert pauses == sorted(pauses)
@@ -225,7 +225,7 @@ def test_retries_come_later_each_time_up_to_an_hour():
 
 
 def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
-    """As Kafka's cleaner picks its logs."""
+    """Due partitions are ordered by dirty ratio, highest first, as in Kafka."""
     plans = {
         "a": plan_compaction(facts(0, 0, 0, clean_end=10)),
         "b": plan_compaction(facts(0, 0, 0)),
@@ -243,11 +243,11 @@ def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
         (facts(), "may be due in 7 days"),
         (facts(0, last_stable=0), "open transaction"),
         (facts(0, settings={"min.compaction.lag.ms": "9"}), "min.compaction.lag.ms 9"),
-        (facts(0, config=TopicConfig()), "cleanup.policy has no compact"),
+        (facts(0, config=TopicConfig()), "cleanup.policy does not include compact"),
     ],
 )
 def test_explain_says_which_rule_decides(made, words):
-    """From the very plan that is applied."""
+    """``explain`` names the rule that decided the plan."""
     assert words in explain(plan_compaction(made), made)
 
 
@@ -263,13 +263,16 @@ def sizes_of(groups):
 
 
 def test_neighbours_are_grouped_up_to_segment_bytes_in_order():
-    """Nothing goes from these; a segment that fits nowhere stands alone."""
+    """Neighbouring segments form groups of at most segment_bytes; a larger one is its own group."""
     groups = plan_groups(candidates(40, 50, 20, 90, 200, 5), 100)
     assert sizes_of(groups) == [[40, 50], [20], [90], [200], [5]]
 
 
 def test_segments_are_merged_by_what_a_pass_leaves_of_them():
-    """Ten segments of which a tenth stays become one; Kafka would leave ten small ones."""
+    """Groups are sized by the bytes that remain after the pass.
+
+    Ten segments that keep a tenth of their bytes become one; Kafka would leave ten small ones.
+    """
     tenth = [each._replace(kept_bytes=10) for each in candidates(*[100] * 10)]
     assert sizes_of(plan_groups(tenth, 100)) == [[100] * 10]
     half = [each._replace(kept_bytes=50) for each in candidates(*[100] * 10)]
@@ -277,7 +280,7 @@ def test_segments_are_merged_by_what_a_pass_leaves_of_them():
 
 
 def test_a_group_is_no_more_than_a_tasks_share_of_what_there_is_to_read():
-    """Cores that would stay idle are not traded for fewer segments."""
+    """With several tasks, a group holds at most one task's share of the bytes to read."""
     tenth = [each._replace(kept_bytes=10) for each in candidates(*[100] * 10)]
     assert sizes_of(plan_groups(tenth, 100, tasks=2)) == [[100] * 5, [100] * 5]
     small = [each._replace(kept_bytes=1) for each in candidates(*[5] * 10)]
@@ -285,7 +288,7 @@ def test_a_group_is_no_more_than_a_tasks_share_of_what_there_is_to_read():
 
 
 def test_what_a_pass_leaves_is_expected_by_the_share_of_records_that_stay():
-    """Rounded up; a segment that loses nothing keeps its size, an empty one too."""
+    """The bytes kept are estimated from the share of records kept, rounded up."""
     assert plan_kept_bytes(1000, 10, 9) == 100
     assert plan_kept_bytes(1001, 10, 9) == 101
     assert plan_kept_bytes(1000, 10, 0) == 1000
@@ -294,25 +297,25 @@ def test_what_a_pass_leaves_is_expected_by_the_share_of_records_that_stay():
 
 
 def test_a_swap_takes_neighbours_and_not_too_many_at_once():
-    """What was left alone in between divides them."""
+    """A swap takes only adjacent segments, and a limited number of them."""
     assert plan_swaps([(0, 2), (2, 3), (5, 6)]) == [[(0, 2), (2, 3)], [(5, 6)]]
     singles = [(number, number + 1) for number in range(130)]
     assert [len(swap) for swap in plan_swaps(singles)] == [64, 64, 2]
 
 
 def test_tiny_limits_give_single_segments():
-    """Nobody is lost."""
+    """A limit below every segment's size puts each segment in its own group."""
     assert sizes_of(plan_groups(candidates(5, 5, 5), 1)) == [[5], [5], [5]]
 
 
 def test_groups_are_as_few_as_fit_and_as_even_as_so_few_can_be():
-    """Each group is one task's work: eight and two tenths would leave a core idle."""
+    """Groups are as few as possible and then as even as possible, because each is one task."""
     assert sizes_of(plan_groups(candidates(*[12] * 10), 100)) == [[12] * 5, [12] * 5]
     assert sizes_of(plan_groups(candidates(10, 10, 70, 30), 100)) == [[10, 10, 70], [30]]
 
 
 def test_a_group_never_spans_more_offsets_than_an_index_can_hold():
-    """Even where the files are nearly empty."""
+    """A group never spans more offsets than an index can represent."""
     wide = [Candidate(0, 2**31 - 1, 1, True, 1), Candidate(2**31 - 1, 2**31, 1, True, 1)]
     assert len(plan_groups(wide, 100)) == 2
     narrow = [Candidate(1, 2**31 - 1, 1, True, 1), Candidate(2**31 - 1, 2**31, 1, True, 1)]
@@ -320,12 +323,12 @@ def test_a_group_never_spans_more_offsets_than_an_index_can_hold():
 
 
 def test_emptied_segments_do_merge():
-    """A run of leftovers becomes one."""
+    """Adjacent empty segments are merged into one group."""
     assert sizes_of(plan_groups(candidates(0, 0, 61, 0), 100)) == [[0, 0, 61, 0]]
 
 
 def test_a_full_clean_segment_is_not_copied_for_a_small_neighbour():
-    """Unless somebody asked for a thorough pass."""
+    """A large clean segment is not copied to merge a small neighbour, except in a thorough pass."""
     mixed = [*candidates(60, changed=False), Candidate(10, 20, 5, True, 5)]
     assert sizes_of(plan_groups(mixed, 100)) == [[60], [5]]
     assert sizes_of(plan_groups(mixed, 100, thorough=True)) == [[60, 5]]
@@ -353,12 +356,15 @@ KEPT = {"is_aborted": False, "has_key": True, "is_newest": True, "is_tombstone":
     ],
 )
 def test_a_record_stays_if_it_is_the_newest_of_its_key(change, kept):
-    """Not when aborted; a tombstone only until its time is over; without a key always."""
+    """Compaction keeps the newest record of each key and all records without a key.
+
+    It removes aborted records, and tombstones whose time has passed.
+    """
     assert is_kept(**{**KEPT, **change}) is kept
 
 
 def test_a_tombstone_goes_at_its_horizon_and_after_the_last_reader():
-    """Both, and never without a horizon."""
+    """A tombstone is removed after its horizon and after every registered reader has passed it."""
     assert is_past(5, 0, 5, 1)
     assert not is_past(6, 0, 5, 1)
     assert not is_past(5, 1, 5, 1)
@@ -366,7 +372,7 @@ def test_a_tombstone_goes_at_its_horizon_and_after_the_last_reader():
 
 
 def test_without_registered_readers_nobody_is_waited_for():
-    """The watermark is then past every offset."""
+    """Without registered readers the watermark is past every offset."""
     assert watermark({}) == KEEP_ALL
     assert watermark({"a": 5, "b": 3}) == 3
 
@@ -382,22 +388,22 @@ def test_without_registered_readers_nobody_is_waited_for():
     ],
 )
 def test_what_becomes_of_a_batch(kept, needed, has, wants, fate):
-    """Gone, its header alone, as it is, or with a horizon that is set once and for all."""
+    """A batch is dropped, reduced to its header, kept, or given a horizon if it has none."""
     found = plan_batch(kept=kept, is_needed=needed, has_horizon=has, wants_horizon=wants)
     assert found is fate
 
 
-# --- the state ------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------
 
 
 def test_the_state_survives_json_and_unknown_fields_of_a_later_version():
-    """It is stored by one program and may be read by another."""
+    """The state survives JSON encoding, and unknown fields are ignored."""
     state = CleanerState(clean_end=7, passes=2, horizons=(Horizon(1, 2), Horizon(3, 4)))
     assert parse_state({**encode_state(state), "tomorrow": 1}) == state
 
 
 @pytest.mark.parametrize("bad", [{"clean_end": "7"}, {"clean_end": True}, {"horizons": [[1]]}])
 def test_a_state_that_cannot_be_is_refused(bad):
-    """Before it is stored: a start-up could not read it."""
+    """A state with invalid fields is rejected."""
     with pytest.raises((ValueError, TypeError)):
         parse_state(bad)

@@ -1,4 +1,4 @@
-"""What the headers of a dead letter say."""
+"""The headers of a dead letter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.model import Header
 
 
 def test_a_record_s_cause_is_read_back():
-    """Reason, sentence and place, after the record's own headers."""
+    """The reason, detail and origin are parsed from the headers, among the record's own headers."""
     headers = (Header("own", b"1"), *headers_for_record("loop", "why", "append", 3, 14))
     cause = parse_cause(headers)
     assert (cause.reason, cause.detail) == ("loop", "why")
@@ -15,7 +15,7 @@ def test_a_record_s_cause_is_read_back():
 
 
 def test_a_line_s_cause_names_its_peer():
-    """It never was a record, so it has no place."""
+    """The cause of a rejected line names the peer and has no topic or offset."""
     cause = parse_cause(headers_for_line("too_long", "127.0.0.1:1"))
     assert (cause.reason, cause.source, cause.topic, cause.offset) == (
         "too_long",
@@ -26,7 +26,7 @@ def test_a_line_s_cause_names_its_peer():
 
 
 def test_a_letter_that_died_twice_has_its_last_cause():
-    """Replayed and dead again: the last death counts."""
+    """A letter that was replayed and rejected again has the cause of the last rejection."""
     headers = [
         *headers_for_record("loop", "", "a", 0, 1),
         *headers_for_record("no_key", "", "b", 0, 2),
@@ -35,7 +35,7 @@ def test_a_letter_that_died_twice_has_its_last_cause():
 
 
 def test_headers_that_are_not_ours_are_no_cause():
-    """Null values, odd numbers and other names are passed over."""
+    """Null values, invalid numbers and other headers are ignored."""
     cause = parse_cause(
         [Header("x", b"y"), Header("dlq.offset", b"many"), Header("dlq.reason", None)]
     )

@@ -1,4 +1,4 @@
-"""The classic group protocol, rule by rule; times in ms from 0."""
+"""The rules of the classic consumer group protocol; times are in ms from 0."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import pytest
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
-from cordwood.decide.groups import (
+from cordwood.decide.groups.directory import GroupDirectory
+from cordwood.decide.groups.messages import (
     EraseGroup,
-    GroupDirectory,
     GroupSettings,
     Heartbeat,
     Leave,
     Leaver,
     PersistGroup,
     PersistOffsets,
-    Reply,
-    SetTimer,
-    Tick,
-    parse_subscription,
 )
+from cordwood.decide.groups.subscription import parse_subscription
+from cordwood.decide.instructions import Reply, SetTimer, Tick
 from cordwood.model import TopicPartition
 from support.coordination import (
     QUICK,
@@ -44,22 +42,22 @@ def service():
 
 
 def test_a_new_dynamic_member_is_asked_to_come_back_with_an_id(service):
-    """From JoinGroup 4 on a member without id gets one and 79, and is not a member yet."""
+    """From JoinGroup 4 on, a first join returns a member ID and error 79 and adds no member."""
     answer = service.answers[service.join()]
     assert (answer.code, answer.member_id) == (Code.MEMBER_ID_REQUIRED, "m1")
     assert service.members() == []
 
 
 def test_an_old_client_joins_in_one_round(service):
-    """Before JoinGroup 4 the first join counts."""
+    """Before JoinGroup 4, the first join makes the client a member."""
     answer = service.answers[service.join(version=3)]
     assert (answer.code, answer.generation, answer.leader) == (Code.NONE, 1, "m1")
 
 
 def test_the_leader_is_told_the_members_and_others_are_not(service):
-    """Exactly one member gets the list."""
+    """Only the leader receives the list of members."""
     for _ in range(2):
-        service.join(version=0)  # the second interrupts the first's generation
+        service.join(version=0)  # the second join interrupts the first generation
     first = service.join("m1")
     lead, follow = service.answers[first], service.answers[2]
     assert [each.member_id for each in lead.members] == ["m1", "m2"]
@@ -69,9 +67,9 @@ def test_the_leader_is_told_the_members_and_others_are_not(service):
 
 
 def test_a_pending_member_holds_up_the_others_until_its_session_ends(service):
-    """Who was given an id is waited for, but not longer than the session it asked for."""
+    """A rebalance waits for a member with a new ID, but at most for its session timeout."""
     ids, _ = service.stable({})
-    service.join()  # never comes back
+    service.join()  # never rejoins
     token = service.join(ids[0])  # the leader rejoins
     assert token not in service.answers
     service.advance(SESSION_MS)
@@ -79,7 +77,7 @@ def test_a_pending_member_holds_up_the_others_until_its_session_ends(service):
 
 
 def test_an_unknown_id_cannot_join(service):
-    """After a restart old ids mean nothing; the group is not even made for them."""
+    """A join with an unknown member ID is refused and does not create the group."""
     assert service.answers[service.join("from-before")].code == Code.UNKNOWN_MEMBER_ID
     assert service.groups.describe("g") is None
     service.stable({})
@@ -88,7 +86,7 @@ def test_an_unknown_id_cannot_join(service):
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_a_session_outside_the_bounds_is_refused(service, session_ms):
-    """The broker bounds how long or short a session may be."""
+    """A session timeout outside the broker's limits is refused."""
     token = service.join(session_timeout_ms=session_ms)
     assert service.answers[token].code == Code.INVALID_SESSION_TIMEOUT
 
@@ -101,7 +99,7 @@ def test_a_session_outside_the_bounds_is_refused(service, session_ms):
     ],
 )
 def test_a_first_member_must_name_a_type_and_a_protocol(service, how):
-    """Nothing can be agreed on with somebody who offers nothing."""
+    """The first member must name a protocol type and at least one protocol."""
     assert service.answers[service.join(**how)].code == Code.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -113,13 +111,13 @@ def test_a_first_member_must_name_a_type_and_a_protocol(service, how):
     ],
 )
 def test_a_member_nobody_can_agree_with_is_refused(service, how):
-    """Type must be the group's, and one protocol must be shared by all."""
+    """A member must have the group's protocol type and share a protocol with all members."""
     service.stable({})
     assert service.answers[service.join(**how)].code == Code.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_members_vote_for_the_protocol_among_those_all_share(service):
-    """The majority's first choice wins; what one member lacks is no choice."""
+    """The protocol with most votes wins, among those that all members support."""
     protocols = {name: (name, name.encode()) for name in ("a", "b", "c")}
     ids, _ = service.stable(
         {"protocols": [protocols["c"], protocols["a"], protocols["b"]]},
@@ -133,7 +131,7 @@ def test_members_vote_for_the_protocol_among_those_all_share(service):
 
 
 def test_a_full_group_turns_the_next_one_away():
-    """Beyond the largest size a join is refused, whoever is in stays in."""
+    """A join to a full group is refused; its members stay."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=0, members_max=2))
     ids, generation = service.stable({}, {})
     assert service.answers[service.join()].code == Code.GROUP_MAX_SIZE_REACHED
@@ -142,14 +140,14 @@ def test_a_full_group_turns_the_next_one_away():
 
 
 def test_a_static_member_comes_back_to_a_full_group():
-    """It takes the place it has."""
+    """A static member can rejoin a full group, because it replaces itself."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=0, members_max=1))
     service.stable(STATIC)
     assert service.answers[service.join(**STATIC)].code == Code.NONE
 
 
 def test_ids_given_out_are_bounded_too():
-    """Joins that never come back cannot fill memory."""
+    """The number of member IDs that were handed out but not used yet is limited."""
     service = GroupHarness(GroupSettings(members_max=2))
     codes = [service.answers[service.join()].code for _ in range(3)]
     assert codes == [
@@ -160,7 +158,7 @@ def test_ids_given_out_are_bounded_too():
 
 
 def test_a_retried_join_answers_the_one_it_overtakes(service):
-    """A client that sent its join again leaves no request hanging."""
+    """A repeated join fails the earlier one with REBALANCE_IN_PROGRESS and waits itself."""
     service.stable({})
     member_id, first = service.enter()
     second = service.join(member_id)
@@ -169,7 +167,7 @@ def test_a_retried_join_answers_the_one_it_overtakes(service):
 
 
 def test_a_follower_that_rejoins_unchanged_is_told_the_generation_again(service):
-    """It missed the answer; nobody else is disturbed."""
+    """A follower that rejoins unchanged gets the current generation without a rebalance."""
     ids, generation = service.stable({}, {})
     answer = service.answers[service.join(ids[1])]
     assert (answer.code, answer.generation, answer.members) == (Code.NONE, generation, ())
@@ -177,7 +175,7 @@ def test_a_follower_that_rejoins_unchanged_is_told_the_generation_again(service)
 
 
 def test_a_member_that_missed_its_join_answer_gets_it_again_before_the_sync(service):
-    """In CompletingRebalance an unchanged join is answered from the books, the leader's in full."""
+    """Before the sync, an unchanged join gets the same answer again without a rebalance."""
     member_id, _ = service.enter()
     again = service.answers[service.join(member_id)]
     assert (again.generation, len(again.members)) == (1, 1)
@@ -185,14 +183,14 @@ def test_a_member_that_missed_its_join_answer_gets_it_again_before_the_sync(serv
 
 
 def test_a_follower_with_other_topics_starts_a_rebalance(service):
-    """Changed metadata is for the leader to see."""
+    """A follower that rejoins with other topics starts a rebalance."""
     ids, _ = service.stable({}, {})
     assert service.join(ids[1], protocols=[("range", subscription("u"))]) not in service.answers
     assert service.state == "PreparingRebalance"
 
 
 def test_a_leader_that_rejoins_starts_a_rebalance(service):
-    """It saw something change that is not in its metadata, such as a topic that grew."""
+    """A leader that rejoins always starts a rebalance, for example because a topic grew."""
     ids, _ = service.stable({}, {})
     assert service.join(ids[0]) not in service.answers
     assert service.state == "PreparingRebalance"
@@ -202,7 +200,7 @@ def test_a_leader_that_rejoins_starts_a_rebalance(service):
 
 
 def test_the_first_rebalance_waits_for_members_started_together():
-    """Within the delay, members gather into one generation; each arrival prolongs it once."""
+    """Members that join within the initial delay share one generation; each join extends it."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=100))
     tokens = []
     for _ in range(3):
@@ -214,7 +212,7 @@ def test_the_first_rebalance_waits_for_members_started_together():
 
 
 def test_the_first_rebalance_ends_although_members_keep_coming():
-    """It never lasts longer than the rebalance timeout."""
+    """The first rebalance lasts at most the rebalance timeout, even if members keep joining."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=100))
     token = service.enter(rebalance_timeout_ms=300)[1]
     for _ in range(6):
@@ -225,7 +223,7 @@ def test_the_first_rebalance_ends_although_members_keep_coming():
 
 
 def test_a_member_that_was_just_given_an_id_prolongs_the_first_rebalance():
-    """It will be back in a moment; beginning without it would only mean beginning twice."""
+    """A member that just received its ID extends the first rebalance."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=100))
     token = service.enter()[1]
     service.advance(90)
@@ -238,7 +236,7 @@ def test_a_member_that_was_just_given_an_id_prolongs_the_first_rebalance():
 
 
 def test_what_is_read_is_unknown_until_the_first_generation():
-    """So offsets are safe from deletion while the first members gather."""
+    """Before the first generation, subscriptions are unknown and offsets cannot be deleted."""
     service = GroupHarness(GroupSettings(initial_rebalance_delay_ms=100))
     service.commit()
     service.enter()
@@ -249,7 +247,7 @@ def test_what_is_read_is_unknown_until_the_first_generation():
 
 
 def test_heartbeats_tell_of_a_rebalance(service):
-    """A member in good standing learns from its heartbeat that it must rejoin."""
+    """During a rebalance, a heartbeat returns REBALANCE_IN_PROGRESS, so the member rejoins."""
     ids, generation = service.stable({})
     service.enter()
     assert service.beat(ids[0], generation) == Code.REBALANCE_IN_PROGRESS
@@ -258,7 +256,10 @@ def test_heartbeats_tell_of_a_rebalance(service):
 
 
 def test_who_does_not_rejoin_in_time_is_out(service):
-    """After the longest rebalance timeout the rest goes on, under a new leader if need be."""
+    """A member that does not rejoin within the longest rebalance timeout is removed.
+
+    If it was the leader, another member becomes the leader.
+    """
     slow = {"rebalance_timeout_ms": 2 * REBALANCE_MS}
     ids, generation = service.stable({}, slow)
     token = service.join(ids[1], protocols=[("range", subscription("u"))], **slow)
@@ -273,7 +274,7 @@ def test_who_does_not_rejoin_in_time_is_out(service):
 
 
 def test_a_new_rebalance_sends_waiting_syncs_back(service):
-    """Who waits for an assignment of a generation that is over must join again."""
+    """A new rebalance fails waiting syncs with REBALANCE_IN_PROGRESS."""
     for _ in range(2):
         service.join(version=0)
     service.join("m1")
@@ -284,7 +285,10 @@ def test_a_new_rebalance_sends_waiting_syncs_back(service):
 
 
 def test_a_member_that_never_syncs_is_out(service):
-    """It has the rebalance timeout to fetch its part; heartbeats do not save it."""
+    """A member that does not sync within the rebalance timeout is removed.
+
+    Heartbeats do not keep it in the group.
+    """
     for _ in range(2):
         service.join(version=0)
     service.join("m1")
@@ -299,7 +303,7 @@ def test_a_member_that_never_syncs_is_out(service):
 
 
 def test_a_leader_that_never_syncs_is_out_and_its_followers_join_again(service):
-    """A follower waiting for the leader's assignment is not left hanging."""
+    """If the leader never syncs, it is removed, and waiting syncs get REBALANCE_IN_PROGRESS."""
     for _ in range(2):
         service.join(version=0)
     service.join("m1")
@@ -310,7 +314,7 @@ def test_a_leader_that_never_syncs_is_out_and_its_followers_join_again(service):
 
 
 def test_the_assignment_goes_to_each_and_nothing_to_who_got_none(service):
-    """A member the leader left out has an empty assignment."""
+    """Each member gets its own assignment, and an empty one if the leader gave it none."""
     ids, generation = service.stable({}, {})
     again = service.answers[service.sync(ids[1], generation)]
     assert again.assignment == ids[1].encode()
@@ -332,13 +336,13 @@ def test_the_assignment_goes_to_each_and_nothing_to_who_got_none(service):
     ],
 )
 def test_a_sync_that_means_another_protocol_is_refused(service, says, code):
-    """From SyncGroup 5 on a member says what it believes was chosen."""
+    """From SyncGroup 5 on, a sync that names another protocol or type is refused."""
     ids, generation = service.stable({})
     assert service.answers[service.sync(ids[0], generation, **says)].code == code
 
 
 def test_an_old_generation_or_unknown_member_is_refused(service):
-    """Heartbeats and syncs must name a member and the present generation."""
+    """Heartbeats and syncs must name a known member and the current generation."""
     ids, generation = service.stable({})
     assert service.beat(ids[0], generation - 1) == Code.ILLEGAL_GENERATION
     assert service.beat("nobody", generation) == Code.UNKNOWN_MEMBER_ID
@@ -347,7 +351,7 @@ def test_an_old_generation_or_unknown_member_is_refused(service):
 
 
 def test_a_static_leader_that_is_away_passes_the_lead_to_one_who_is_here(service):
-    """It keeps its place, but somebody must make the assignment."""
+    """If a static leader is absent in a rebalance, a present member becomes the leader."""
     short = {"rebalance_timeout_ms": 1_000}
     ids, generation = service.stable({**STATIC, **short}, short)
     token = service.join(ids[1], protocols=[("range", subscription("u"))], **short)
@@ -358,7 +362,7 @@ def test_a_static_leader_that_is_away_passes_the_lead_to_one_who_is_here(service
 
 
 def test_a_newcomer_is_not_waited_for_for_ever(service):
-    """Its parked join cannot heartbeat; after five minutes it must show itself again."""
+    """A new member whose join waits for five minutes is removed."""
     slow = {"rebalance_timeout_ms": 3_600_000}
     ids, generation = service.stable(slow)
     _, token = service.enter(**slow)
@@ -374,7 +378,7 @@ def test_a_newcomer_is_not_waited_for_for_ever(service):
 
 
 def test_a_silent_members_session_ends(service):
-    """Without heartbeats a member is gone after its session timeout, not before."""
+    """A member without heartbeats is removed exactly at its session timeout."""
     ids, generation = service.stable({}, {"session_timeout_ms": 2 * SESSION_MS})
     service.advance(SESSION_MS - 1)
     assert service.members() == ids
@@ -384,7 +388,7 @@ def test_a_silent_members_session_ends(service):
 
 
 def test_heartbeats_and_commits_keep_a_session_alive(service):
-    """Both show that the member lives."""
+    """Both heartbeats and commits extend a member's session."""
     ids, generation = service.stable({}, {})
     for _ in range(4):
         service.advance(SESSION_MS - 1)
@@ -394,7 +398,7 @@ def test_heartbeats_and_commits_keep_a_session_alive(service):
 
 
 def test_a_stable_group_stays_stable_for_as_long_as_it_is_heard_of(service):
-    """No deadline of the last rebalance is left behind."""
+    """A stable group stays stable while heartbeats arrive; no rebalance deadline remains."""
     ids, generation = service.stable({}, {})
     for _ in range(60):
         service.advance(6_000)
@@ -402,7 +406,7 @@ def test_a_stable_group_stays_stable_for_as_long_as_it_is_heard_of(service):
 
 
 def test_members_that_vanish_together_cost_one_rebalance(service):
-    """Two sessions that end at the same time make the group empty in one step."""
+    """Two sessions that expire together empty the group in one generation."""
     _, generation = service.stable({}, {})
     service.advance(SESSION_MS + REBALANCE_MS)
     assert service.state == "Empty"
@@ -410,7 +414,7 @@ def test_members_that_vanish_together_cost_one_rebalance(service):
 
 
 def test_a_waiting_member_is_not_expected_to_heartbeat(service):
-    """Whoever rejoined and waits for the others outlives its session timeout."""
+    """A member whose join waits for a rebalance does not expire without heartbeats."""
     ids, generation = service.stable({}, {})
     waiting = service.join(ids[1], protocols=[("range", subscription("u"))])
     for _ in range(3):
@@ -421,7 +425,7 @@ def test_a_waiting_member_is_not_expected_to_heartbeat(service):
 
 
 def test_leaving_starts_a_rebalance_and_the_last_one_empties_the_group(service):
-    """A member that leaves is gone at once."""
+    """A leaving member is removed immediately; the last one empties the group."""
     ids, _ = service.stable({}, {})
     assert service.leave((ids[0], None)) == [Code.NONE]
     assert (service.state, service.members()) == ("PreparingRebalance", [ids[1]])
@@ -430,7 +434,7 @@ def test_leaving_starts_a_rebalance_and_the_last_one_empties_the_group(service):
 
 
 def test_several_leave_at_once_each_with_its_own_code(service):
-    """From LeaveGroup 3 on one request names many; a stranger does not harm the rest."""
+    """From LeaveGroup 3 on, a request names several members, and each gets its own code."""
     ids, _ = service.stable({}, {"instance_id": "i2"}, {"instance_id": "i3"})
     pending = service.answers[service.join()].member_id
     codes = service.leave(
@@ -448,13 +452,13 @@ def test_several_leave_at_once_each_with_its_own_code(service):
 
 
 def test_a_member_named_twice_leaves_once(service):
-    """The second mention is of somebody who is gone."""
+    """A member named twice in a request gets UNKNOWN_MEMBER_ID the second time."""
     ids, _ = service.stable({})
     assert service.leave((ids[0], None), (ids[0], None)) == [Code.NONE, Code.UNKNOWN_MEMBER_ID]
 
 
 def test_a_member_that_leaves_while_it_waits_is_answered(service):
-    """Its parked join or sync says it is unknown."""
+    """If a member leaves, its waiting join or sync returns UNKNOWN_MEMBER_ID."""
     member_id, _ = service.enter()
     _, parked = service.enter()
     service.leave((service.members()[-1], None))
@@ -471,12 +475,12 @@ def test_a_member_that_leaves_while_it_waits_is_answered(service):
 
 
 def test_a_static_member_needs_no_round_for_an_id(service):
-    """Its instance is its identity."""
+    """A static member joins in one request, because its instance ID identifies it."""
     assert service.answers[service.join(**STATIC)].code == Code.NONE
 
 
 def test_a_static_member_that_comes_back_disturbs_nobody(service):
-    """In a stable group it gets a new id, its old assignment and the present generation."""
+    """A static member that rejoins a stable group gets a new ID and its old assignment."""
     ids, generation = service.stable({}, STATIC)
     answer = service.answers[service.join(**STATIC)]
     assert (answer.code, answer.generation) == (Code.NONE, generation)
@@ -487,7 +491,7 @@ def test_a_static_member_that_comes_back_disturbs_nobody(service):
 
 
 def test_the_former_self_of_a_static_member_is_fenced(service):
-    """Whatever it sends under the old id is refused for good."""
+    """All requests under a static member's old ID are fenced."""
     ids, generation = service.stable(STATIC)
     service.join(**STATIC)
     assert service.beat(ids[0], generation, "i1") == Code.FENCED_INSTANCE_ID
@@ -498,7 +502,7 @@ def test_the_former_self_of_a_static_member_is_fenced(service):
 
 
 def test_a_parked_request_of_the_former_self_is_fenced_at_once(service):
-    """Two processes with one instance id: the later one wins, the earlier one is told."""
+    """If a second process joins with the same instance ID, the first one's request is fenced."""
     service.stable({})
     first = service.join(**STATIC)
     assert first not in service.answers
@@ -508,7 +512,7 @@ def test_a_parked_request_of_the_former_self_is_fenced_at_once(service):
 
 
 def test_a_static_member_with_other_topics_starts_a_rebalance(service):
-    """The standing assignment was made for other topics."""
+    """A static member that rejoins with other topics starts a rebalance."""
     service.stable({}, STATIC)
     token = service.join(**STATIC, protocols=[("range", subscription("t", "u"))])
     assert token not in service.answers
@@ -516,19 +520,22 @@ def test_a_static_member_with_other_topics_starts_a_rebalance(service):
 
 
 def test_a_static_leader_that_comes_back_leaves_the_assignment_be(service):
-    """From JoinGroup 9 on it is told the members, and to skip the assignment."""
+    """A static leader that rejoins keeps the assignment.
+
+    From JoinGroup 9 on it gets the members and ``skip_assignment``.
+    """
     ids, _ = service.stable(STATIC, {})
     answer = service.answers[service.join(**STATIC)]
     assert answer.leader == answer.member_id
     assert (answer.skip_assignment, len(answer.members)) == (True, 2)
     old = service.answers[service.join(**STATIC, version=8)]
     assert (old.skip_assignment, old.members) == (False, ())
-    assert old.leader == answer.member_id != old.member_id  # it must not think it leads
+    assert old.leader == answer.member_id != old.member_id  # so it does not act as the leader
     assert service.members()[1] == ids[1]
 
 
 def test_a_static_member_that_comes_back_before_the_sync_starts_over(service):
-    """The leader would assign to an id that is gone."""
+    """A static member that rejoins before the leader's sync starts a new rebalance."""
     service.join(version=0)
     token = service.join(**STATIC)
     service.join("m1")
@@ -538,7 +545,7 @@ def test_a_static_member_that_comes_back_before_the_sync_starts_over(service):
 
 
 def test_a_static_member_that_comes_back_before_its_own_sync_must_still_sync(service):
-    """The wait for its sync goes over to its new id, and ends when that one syncs."""
+    """A static member that rejoins before its own sync must sync under its new ID."""
     service.join(version=0)
     service.join(**STATIC)
     service.join("m1")
@@ -552,7 +559,7 @@ def test_a_static_member_that_comes_back_before_its_own_sync_must_still_sync(ser
 
 
 def test_a_static_member_keeps_its_place_while_it_is_away(service):
-    """It is not thrown out of a rebalance it misses, only when its session ends."""
+    """A static member that misses a rebalance stays a member until its session expires."""
     ids, generation = service.stable(
         {"rebalance_timeout_ms": 1_000}, {**STATIC, "rebalance_timeout_ms": 1_000}
     )
@@ -563,7 +570,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away(service):
 
 
 def test_a_rebalance_nobody_joins_waits_for_sessions_to_end(service):
-    """Only absent static members: the group goes on when one returns, or ends with the last."""
+    """If only absent static members remain, the rebalance waits until their sessions expire."""
     ids, _ = service.stable({}, {**STATIC, "rebalance_timeout_ms": 0})
     service.leave((ids[0], None))
     assert service.state == "PreparingRebalance"
@@ -574,7 +581,7 @@ def test_a_rebalance_nobody_joins_waits_for_sessions_to_end(service):
 
 
 def test_a_pending_id_with_an_instance_is_nobody(service):
-    """A static member never gets an id to come back with."""
+    """A join with a pending member ID and an instance ID returns UNKNOWN_MEMBER_ID."""
     pending = service.answers[service.join()].member_id
     assert service.answers[service.join(pending, **STATIC)].code == Code.UNKNOWN_MEMBER_ID
 
@@ -583,7 +590,7 @@ def test_a_pending_id_with_an_instance_is_nobody(service):
 
 
 def test_offsets_are_durable_before_the_commit_is_answered(service):
-    """The cursor moves first."""
+    """Committed offsets are persisted before the reply."""
     assert service.commit() == Code.NONE
     kinds = [type(each) for each in service.trace if not isinstance(each, SetTimer)]
     assert kinds == [PersistOffsets, Reply]
@@ -591,14 +598,14 @@ def test_offsets_are_durable_before_the_commit_is_answered(service):
 
 
 def test_a_simple_reader_commits_only_while_the_group_is_empty(service):
-    """Without generation there is no telling it from a member that was thrown out."""
+    """A commit without a member and generation succeeds only while the group is empty."""
     assert service.commit() == Code.NONE
     service.stable({})
     assert service.commit() == Code.UNKNOWN_MEMBER_ID
 
 
 def test_a_members_commit_must_fit_the_generation(service):
-    """A zombie cannot move the group's cursors."""
+    """A member's commit must carry the current generation."""
     ids, generation = service.stable({})
     assert service.commit(ids[0], generation) == Code.NONE
     assert service.commit(ids[0], generation - 1) == Code.ILLEGAL_GENERATION
@@ -606,26 +613,26 @@ def test_a_members_commit_must_fit_the_generation(service):
 
 
 def test_commits_while_a_rebalance_completes_are_refused(service):
-    """The member has its new generation but not its part; during the joins it may still commit."""
+    """A commit between join and sync is refused; during the joins it succeeds."""
     ids, generation = service.stable({}, {})
     service.join(ids[0])
     assert service.commit(ids[1], generation) == Code.NONE
     service.join(ids[1])
     assert service.commit(ids[1], generation + 1) == Code.REBALANCE_IN_PROGRESS
     code = service.groups.check_txn_commit("g", ids[1], generation + 1, None)
-    assert code == Code.NONE  # a transaction's offsets are not bound to the state
+    assert code == Code.NONE  # transactional commits do not depend on the group's state
 
 
 @pytest.mark.parametrize(
     ("version", "code"), [(8, Code.ILLEGAL_GENERATION), (9, Code.GROUP_ID_NOT_FOUND)]
 )
 def test_a_members_commit_to_an_absent_group_is_refused(service, version, code):
-    """Older clients know no better code."""
+    """A member's commit to an absent group returns a code that its client version knows."""
     assert service.commit("m", 3, version=version) == code
 
 
 def test_a_note_that_is_too_long_is_refused_for_its_partition_only():
-    """Neighbours in the same commit are kept."""
+    """A commit with metadata above the size limit is refused for that partition."""
     service = GroupHarness(GroupSettings(offset_metadata_bytes_max=3))
     assert service.commit(metadata="ééé") == Code.OFFSET_METADATA_TOO_LARGE
     assert service.cursors == {}
@@ -642,12 +649,12 @@ def test_a_note_that_is_too_long_is_refused_for_its_partition_only():
 def test_a_transaction_may_commit_for_a_group_that_is_not_there(
     service, generation, member_id, code
 ):
-    """If it claims no membership."""
+    """A transaction may commit offsets for an absent group if it names no member."""
     assert service.groups.check_txn_commit("absent", member_id, generation, None) == code
 
 
 def test_offsets_of_topics_still_read_cannot_be_deleted(service):
-    """Others can."""
+    """Offsets of subscribed topics cannot be deleted; other offsets can."""
     ids, generation = service.stable({})
     service.commit(ids[0], generation)
     u0 = TopicPartition("u", 0)
@@ -660,7 +667,7 @@ def test_offsets_of_topics_still_read_cannot_be_deleted(service):
 
 
 def test_what_a_group_reads_may_be_unknown(service):
-    """Metadata we cannot read means any topic may be read; another type is left alone."""
+    """Offsets cannot be deleted if the subscription is unreadable or of another protocol type."""
     service.stable({"protocols": [("range", b"??")]})
     assert service.delete_offsets(T0).codes == ((T0, Code.GROUP_SUBSCRIBED_TO_TOPIC),)
     other = GroupHarness()
@@ -669,11 +676,11 @@ def test_what_a_group_reads_may_be_unknown(service):
     assert GroupHarness().delete_offsets(T0).code == Code.GROUP_ID_NOT_FOUND
 
 
-# --- deletion, listing, the end -------------------------------------------------------------
+# --- deletion, listing, expiry --------------------------------------------------------------
 
 
 def test_only_an_empty_group_can_be_deleted(service):
-    """And it takes its cursors with it."""
+    """Only an empty group can be deleted; its cursors are deleted with it."""
     assert service.delete() == Code.GROUP_ID_NOT_FOUND
     service.commit()
     ids, _ = service.stable({})
@@ -685,7 +692,7 @@ def test_only_an_empty_group_can_be_deleted(service):
 
 
 def test_groups_are_listed_by_state(service):
-    """State names are Kafka's; case does not matter."""
+    """Groups can be listed by Kafka's state names, in any case."""
     service.commit()
     service.stable({})
     service.groups.restore("a", protocol_type="", has_offsets=True, now_ms=0)
@@ -695,7 +702,7 @@ def test_groups_are_listed_by_state(service):
 
 
 def test_a_description_shows_assignments_only_while_they_stand(service):
-    """In a rebalance they may be void."""
+    """During a rebalance, a description contains no assignments."""
     ids, _ = service.stable({})
     (member,) = service.groups.describe("g").members
     assert (member.assignment, member.client_id) == (ids[0].encode(), "client")
@@ -706,7 +713,7 @@ def test_a_description_shows_assignments_only_while_they_stand(service):
 
 
 def test_a_group_is_remembered_once_its_type_is_known(service):
-    """Before the first generation is announced, and not again for each later one."""
+    """A group's type is persisted once, before its first generation is announced."""
     ids, _ = service.stable({})
     settle(service, [Consumer(service), *[_existing(service, each) for each in ids]])
     assert service.trace.count(PersistGroup("consumer")) == 1
@@ -720,12 +727,12 @@ def _existing(service, member_id):
 
 
 def test_an_empty_group_without_offsets_is_forgotten_in_time(service):
-    """One that committed is not."""
+    """An empty group without offsets is forgotten after a timeout; one with offsets is kept."""
     ids, _ = service.stable({})
     service.leave((ids[0], None))
     service.advance(QUICK.forget_empty_ms)
     assert service.forgotten
-    assert EraseGroup() in service.trace
+    assert EraseGroup(keeps_cursors=True) in service.trace
     kept = GroupHarness()
     kept.commit()
     kept.advance(10 * QUICK.forget_empty_ms)
@@ -733,7 +740,7 @@ def test_an_empty_group_without_offsets_is_forgotten_in_time(service):
 
 
 def test_a_restored_group_is_empty_and_its_old_members_are_strangers():
-    """They get UNKNOWN_MEMBER_ID whatever they send, and join again."""
+    """A restored group is empty, and its former members get UNKNOWN_MEMBER_ID."""
     groups = GroupDirectory(QUICK)
     assert groups.restore("g", protocol_type="consumer", has_offsets=True, now_ms=0) == []
     description = groups.describe("g")
@@ -745,7 +752,7 @@ def test_a_restored_group_is_empty_and_its_old_members_are_strangers():
 
 
 def test_a_group_needs_a_name_to_be_joined():
-    """Only offsets may be kept under the empty name, for the oldest clients."""
+    """A group with an empty name cannot be joined, but offsets can be committed to it."""
     service = GroupHarness(group_id="")
     assert service.answers[service.join()].code == Code.INVALID_GROUP_ID
     assert service.beat("m", 1) == Code.INVALID_GROUP_ID
@@ -753,12 +760,12 @@ def test_a_group_needs_a_name_to_be_joined():
 
 
 def test_a_tick_for_an_absent_group_is_nothing():
-    """A timer may outlive its group."""
+    """A tick for a group that does not exist does nothing."""
     assert GroupDirectory().handle("g", Tick(), 0) == []
 
 
 def test_heartbeats_do_not_touch_the_timer(service):
-    """An idle member costs no timer churn: the tick finds out how late it really is."""
+    """A heartbeat does not set a new timer."""
     ids, generation = service.stable({})
     before = len([each for each in service.trace if isinstance(each, SetTimer)])
     for _ in range(5):
@@ -767,7 +774,7 @@ def test_heartbeats_do_not_touch_the_timer(service):
 
 
 def test_settings_default_to_the_config_tables():
-    """One table of defaults, said twice, must not drift."""
+    """The default group settings equal the defaults of the broker settings."""
     assert GroupSettings.from_config(BrokerConfig()) == GroupSettings()
 
 
@@ -784,5 +791,5 @@ def test_settings_default_to_the_config_tables():
     ],
 )
 def test_a_subscription_is_read_from_its_prefix(metadata, topics):
-    """All versions begin alike; what cannot be read is unknown, not empty."""
+    """The topics parse from the common prefix of all versions; unreadable bytes return None."""
     assert parse_subscription(metadata) == topics

@@ -1,4 +1,4 @@
-"""Which sealed segments go, and who keeps the others."""
+"""Which sealed segments retention drops, and what holds the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from cordwood.decide.retention import (
     Hold,
     Holder,
     Reason,
-    RouteProgress,
-    effective_positions,
     plan_retention,
     watermark,
 )
@@ -43,19 +41,19 @@ def reasons(plan_):
 
 
 def test_segments_older_than_retention_go():
-    """The newest record decides, and it must be older, not as old."""
+    """A segment is dropped if its newest record is older than retention.ms."""
     config = a_config(retention_ms=1000)
     assert reasons(plan(a_stack(1002, 1001, 1000), config)) == [(0, Reason.AGE), (10, Reason.AGE)]
 
 
 def test_a_young_segment_protects_all_that_follow():
-    """Drops are a prefix: one future timestamp pins its segment and what lies behind."""
+    """Drops stop at the first segment that is kept, for example due to a future timestamp."""
     config = a_config(retention_ms=1000)
     assert reasons(plan(a_stack(2000, -5000, 2000), config)) == [(0, Reason.AGE)]
 
 
 def test_size_drops_only_while_the_rest_holds_the_limit():
-    """Kafka's rule: 4 x 100 bytes with a limit of 250 keeps 300, not 200."""
+    """A segment is dropped by size only if the rest still holds retention.bytes, as in Kafka."""
     stack = a_stack(0, 0, 0)
     assert reasons(plan(stack, a_config(retention_bytes=250))) == [(0, Reason.SIZE)]
     assert reasons(plan(stack, a_config(retention_bytes=300))) == [(0, Reason.SIZE)]
@@ -63,26 +61,26 @@ def test_size_drops_only_while_the_rest_holds_the_limit():
 
 
 def test_compact_alone_drops_nothing():
-    """Neither age nor size nor readers drop a segment of a compacted topic."""
+    """With the compact policy alone, neither age nor size nor readers drop a segment."""
     config = a_config("compact", retention_ms=1, retention_bytes=1)
     assert plan(a_stack(5000, 5000), config, {"r": 99}).drops == ()
 
 
 def test_compact_delete_drops_by_age_too():
-    """Both act for themselves, as Kafka's do."""
+    """With compact,delete, age drops segments as in Kafka."""
     config = a_config("compact,delete", retention_ms=1000)
     assert reasons(plan(a_stack(5000), config)) == [(0, Reason.AGE)]
 
 
 def test_segments_below_the_log_start_go_under_any_policy():
-    """Their records were deleted already, so no reader loses and no archive waits."""
+    """Segments below the log start are dropped under any policy, without waiting for anyone."""
     verdict = plan(a_stack(0, 0), a_config("compact"), {"r": 0}, log_start=15, archived_end=0)
     assert verdict.drops == (Drop(a_stack(0)[0], Reason.LOG_START),)
 
 
 @pytest.mark.parametrize("policy", ["consume", "compact,consume"])
 def test_consume_drops_what_every_registered_reader_has_passed(policy):
-    """The slowest reader is the watermark; the hold names it alone."""
+    """Consume drops segments that all registered readers have passed; a hold names the slowest."""
     stack = a_stack(0, 0, 0)
     verdict = plan(stack, a_config(policy), {"slow": 10, "fast": 30})
     assert reasons(verdict) == [(0, Reason.CONSUMED)]
@@ -93,14 +91,14 @@ def test_consume_drops_what_every_registered_reader_has_passed(policy):
 
 
 def test_consume_keeps_all_when_nobody_is_registered():
-    """Nobody has passed anything; the plan says that this is why."""
+    """Without registered readers consume drops nothing, and the hold gives that reason."""
     verdict = plan(a_stack(0), a_config("consume"))
     assert verdict.drops == ()
     assert verdict.holds[0].keeper is Holder.NO_READER
 
 
 def test_consume_delete_needs_both():
-    """(Age or size) and consumed: neither alone is enough."""
+    """With consume,delete a segment must be expired and consumed."""
     config = a_config("consume,delete", retention_ms=1000)
     stack = a_stack(2000, 2000, 500)
     verdict = plan(stack, config, {"r": 30, "s": 15})
@@ -110,21 +108,21 @@ def test_consume_delete_needs_both():
 
 
 def test_delete_alone_does_not_wait_but_says_who_loses():
-    """As Kafka does, except that the loss has a name."""
+    """With delete alone, retention does not wait for readers, but names those that lose records."""
     verdict = plan(a_stack(2000), a_config(retention_ms=1000), {"late": 3, "done": 10})
     assert verdict.drops == (Drop(a_stack(2000)[0], Reason.AGE, ("late",)),)
     assert verdict.holds == ()
 
 
 def test_the_hard_cap_takes_what_a_reader_still_needs_and_names_it():
-    """It drops until the total is within the cap, whoever loses."""
+    """The hard cap drops segments that readers still need, and names these readers."""
     config = a_config("consume", retention_hard_bytes=250)
     verdict = plan(a_stack(0, 0, 0), config, {"stuck": 0, "fast": 30})
     assert [(d.reason, d.loses) for d in verdict.drops] == [(Reason.HARD_CAP, ("stuck",))] * 2
 
 
 def test_the_hard_cap_leaves_the_active_segment():
-    """Only sealed segments go; one large active segment stays above the cap."""
+    """The hard cap drops only sealed segments and does not roll the active one."""
     config = a_config("consume", retention_hard_bytes=10)
     verdict = plan(a_stack(0), config, {"stuck": 0})
     assert len(verdict.drops) == 1
@@ -132,7 +130,7 @@ def test_the_hard_cap_leaves_the_active_segment():
 
 
 def test_an_unarchived_segment_is_held():
-    """Nothing leaves before its bundle is verified; the hold says so."""
+    """A segment that is not archived yet is held, and the hold names the archive."""
     stack = a_stack(2000, 2000)
     verdict = plan(stack, a_config(retention_ms=1000), archived_end=10)
     assert reasons(verdict) == [(0, Reason.AGE)]
@@ -140,14 +138,14 @@ def test_an_unarchived_segment_is_held():
 
 
 def test_the_hard_cap_names_the_archive_when_it_loses():
-    """An unarchived segment above the cap is lost to the archive too."""
+    """If the hard cap drops a segment that is not archived, ``loses`` names the archive."""
     config = a_config("consume", retention_hard_bytes=150)
     verdict = plan(a_stack(0), config, {"r": 5}, archived_end=0)
     assert verdict.drops[0].loses == ("r", "archive")
 
 
 def test_an_expired_active_segment_is_to_be_sealed():
-    """Kafka rolls and deletes it once all its records have expired, if all before it goes too."""
+    """The active segment is rolled if all its records and all segments before it expired."""
     config = a_config(retention_ms=1000)
     stack = a_stack(2000)
     assert plan(stack, config, active=an_active(stack, age_ms=1001)).roll_active
@@ -157,18 +155,18 @@ def test_an_expired_active_segment_is_to_be_sealed():
 
 
 def test_an_empty_active_segment_is_left_alone():
-    """There is nothing in it to expire."""
+    """An empty active segment is not rolled."""
     config = a_config(retention_ms=1000)
     assert not plan([], config, active=an_active([], size_bytes=0, age_ms=5000)).roll_active
 
 
 def test_being_consumed_does_not_cut_the_active_segment():
-    """Or readers that keep up would leave a segment per batch."""
+    """Consumption does not roll the active segment; otherwise every batch could get its own."""
     assert not plan([], a_config("consume"), {"r": 10}).roll_active
 
 
 def test_an_expired_active_segment_waits_for_its_readers():
-    """Under consume,delete it is sealed for dropping only once they have passed it."""
+    """With consume,delete, an expired active segment is rolled only after all readers passed it."""
     config = a_config("consume,delete", retention_ms=1000)
     active = an_active([], age_ms=5000)
     verdict = plan([], config, {"r": 9}, active=active)
@@ -178,28 +176,18 @@ def test_an_expired_active_segment_waits_for_its_readers():
 
 
 def test_records_deleted_to_the_end_of_the_active_segment_are_really_deleted():
-    """A log start at the end of the log seals the active segment, so the next plan drops it."""
+    """If the log start is at the log end, the active segment is rolled so it can be dropped."""
     assert plan([], a_config("compact"), log_start=10).roll_active
 
 
 def test_a_segment_without_timestamps_ages_from_its_creation():
-    """Emptied by compaction, say: it must not stay for ever, nor go at once."""
+    """A segment without timestamps, such as one emptied by compaction, ages from its creation."""
     stack = [replace(a_stack(5000)[0], newest_ms=-1)]
     assert reasons(plan(stack, a_config(retention_ms=1000))) == [(0, Reason.AGE)]
     assert reasons(plan(stack, a_config(retention_ms=6000))) == []
 
 
-def test_a_quiet_route_counts_as_caught_up_with_the_router():
-    """It has nothing to acknowledge; one with records pending is where its reader is."""
-    routes = {
-        "quiet": RouteProgress(position=3, pending=0),
-        "busy": RouteProgress(position=40, pending=2),
-        "ahead": RouteProgress(position=999, pending=1),
-    }
-    assert effective_positions(70, routes) == {"quiet": 70, "busy": 40, "ahead": 70}
-
-
 def test_the_watermark_is_the_slowest_reader_or_the_log_start():
-    """None registered: the log start, so nothing counts as consumed."""
+    """The watermark is the slowest reader's offset, or the log start without readers."""
     assert watermark({"a": 7, "b": 3}, 1) == 3
     assert watermark({}, 1) == 1

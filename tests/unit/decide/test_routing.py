@@ -1,4 +1,4 @@
-"""Which topic a routing key leads to."""
+"""Which topic a routing key is routed to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ BINDINGS = Bindings(
     ],
 )
 def test_exact_wins_over_prefix_wins_over_the_default(key, topic):
-    """The prefix ends at the first dot; without a binding it names the topic itself."""
+    """An exact binding wins over a prefix binding, and without either the prefix is the topic.
+
+    The prefix ends at the first dot.
+    """
     assert route(key, BINDINGS) == Routed(topic)
 
 
@@ -45,7 +48,7 @@ def test_exact_wins_over_prefix_wins_over_the_default(key, topic):
     ],
 )
 def test_what_cannot_be_routed_is_a_dead_letter_with_a_reason(key, reason):
-    """No key is lost and none raises; the reason can be counted."""
+    """A key that cannot be routed becomes a dead letter with a reason; no key raises an error."""
     verdict = route(key, BINDINGS)
     assert isinstance(verdict, DeadLetter)
     assert verdict.reason is reason
@@ -53,7 +56,7 @@ def test_what_cannot_be_routed_is_a_dead_letter_with_a_reason(key, reason):
 
 
 def test_without_the_default_rule_only_bindings_route():
-    """Then an unbound key is a dead letter that names the key."""
+    """Without the default rule, a key without a binding is a dead letter that names the key."""
     strict = Bindings(prefix={"a": "t"}, by_prefix_name=False)
     assert route(b"a.b", strict) == Routed("t")
     assert route(b"c.d", strict) == DeadLetter(

@@ -1,4 +1,4 @@
-"""Transactions, rule by rule; times in ms from 0."""
+"""The rules of transactions; times are in ms from 0."""
 
 from __future__ import annotations
 
@@ -9,35 +9,32 @@ import pytest
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
+from cordwood.decide.instructions import Forget, Reply, SetTimer, Tick
 from cordwood.decide.offsets import PartitionOffset
-from cordwood.decide.transactions import (
+from cordwood.decide.transactions.directory import TransactionDirectory
+from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
     EndTransaction,
     Erase,
-    Forget,
     InitProducer,
     MarkersFailed,
     MarkersWritten,
     Persist,
-    Reply,
-    SetTimer,
-    StagedOffsets,
     StageOffsets,
-    Tick,
-    TransactionDirectory,
     TransactionSettings,
     WriteMarkers,
 )
+from cordwood.decide.transactions.record import StagedOffsets
 from cordwood.model import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 TIMEOUT_MS = 60_000
-LAST_EPOCH = 2**15 - 2  # the last one given to a producer
+LAST_EPOCH = 2**15 - 2  # the last epoch given to a producer
 
 
 class Service:
-    """One transactional id; keeps the last ledger as the disk would."""
+    """A service for one transactional ID that keeps the last persisted record."""
 
     def __init__(self, **settings) -> None:
         self.transactions = TransactionDirectory(TransactionSettings(**settings))
@@ -52,7 +49,7 @@ class Service:
         return self.transactions.describe("tx")
 
     def send(self, event):
-        """Hand in an event; the answer to it, or ``None`` while it waits."""
+        """Handle an event; return its answer, or ``None`` while it waits."""
         self.out = self.transactions.handle("tx", event, self.now_ms)
         for each in self.out:
             if isinstance(each, Persist):
@@ -109,7 +106,7 @@ class Service:
         ).code
 
     def end(self, *, commit=True, epoch=0, producer_id=100, version=4):
-        """The code of an end; with markers to write ``None`` until they are written."""
+        """Return the code of an EndTransaction, or ``None`` while markers are being written."""
         answer = self.send(
             EndTransaction(
                 token=next(self._tokens),
@@ -122,7 +119,7 @@ class Service:
         return None if answer is None else answer.code
 
     def written(self) -> list[Code]:
-        """The markers are written; what is answered then."""
+        """Report the markers as written and return the codes of the replies."""
         self.send(MarkersWritten())
         return [each.answer.code for each in self.out if isinstance(each, Reply)]
 
@@ -141,7 +138,7 @@ def service():
 
 @pytest.fixture
 def open_service(service):
-    """With a transaction over two partitions."""
+    """A service with an open transaction on two partitions."""
     service.init()
     assert service.add(A, B) == Code.NONE
     return service
@@ -151,14 +148,14 @@ def open_service(service):
 
 
 def test_a_new_id_gets_a_fresh_producer_id_and_epoch_0(service):
-    """And that is durable before it is told."""
+    """The new producer ID and epoch are persisted before the reply."""
     answer = service.init()
     assert (answer.code, answer.producer_id, answer.producer_epoch) == (Code.NONE, 100, 0)
     assert service.kinds() == [Persist, Reply, SetTimer]
 
 
 def test_each_init_raises_the_epoch_and_fences_the_former(service):
-    """The former producer of the id can do nothing any more."""
+    """Each InitProducerId increments the epoch and fences the previous producer."""
     service.init()
     assert service.init().producer_epoch == 1
     assert service.add(A, epoch=0) == Code.PRODUCER_FENCED
@@ -167,13 +164,13 @@ def test_each_init_raises_the_epoch_and_fences_the_former(service):
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_timeout_outside_the_bounds_is_refused(service, timeout_ms):
-    """And leaves nothing behind."""
+    """A timeout outside the limits is refused and creates no transactional ID."""
     assert service.init(timeout_ms=timeout_ms).code == Code.INVALID_TRANSACTION_TIMEOUT
     assert service.txn_record is None
 
 
 def test_a_producer_may_raise_its_own_epoch(service):
-    """From InitProducerId 3 on it says what it has; the same question gets the same answer."""
+    """From InitProducerId 3 on, a producer may increment its own epoch; a retry is idempotent."""
     service.init()
     assert service.init(100, 0).producer_epoch == 1
     assert service.init(100, 0).producer_epoch == 1
@@ -182,7 +179,7 @@ def test_a_producer_may_raise_its_own_epoch(service):
 
 
 def test_a_producer_that_was_replaced_cannot_raise_its_epoch(service):
-    """Another instance came in between; older clients are told in a code they know."""
+    """A replaced producer cannot increment its epoch; older clients get a code they know."""
     service.init()
     service.init()
     assert service.init(100, 0).code == Code.PRODUCER_FENCED
@@ -191,14 +188,14 @@ def test_a_producer_that_was_replaced_cannot_raise_its_epoch(service):
 
 
 def test_a_producer_the_broker_forgot_is_taken_as_new(service):
-    """Whatever id and epoch it says it had."""
+    """An unknown transactional ID gets a fresh producer ID, whatever the client claims."""
     answer = service.init(55, 7)
     assert (answer.code, answer.producer_id, answer.producer_epoch) == (Code.NONE, 100, 0)
 
 
 @pytest.mark.parametrize("says", [True, False])
 def test_exhausted_epochs_bring_a_new_producer_id(service, says):
-    """Epochs are 16 bits; the last one is kept for fencing. A repeated question still works."""
+    """After the last epoch the producer gets a new ID; a retry returns the same one."""
     service.init()
     _set_epoch(service, LAST_EPOCH)
     known = (100, LAST_EPOCH) if says else (-1, -1)
@@ -218,7 +215,7 @@ def _set_epoch(service, epoch):
 
 
 def test_an_open_transaction_is_aborted_before_a_new_epoch_is_given(open_service):
-    """The newcomer is asked to wait; the old producer is fenced by the markers' epoch."""
+    """InitProducerId aborts an open transaction under a new epoch, and the client must retry."""
     assert open_service.init().code == Code.CONCURRENT_TRANSACTIONS
     assert open_service.kinds() == [Persist, WriteMarkers, Reply]
     assert open_service.out[1] == WriteMarkers(100, 1, False, (A, B))
@@ -229,7 +226,7 @@ def test_an_open_transaction_is_aborted_before_a_new_epoch_is_given(open_service
 
 
 def test_fencing_with_the_last_epoch_still_works(open_service):
-    """One epoch was kept back for it; then the id rotates."""
+    """The last epoch is reserved for fencing; after it, the producer ID changes."""
     _set_epoch(open_service, LAST_EPOCH)
     open_service.init()
     assert open_service.out[1].producer_epoch == LAST_EPOCH + 1
@@ -238,7 +235,7 @@ def test_fencing_with_the_last_epoch_still_works(open_service):
 
 
 def test_a_stale_producer_cannot_abort_its_successors_transaction(service):
-    """It asks for a new epoch naming one that is over."""
+    """A producer with a stale epoch cannot abort its successor's transaction."""
     service.init()
     service.init()
     service.add(A, epoch=1)
@@ -250,20 +247,20 @@ def test_a_stale_producer_cannot_abort_its_successors_transaction(service):
 
 
 def test_partitions_are_durable_before_they_are_confirmed(service):
-    """Otherwise a crash could leave records no marker ever closes."""
+    """Added partitions are persisted before the reply, so a crash leaves none without a marker."""
     service.init()
     service.add(A)
     assert service.kinds() == [Persist, Reply, SetTimer]
     service.add(A, B)
     assert service.kinds() == [Persist, Reply]
     service.add(A)
-    assert service.kinds() == [Reply]  # nothing new
+    assert service.kinds() == [Reply]  # nothing new to persist
     assert service.txn_record.partitions == {A, B}
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_seals_the_fate_then_marks_then_completes_then_answers(open_service, commit):
-    """In this order, a crash anywhere can be recovered from."""
+    """An end persists the decision, writes markers, persists the completion, then replies."""
     assert open_service.end(commit=commit) is None
     assert open_service.kinds() == [Persist, WriteMarkers]
     assert open_service.disk["state"] == ("PrepareCommit" if commit else "PrepareAbort")
@@ -275,7 +272,10 @@ def test_an_end_seals_the_fate_then_marks_then_completes_then_answers(open_servi
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_same_end_again_is_fine_and_the_other_is_not(open_service, commit):
-    """A client that missed the answer asks again; while markers are written it must wait."""
+    """A repeated end is idempotent, and the opposite end is refused.
+
+    While markers are written, a repeated end returns CONCURRENT_TRANSACTIONS.
+    """
     open_service.end(commit=commit)
     assert open_service.end(commit=commit) == Code.CONCURRENT_TRANSACTIONS
     assert open_service.end(commit=not commit) == Code.INVALID_TXN_STATE
@@ -285,13 +285,13 @@ def test_the_same_end_again_is_fine_and_the_other_is_not(open_service, commit):
 
 
 def test_nothing_can_be_ended_that_was_not_begun(service):
-    """An id without transaction has no end."""
+    """An end without an open transaction is refused."""
     service.init()
     assert service.end() == Code.INVALID_TXN_STATE
 
 
 def test_a_transaction_being_ended_takes_nothing_more(open_service):
-    """The next one begins when it is over."""
+    """Adding to a transaction that is ending returns CONCURRENT_TRANSACTIONS."""
     open_service.end()
     assert open_service.add(A) == Code.CONCURRENT_TRANSACTIONS
     assert open_service.add_offsets() == Code.CONCURRENT_TRANSACTIONS
@@ -304,7 +304,7 @@ def test_a_transaction_being_ended_takes_nothing_more(open_service):
     ("version", "code"), [(1, Code.INVALID_PRODUCER_EPOCH), (2, Code.PRODUCER_FENCED)]
 )
 def test_old_clients_are_fenced_in_a_code_they_know(open_service, version, code):
-    """PRODUCER_FENCED came with version 2 of these requests; offset commits never had it."""
+    """Before version 2, and in offset commits, fencing returns INVALID_PRODUCER_EPOCH."""
     assert open_service.add(A, epoch=7, version=version) == code
     assert open_service.add_offsets(epoch=7, version=version) == code
     assert open_service.end(epoch=7, version=version) == code
@@ -312,7 +312,7 @@ def test_old_clients_are_fenced_in_a_code_they_know(open_service, version, code)
 
 
 def test_another_producer_id_is_no_mapping(open_service):
-    """Nor is any for an id nobody initialised."""
+    """A wrong producer ID or an unknown transactional ID returns INVALID_PRODUCER_ID_MAPPING."""
     assert open_service.add(A, producer_id=7) == Code.INVALID_PRODUCER_ID_MAPPING
     assert open_service.end(producer_id=7) == Code.INVALID_PRODUCER_ID_MAPPING
     assert Service().add(A) == Code.INVALID_PRODUCER_ID_MAPPING
@@ -320,7 +320,7 @@ def test_another_producer_id_is_no_mapping(open_service):
 
 
 def test_a_batch_is_let_in_only_with_an_open_transaction_over_its_partition(open_service):
-    """Else no marker would ever close it."""
+    """A batch needs an open transaction that includes its partition."""
     verify = open_service.transactions.verify
     assert verify("tx", 100, 0, frozenset({A})) == Code.NONE
     assert verify("tx", 100, 1, frozenset({A})) == Code.PRODUCER_FENCED
@@ -336,7 +336,7 @@ def test_a_batch_is_let_in_only_with_an_open_transaction_over_its_partition(open
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_staged_offsets_move_the_cursors_with_the_commit_only(open_service, commit):
-    """They ride in the step that completes the transaction, the latest of each partition."""
+    """Staged offsets are stored only when a commit completes; the last one of a partition wins."""
     open_service.add_offsets()
     for offset in (1, 2):
         assert open_service.stage(offset) == Code.NONE
@@ -350,7 +350,7 @@ def test_staged_offsets_move_the_cursors_with_the_commit_only(open_service, comm
 
 
 def test_a_transaction_of_offsets_alone_ends_in_one_step(service):
-    """There is nothing to mark, so there is nothing to be caught between."""
+    """A transaction of offsets alone ends in one step, because it has no markers."""
     service.init()
     service.add_offsets()
     service.stage(4)
@@ -363,7 +363,7 @@ def test_a_transaction_of_offsets_alone_ends_in_one_step(service):
     ("version", "code"), [(3, Code.INVALID_TXN_STATE), (4, Code.TRANSACTION_ABORTABLE)]
 )
 def test_offsets_must_be_announced(open_service, version, code):
-    """Of that very group, in this transaction."""
+    """A group's offsets can be staged only after AddOffsetsToTxn for that group."""
     open_service.add_offsets("other")
     assert open_service.stage(1, version=version) == code
 
@@ -372,7 +372,7 @@ def test_offsets_must_be_announced(open_service, version, code):
 
 
 def test_a_transaction_left_open_is_aborted_under_a_new_epoch(open_service):
-    """Counted from its begin; what its producer does later is refused."""
+    """A transaction that exceeds its timeout is aborted under a new epoch."""
     open_service.now_ms = TIMEOUT_MS - 1
     open_service.add(TopicPartition("c", 0))
     open_service.send(Tick())
@@ -386,7 +386,7 @@ def test_a_transaction_left_open_is_aborted_under_a_new_epoch(open_service):
 
 
 def test_failed_markers_are_tried_again(open_service):
-    """The fate is sealed, so who ended it is told; the id is busy until the markers are there."""
+    """Failed markers are retried; the end succeeds, but the ID is busy until they are written."""
     open_service.end()
     open_service.send(MarkersFailed())
     reply, timer = open_service.out
@@ -400,7 +400,7 @@ def test_failed_markers_are_tried_again(open_service):
 
 
 def test_an_idle_id_is_forgotten_in_time():
-    """Not one with a transaction open."""
+    """An idle transactional ID is erased after ``expiry_ms``."""
     service = Service(expiry_ms=1_000)
     service.init()
     service.now_ms = 999
@@ -419,7 +419,7 @@ def test_an_idle_id_is_forgotten_in_time():
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_sealed_transaction_is_finished_after_a_restart(open_service, commit):
-    """With the same markers, to all its partitions; its offsets still wait for the end."""
+    """After a restart, a decided transaction is completed with the same markers and offsets."""
     open_service.add_offsets()
     open_service.stage(3)
     open_service.end(commit=commit)
@@ -431,7 +431,7 @@ def test_a_sealed_transaction_is_finished_after_a_restart(open_service, commit):
 
 
 def test_an_open_transaction_goes_on_after_a_restart(open_service):
-    """Its clock too."""
+    """After a restart, an open transaction continues with its original timeout."""
     open_service.restart()
     assert open_service.out == [SetTimer(TIMEOUT_MS)]
     assert open_service.end() is None
@@ -439,7 +439,7 @@ def test_an_open_transaction_goes_on_after_a_restart(open_service):
 
 
 def test_ids_are_listed_by_state_and_producer(open_service):
-    """As ListTransactions asks."""
+    """Transactional IDs can be listed by state and producer ID, as ListTransactions needs."""
     listing = open_service.transactions.listing
     assert [each for each, _ in listing()] == ["tx"]
     assert listing(["Ongoing"], [100]) == [("tx", open_service.txn_record)]
@@ -449,7 +449,7 @@ def test_ids_are_listed_by_state_and_producer(open_service):
 
 
 def test_an_empty_transactional_id_is_no_id():
-    """Null means a producer without transactions and is not asked here; empty is a mistake."""
+    """An empty transactional ID is refused with INVALID_REQUEST."""
     transactions = TransactionDirectory()
     init = InitProducer(token=1, version=5, timeout_ms=1, fresh_producer_id=1)
     assert transactions.handle("", init, 0)[0].answer.code == Code.INVALID_REQUEST
@@ -458,12 +458,12 @@ def test_an_empty_transactional_id_is_no_id():
 
 
 def test_an_id_that_was_never_durable_can_be_dropped(service):
-    """If its first step could not be persisted, it was never there."""
+    """A transactional ID whose first write failed can be dropped."""
     service.init()
     service.transactions.drop("tx")
     assert service.txn_record is None
 
 
 def test_settings_default_to_the_config_tables():
-    """One table of defaults, said twice, must not drift."""
+    """The default transaction settings equal the defaults of the broker settings."""
     assert TransactionSettings.from_config(BrokerConfig()) == TransactionSettings()

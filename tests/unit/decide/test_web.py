@@ -1,4 +1,4 @@
-"""Which HTTP requests are answered at all: names that are ours, pages that are not."""
+"""Access checks for HTTP requests: allowed hosts and allowed origins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTS = AllowedHosts(["broker.example.org", " Other. ", "*.svc.local", ""])
     ],
 )
 def test_addresses_and_the_names_of_the_broker_are_its_host(host):
-    """An address cannot be rebound; a name is ours if somebody said so."""
+    """IP addresses, localhost and configured names are allowed hosts."""
     assert HOSTS.allow(host)
 
 
@@ -31,18 +31,18 @@ def test_addresses_and_the_names_of_the_broker_are_its_host(host):
     ],
 )
 def test_any_other_host_is_foreign(host):
-    """A page may point its own name at our address; and what is no host at all is nobody's."""
+    """Any other name and any malformed host are refused, against DNS rebinding."""
     assert not HOSTS.allow(host)
 
 
 def test_a_star_allows_any_name():
-    """For whoever has something else in front of the broker that looks."""
+    """A star allows any well-formed name, for brokers behind a proxy that checks hosts."""
     assert AllowedHosts(["*"]).allow("anything.example")
     assert not AllowedHosts(["*"]).allow("a b")
 
 
 def test_host_of_an_authority_is_its_name():
-    """In lower case, without port and final dot."""
+    """``host_of`` returns the name in lower case, without port and final dot."""
     assert host_of("A.Example.:80") == "a.example"
     assert host_of("[::1]:80") == "::1"
 
@@ -65,14 +65,17 @@ def test_host_of_an_authority_is_its_name():
     ],
 )
 def test_another_sites_page_may_not_use_the_api(method, headers, refused):
-    """Whatever the method: also what it could only read is none of its business."""
+    """Requests from another site's page to the API are refused, whatever the method."""
     said = {"host": "localhost:8080", **headers}
     found = check_access(method, "/api/topics", said, HOSTS)
     assert (found.name if found else None) == refused
 
 
 def test_a_link_from_another_site_may_lead_to_a_page_that_is_not_the_api():
-    """A person follows it; a name that is not ours stays refused, and so does a page's request."""
+    """A link from another site may open a page outside the API with GET.
+
+    Foreign hosts and foreign origins stay refused.
+    """
     said = {"host": "localhost", "sec-fetch-site": "cross-site"}
     assert check_access("GET", "/metrics", said, HOSTS) is None
     assert check_access("POST", "/metrics", said, HOSTS) is not None
@@ -82,5 +85,5 @@ def test_a_link_from_another_site_may_lead_to_a_page_that_is_not_the_api():
 
 
 def test_who_sends_no_host_is_no_browser():
-    """HTTP/1.0 probes of load balancers name none."""
+    """A request without a Host header is allowed, such as an HTTP/1.0 health check."""
     assert check_access("GET", "/api/topics", {}, HOSTS) is None

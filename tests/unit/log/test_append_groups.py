@@ -1,4 +1,4 @@
-"""Appends that share a write: nothing but the number of writes tells them from single ones."""
+"""Appends grouped into one write give the same result as single appends, with fewer writes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from support.logs import a_batch, headers_of, open_partition, values_of
 
 
 class CountedFiles(QuickFiles):
-    """Counts the writes to logs."""
+    """Counts the writes to log files."""
 
     writes = 0
 
     def pwrite(self, fd, view, position):
-        """One more."""
+        """Count the write, then perform it."""
         self.writes += 1
         return super().pwrite(fd, view, position)
 
 
 def alone(*values, **fields):
-    """One append, as the writer hands it over."""
+    """One append, in the form in which the writer passes it to the partition."""
     data = a_batch(*values, **fields)
     return UnqueuedBatches(data, headers_of(data), strict=True)
 
@@ -37,21 +37,21 @@ def numbered(value, producer_id, sequence):
 
 
 def opened(root, files=None, **config):
-    """A partition with one record: an empty segment's first append is written alone."""
+    """A partition with one record, because an empty segment's first append is never grouped."""
     partition = open_partition(root, TopicConfig(**config), files=files)
     partition.append_all([alone(b"first")])
     return partition
 
 
 def shown(partition):
-    """What readers see after a commit."""
+    """Commit, then return the values that readers see."""
     partition.sync()
     partition.publish()
     return values_of(partition)
 
 
 def test_small_appends_share_one_write(tmp_path):
-    """Sixty-four clients' records: one call to the operating system, offsets in order."""
+    """64 small appends are written with one system call and get consecutive offsets."""
     files = CountedFiles()
     partition = opened(tmp_path, files)
     files.writes = 0
@@ -62,7 +62,7 @@ def test_small_appends_share_one_write(tmp_path):
 
 
 def test_large_appends_are_not_copied_together(tmp_path):
-    """Past the bound each is written from where it lies."""
+    """Appends that exceed the group's byte limit are written separately, without a copy."""
     files = CountedFiles()
     partition = opened(tmp_path, files)
     files.writes = 0
@@ -71,7 +71,7 @@ def test_large_appends_are_not_copied_together(tmp_path):
 
 
 def test_one_append_that_is_refused_does_not_harm_its_neighbours(tmp_path):
-    """A sequence out of order in the middle: the others are stored without a gap."""
+    """If one append of a group has a sequence out of order, the others are stored without a gap."""
     partition = opened(tmp_path)
     partition.append_all([numbered(b"a", 7, 0)])
     first, refused, last = partition.append_all(
@@ -84,7 +84,7 @@ def test_one_append_that_is_refused_does_not_harm_its_neighbours(tmp_path):
 
 @pytest.mark.parametrize("left", [0, 50, 250])
 def test_on_a_full_disk_none_of_a_group_is_stored_and_nothing_overtakes_it(tmp_path, left):
-    """A short write is undone whole; what comes later in the commit is not tried."""
+    """A short write removes the whole group, and later appends of the same commit fail too."""
     disk = FullDisk(10**6)
     partition = opened(tmp_path, disk)
     disk.left_bytes = left
@@ -99,7 +99,7 @@ def test_on_a_full_disk_none_of_a_group_is_stored_and_nothing_overtakes_it(tmp_p
 
 
 def test_an_append_that_needs_a_roll_and_finds_no_room_is_not_overtaken(tmp_path):
-    """The next one would fit the old segment, and waits all the same."""
+    """If an append cannot roll to a new segment, the next one fails too, even if it would fit."""
     disk = FullDisk(10**6)
     partition = opened(tmp_path, disk, segment_entries=3)
     disk.left_bytes = 120
@@ -109,10 +109,10 @@ def test_an_append_that_needs_a_roll_and_finds_no_room_is_not_overtaken(tmp_path
 
 APPENDS = st.lists(
     st.tuples(
-        st.integers(-1, 3),  # producer
-        st.integers(0, 4),  # its sequence: duplicates and gaps among them
-        st.integers(1, 3),  # records
-        st.sampled_from([10, 300, 2000]),  # bytes of each
+        st.integers(-1, 3),  # producer id
+        st.integers(0, 4),  # sequence, with duplicates and gaps
+        st.integers(1, 3),  # record count
+        st.sampled_from([10, 300, 2000]),  # bytes of each record
     ),
     max_size=12,
 )
@@ -120,7 +120,7 @@ APPENDS = st.lists(
 
 @given(appends=APPENDS, segment_entries=st.sampled_from([1, 3, 1000]))
 def test_together_or_one_by_one_is_the_same(tmp_path_factory, appends, segment_entries):
-    """Outcomes and files are those of single appends, byte for byte."""
+    """Grouped appends give the same outcomes and the same file bytes as single appends."""
 
     def build():
         return [

@@ -1,4 +1,4 @@
-"""Descriptors of a reader that nobody closed."""
+"""Garbage collection closes the file descriptors of a cache that was never closed."""
 
 import gc
 import os
@@ -8,13 +8,13 @@ from cordwood.log.files.file_cache import FileCache
 
 
 def open_paths():
-    """What this process has open, by path."""
+    """The paths of all files that this process has open."""
     links = list(Path("/proc/self/fd").iterdir())
     return {str(link.readlink()) for link in links if link.is_symlink()}
 
 
 def test_descriptors_nobody_closes_are_given_back_when_they_go(tmp_path):
-    """A partition that is dropped without ``close`` leaves no open file behind."""
+    """A file cache that is dropped without ``close`` leaves no descriptor open."""
     path = tmp_path / "a"
     path.touch()
     descriptors = FileCache()

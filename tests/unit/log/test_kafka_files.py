@@ -1,4 +1,4 @@
-"""Our directory read by other people's code, and theirs by ours."""
+"""Kafka client libraries can read our segments, and we can read theirs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_with(classes, data: bytes) -> list[tuple[int, int, bytes]]:
 
 @pytest.mark.parametrize("classes", [AiokafkaRecords, KafkaPythonRecords])
 def test_our_log_is_read_by_others(tmp_path, classes):
-    """Every record, with the offset and time we gave it."""
+    """Other libraries read every record with the offset and timestamp that we stored."""
     log = open_partition(tmp_path, CONFIG)
     for i in range(30):
         codec = [Codec.NONE, Codec.GZIP][i % 2]
@@ -43,11 +43,15 @@ def test_our_log_is_read_by_others(tmp_path, classes):
 
 
 def test_the_indexes_say_what_kafkas_dump_tool_checks(tmp_path):
-    """Index offset = last offset of the batch at that position; time = that batch's largest."""
+    """Index entries satisfy the checks of Kafka's dump tool.
+
+    An offset entry holds the last offset of the batch at its position. A time entry holds the
+    largest timestamp of its batch.
+    """
     log = open_partition(tmp_path, CONFIG)
     for i in range(60):
         append(log, b"a%d" % i, b"b%d" % i, times_ms=[NOW_MS + (i * 37) % 50] * 2)
-    for i in range(3):  # an index entry falls on one of them at most: the last must be forced
+    for i in range(3):  # at most one gets a regular entry: the seal must add the last
         append(log, b"newest", times_ms=[NOW_MS + 1000 + i])
     log.roll(RollReason.DEMAND)
     stem = log.directory / SEGMENT
@@ -67,14 +71,14 @@ def test_the_indexes_say_what_kafkas_dump_tool_checks(tmp_path):
 
 
 def test_a_directory_of_logs_alone_is_taken_over(tmp_path):
-    """Batches another builder wrote, without any file of ours beside them."""
+    """A directory that holds only ``.log`` files of another implementation can be opened."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     offset = 100
     for _ in range(3):
         data = b""
         base = offset
-        for _ in range(20):  # batches
+        for _ in range(20):  # one batch each
             builder = DefaultRecordBatchBuilder(
                 magic=2, compression_type=0, is_transactional=False, producer_id=-1,
                 producer_epoch=-1, base_sequence=-1, batch_size=10_000,

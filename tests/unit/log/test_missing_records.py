@@ -1,4 +1,4 @@
-"""Records that were acknowledged and are gone are noticed at the next start, whatever is left."""
+"""A start detects that acknowledged records are missing, whichever files remain."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from cordwood.log.write.partition import Appended
 from cordwood.log.write.writer import Writer
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import Record
+from support.event_loops import ImmediateLoop
 from support.stores import TP, append, append_sealed, open_store, values_in
 
 LOG_0 = "00000000000000000000.log"
@@ -31,9 +32,9 @@ LOG_2 = "00000000000000000002.log"
 
 
 def acknowledged(store, *values, durability="fsync"):
-    """Appended one after the other as the broker does; returns once all are acknowledged."""
-    writer = Writer(durability, post=lambda tell: tell(), note=store.recovery_points.note)
-    writer.start()
+    """Append one value after the other as the broker does; return when all are acknowledged."""
+    writer = Writer(durability, record_ends=store.partition_directories.recovery_points.record)
+    writer.start(ImmediateLoop())
     try:
         for value in values:
             records = [Record(0, 1000, value[:1].encode(), value.encode())]
@@ -46,7 +47,7 @@ def acknowledged(store, *values, durability="fsync"):
 
 
 def killed(store) -> Path:
-    """What a process that was killed leaves: a copy of the directory as it is now."""
+    """A copy of the directory as it is now, as a killed process would leave it."""
     left = store.data.with_name("left")
     shutil.copytree(store.data, left)
     return left
@@ -63,7 +64,7 @@ def store(tmp_path):
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 @pytest.mark.parametrize("accident", ["log", "directory", "emptied"])
 def test_a_first_segment_that_vanished_takes_its_partition_offline(store, accident, durability):
-    """Killed after one acknowledged record, in the first term, with nothing sealed or indexed."""
+    """The loss is detected in the first leader epoch, with no segment sealed or indexed."""
     acknowledged(store, "a", durability=durability)
     left = killed(store)
     if accident == "log":
@@ -75,10 +76,10 @@ def test_a_first_segment_that_vanished_takes_its_partition_offline(store, accide
     before = list(left.glob("t-0/*.log"))
     said = {
         "log": "has no .log file",
-        "directory": "its directory .* is gone",
+        "directory": "its directory .* is missing",
         "emptied": "ends at",
     }
-    for _ in range(2):  # a start must not destroy what the next one knows it by
+    for _ in range(2):  # a start must keep the evidence for the next start
         again = open_store(left)
         remedy = f"{said[accident]}.*`cordwood topic accept-loss t 0`"
         with pytest.raises(PartitionOffline, match=remedy):
@@ -88,22 +89,25 @@ def test_a_first_segment_that_vanished_takes_its_partition_offline(store, accide
 
 
 def test_a_directory_that_was_there_before_and_is_gone_is_missed_though_it_was_empty(store):
-    """In a later term it had been made: somebody removed it, perhaps with more than is known."""
+    """After the first leader epoch a missing directory takes the partition offline.
+
+    An earlier start created the directory, so it was removed, and unknown records may be lost.
+    """
     store.close()
     open_store(store.data).close()
     shutil.rmtree(store.data / "t-0")
     again = open_store(store.data)
-    with pytest.raises(PartitionOffline, match=r"its directory .* is gone"):
+    with pytest.raises(PartitionOffline, match=r"its directory .* is missing"):
         again.partition(TP)
     again.close()
 
 
 def test_a_segment_sealed_by_an_append_and_not_yet_indexed_is_missed(store):
-    """The writer sealed it on its own; no monitor has come by."""
+    """A missing segment is detected although the catalog does not list it yet."""
     store.alter_topic("t", {"segment.bytes": "100"})
     acknowledged(store, "a" * 60, "b" * 60, "c" * 60)
     assert len(store.partition(TP).segments()) == 3
-    assert store.catalog.segments(TP).entries() == []
+    assert store.metadata.cluster.segments(TP).entries() == []
     for name in ("00000000000000000000", "00000000000000000001", "00000000000000000002"):
         left = killed(store)
         (left / "t-0" / f"{name}.log").unlink()
@@ -114,20 +118,20 @@ def test_a_segment_sealed_by_an_append_and_not_yet_indexed_is_missed(store):
 
 
 def test_a_first_sealed_segment_without_any_checkpoint_is_missed(store):
-    """The catalog knows where the log starts; a log that begins later lost its beginning."""
+    """The catalog stores the log start, so a log that begins later is known to lack records."""
     store.alter_topic("t", {"segment.bytes": "100"})
     acknowledged(store, "a" * 60, "b" * 60)
     left = killed(store)
     (left / "t-0" / LOG_0).unlink()
     (left / "t-0" / SEGMENT_FACTS).unlink()
     again = open_store(left)
-    with pytest.raises(PartitionOffline, match="begins at offset 1, and the log starts at 0"):
+    with pytest.raises(PartitionOffline, match="starts at offset 1, but the log starts at 0"):
         again.partition(TP)
     again.close()
 
 
 def test_a_log_cut_between_two_batches_after_a_clean_stop_is_missed(store):
-    """Every batch left is whole, so only the catalog can tell, also without the checkpoint."""
+    """The catalog stores the log end, so lost batches are detected without the checkpoint."""
     append(store.partition(TP), "a")
     size_bytes = (store.data / "t-0" / LOG_0).stat().st_size
     append(store.partition(TP), "b")
@@ -151,38 +155,41 @@ def test_what_was_never_known_to_be_written_is_not_missed(store):
 
 
 def test_the_end_is_noted_once_a_segment_and_not_once_an_append(store):
-    """A transaction per start and per roll: the hot path writes none."""
+    """The recovery point is written once per start and per roll, not for every append."""
     noted: list[int] = []
-    put = store.catalog.put_recovery_points
-    store.catalog.put_recovery_points = lambda points: (noted.append(points[TP]), put(points))
+    put = store.metadata.cluster.put_recovery_points
+    store.metadata.cluster.put_recovery_points = lambda points: (
+        noted.append(points[TP]),
+        put(points),
+    )
     acknowledged(store, *"abcdef")
     assert noted == [1]
 
 
 def test_an_end_that_could_not_be_noted_is_noted_with_the_next_append(store, caplog):
-    """The record is acknowledged: it is durable. Only the reminder is late, and that is logged."""
-    put, failures = store.catalog.put_recovery_points, ["meta.db is busy"]
+    """If writing the recovery point fails, the append still succeeds and the failure is logged."""
+    put, failures = store.metadata.cluster.put_recovery_points, ["meta.db is busy"]
 
     def fail_once(points):
         if failures:
             raise UnavailableError(failures.pop())
         put(points)
 
-    store.catalog.put_recovery_points = fail_once
+    store.metadata.cluster.put_recovery_points = fail_once
     acknowledged(store, "a", "b")
     assert "recovery_point.not_written" in caplog.text
-    assert store.catalog.recovery_point(TP) == 2
+    assert store.metadata.cluster.recovery_point(TP) == 2
 
 
 def test_a_deleted_topic_takes_its_recovery_points_along(store):
-    """A new topic of the same name begins empty and online."""
+    """A new topic with the name of a deleted one starts empty and online."""
     acknowledged(store, "a")
     store.delete_topic("t")
     store.create_topic("t", 1)
     store.close()
     again = open_store(store.data)
     assert again.offline == {}
-    assert again.partition(TP).next_offset == 0
+    assert again.partition(TP).log_end_offset == 0
     again.close()
 
 
@@ -190,10 +197,12 @@ def test_a_deleted_topic_takes_its_recovery_points_along(store):
 
 
 def test_an_accepted_loss_goes_on_where_the_log_is_known_to_have_been(store):
-    """No offset is given twice, no cursor skips a new record, and a restart finds it sound."""
+    """After an accepted loss no offset is used twice, and a restart finds the log sound."""
     acknowledged(store, "a", "b")
     reader = ReaderPartition("r", *TP)
-    store.catalog.commit_cursors({reader: Cursor(2), reader._replace(reader="x"): Cursor(2**62)})
+    store.metadata.readers.commit_cursors(
+        {reader: Cursor(2), reader._replace(reader="x"): Cursor(2**62)}
+    )
     left = killed(store)
     shutil.rmtree(left / "t-0")
     again = open_store(left)
@@ -208,7 +217,7 @@ def test_an_accepted_loss_goes_on_where_the_log_is_known_to_have_been(store):
 
 
 def test_an_accepted_loss_keeps_all_that_is_left(store):
-    """A hole in the middle and a missing end: the rest is served, in order, at its offsets."""
+    """The remaining records are served at their offsets, around a gap and a missing end."""
     append_sealed(store, "ab", "cd", "ef")
     append(store.partition(TP), "g")
     store.close()
@@ -228,31 +237,34 @@ def test_an_accepted_loss_keeps_all_that_is_left(store):
 
 
 def test_a_damaged_partition_is_not_accepted(store):
-    """Bytes that contradict their checksums are there: a copy may repair them."""
+    """Damaged records still exist and a copy may repair them, so no loss can be accepted."""
     append_sealed(store, "ab")
     append(store.partition(TP), "c")
     store.close()
     (store.data / "t-0" / LOG_2).write_bytes(b"garbage" * 100)
     again = open_store(store.data)
-    with pytest.raises(CorruptionError, match="nothing was cut"):
+    with pytest.raises(CorruptionError, match="nothing was truncated"):
         again.accept_loss(TP)
     assert list(again.offline) == [TP]
     again.close()
 
 
 def test_a_partition_that_serves_has_no_loss_to_accept(store):
-    """A slip of the hand changes nothing."""
+    """``accept_loss`` on an online partition is refused and changes nothing."""
     append(store.partition(TP), "a")
     with pytest.raises(InvalidPartitions, match="t-0 is online"):
         store.accept_loss(TP)
     assert values_in(store.partition(TP)) == {0: "a"}
 
 
-# --- pure ---------------------------------------------------------------------------------------
+# --- pure functions -----------------------------------------------------------------------------
 
 
 def test_a_file_before_all_others_may_have_been_dropped():
-    """One behind them may not, nor may all be gone; one that held nothing is not missed."""
+    """A segment counts as missing if it held records and an older segment still has its file.
+
+    Without any file, every segment with records from the log start on is missing.
+    """
     lines = {
         base: SegmentStats.blank(base, 0)._replace(end_offset=base + 10, size_bytes=size)
         for base, size in {0: 5, 10: 5, 20: 5, 30: 0}.items()
@@ -264,5 +276,5 @@ def test_a_file_before_all_others_may_have_been_dropped():
 
 
 def test_the_remedy_names_the_partition_it_is_for():
-    """Ready to be typed."""
+    """The remedy ends with a command that can be copied and run."""
     assert remedy("a-b-3").endswith("`cordwood topic accept-loss a-b 3`")

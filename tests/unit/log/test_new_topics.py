@@ -1,4 +1,4 @@
-"""Topics made together: what they share, and that none harms another."""
+"""Topics created in one call share their syncs, and a failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from cordwood.errors import (
 from cordwood.log.files.disk import Files
 from cordwood.log.format.layout import parse_metadata
 from cordwood.log.health.registry import Condition
-from cordwood.log.lifecycle.topics import LiveTopic, NewTopic
+from cordwood.log.lifecycle.live_topics import LiveTopic, NewTopic
 from cordwood.metadata.keys import Topic
+from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import TopicPartition
 from support.stores import append, open_store, values_in
 
 
 class CountedFiles(Files):
-    """Counts effects by name, and fills the disk on demand."""
+    """Counts effects by name, and simulates a full disk on demand."""
 
     is_full = False
 
@@ -33,7 +34,7 @@ class CountedFiles(Files):
         self.seen = Counter()
 
     def effect(self, name, path, act):
-        """Do it, and remember it."""
+        """Count the effect, then perform it; fail on ``mkdir`` if the disk is full."""
         if self.is_full and name == "mkdir":
             raise DiskFull("no space")
         self.seen[name] += 1
@@ -53,20 +54,20 @@ def store(tmp_path, files):
 
 
 def test_many_topics_cost_no_more_syncs_than_one(store, files, monkeypatch):
-    """One step of the catalog and one sync of the directory, for one topic or for fifty."""
+    """Creating 50 topics takes one metadata transaction and one directory sync."""
     steps = []
-    put = store.catalog._put
-    monkeypatch.setattr(store.catalog, "_put", lambda rows: (steps.append(rows), put(rows)))
+    txn = SqliteStore.txn
+    monkeypatch.setattr(SqliteStore, "txn", lambda *a, **how: steps.append(how) or txn(*a, **how))
     files.seen.clear()
     made = store.create_topics([NewTopic(f"t{n}", 2, {}) for n in range(50)])
     assert all(isinstance(topic, LiveTopic) for topic in made)
-    assert len([rows for rows in steps if rows]) == 1
+    assert len(steps) == 1
     assert (files.seen["sync_dir"], files.seen["sync_data"]) == (1, 0)
     assert files.seen["mkdir"] == 100
 
 
 def test_each_topic_is_created_or_refused_on_its_own(store):
-    """Bad names, settings and repetitions are told in their places; the others are there."""
+    """Each invalid or repeated topic gets its own error, and the valid topics are created."""
     store.create_topic("old", 1)
     wanted = [
         NewTopic("a", 1, {}),
@@ -79,25 +80,25 @@ def test_each_topic_is_created_or_refused_on_its_own(store):
     outcomes = store.create_topics(wanted)
     kinds = [LiveTopic, TopicExists, InvalidTopic, InvalidConfig, TopicExists, LiveTopic]
     assert [type(outcome) for outcome in outcomes] == kinds
-    assert sorted(store.topics) == sorted(store.catalog.topics) == ["a", "c", "old"]
+    assert sorted(store.topics) == sorted(store.metadata.cluster.topics) == ["a", "c", "old"]
     assert store.topics["a"].partition_count == 1
     assert store.topics["c"].config.segment_entries == 7
 
 
 def test_a_full_disk_leaves_nothing_of_topics_made_together(store, files):
-    """None is recorded, no directory stays, and once there is space all can be made."""
+    """If the disk is full, no topic is recorded, and all can be created once there is space."""
     files.is_full = True
     with pytest.raises(DiskFull):
         store.create_topics([NewTopic("a", 1, {}), NewTopic("b", 1, {})])
     assert not store.topics
-    assert not store.catalog.topics
+    assert not store.metadata.cluster.topics
     files.is_full = False
     made = store.create_topics([NewTopic("a", 1, {}), NewTopic("b", 1, {})])
     assert not [outcome for outcome in made if isinstance(outcome, CordwoodError)]
 
 
 def test_a_damaged_topic_id_is_written_again(store):
-    """It is not synced when it is made: after a power cut it may be anything."""
+    """A start rewrites a damaged ``partition.metadata``, which is not synced at creation."""
     topic = store.create_topic("t", 1)
     append(topic.partition(0), "a")
     path = topic.partition(0).directory / "partition.metadata"
@@ -111,11 +112,11 @@ def test_a_damaged_topic_id_is_written_again(store):
 
 
 def test_a_directory_that_cannot_be_made_stops_no_start(tmp_path, files):
-    """A crash left a topic without its directory, and now the disk is full: the others serve."""
+    """A partition whose directory cannot be created is offline; the other topics are served."""
     opened = open_store(tmp_path / "data", files)
     opened.create_topic("old", 1)
     append(opened.partition(TopicPartition("old", 0)), "a")
-    opened.catalog.create_topics([Topic("new", "an-id", 1, {}, 0)])
+    opened.metadata.cluster.create_topics([Topic("new", "an-id", 1, {}, 0)])
     opened.close()
     files.is_full = True
     opened = open_store(tmp_path / "data", files)

@@ -1,4 +1,4 @@
-"""One read goes through as many segments as it has bytes for, and past those without a record."""
+"""One read covers as many segments as its byte limit allows, and skips those without records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def partition(tmp_path):
 
 
 def seal(partition, *values):
-    """A sealed segment of these records, a batch each; of none: an empty batch."""
+    """Append each value as a batch, or one empty batch without values, then seal the segment."""
     for value in values:
         append(partition, value)
     if not values:
@@ -38,7 +38,7 @@ def values_read(partition, offset, max_bytes=1 << 20):
 
 
 def test_one_read_takes_from_many_segments(partition):
-    """A log of small segments needs no round trip for each."""
+    """A log of small segments needs one read, not one per segment."""
     for number in range(20):
         seal(partition, b"%d" % number)
     append(partition, b"active")
@@ -47,7 +47,7 @@ def test_one_read_takes_from_many_segments(partition):
 
 
 def test_a_read_takes_no_more_bytes_than_it_may_and_one_batch_at_least(partition):
-    """The next segment's first batch counts whole; the first of all comes however large it is."""
+    """A read keeps to its byte limit, but always returns the first batch, whatever its size."""
     seal(partition, b"x" * 100)
     seal(partition, b"y" * 100)
     one = len(partition.read(0, 1).data)
@@ -57,7 +57,7 @@ def test_a_read_takes_no_more_bytes_than_it_may_and_one_batch_at_least(partition
 
 
 def test_a_read_stops_where_a_segment_is_not_read_to_its_end(partition):
-    """Batches of the next segment never come before those left behind."""
+    """A read continues in the next segment only after it has returned all of this one."""
     seal(partition, b"a", b"b" * 500)
     seal(partition, b"c")
     assert values_read(partition, 0, 300) == [b"a"]
@@ -65,7 +65,7 @@ def test_a_read_stops_where_a_segment_is_not_read_to_its_end(partition):
 
 
 def test_segments_without_records_are_passed_over(partition):
-    """However many there are in a row, a client gets records or the end, not nothing again."""
+    """A read skips any number of segments without records and returns the next record."""
     seal(partition, b"first")
     for _ in range(3 * SEGMENTS_PER_READ_MAX):
         seal(partition)
@@ -76,7 +76,10 @@ def test_segments_without_records_are_passed_over(partition):
 
 
 def test_an_empty_end_is_told_by_an_empty_batch(partition):
-    """A client that saw no batch at all would ask for the same offset for ever."""
+    """If no records follow, a read returns an empty batch that ends at the high watermark.
+
+    A client that receives no batch at all would request the same offset again and again.
+    """
     seal(partition, b"first")
     for _ in range(5):
         seal(partition)
@@ -86,14 +89,14 @@ def test_an_empty_end_is_told_by_an_empty_batch(partition):
 
 
 def test_a_read_goes_through_a_bounded_number_of_segments(partition):
-    """Each is a file to open: one request must not open thousands."""
+    """One read opens at most ``SEGMENTS_PER_READ_MAX`` segment files."""
     for _ in range(SEGMENTS_PER_READ_MAX + 5):
         seal(partition, b"v")
     assert len(values_read(partition, 0)) == SEGMENTS_PER_READ_MAX
 
 
 def test_a_damaged_segment_does_not_withhold_the_sound_ones_before_it(partition):
-    """The read that begins at the damage tells of it."""
+    """A read returns the sound segments before a damaged one; the next read raises the error."""
     seal(partition, b"sound")
     seal(partition, b"damaged")
     path = partition.directory / f"{1:020d}.log"
@@ -106,7 +109,7 @@ def test_a_damaged_segment_does_not_withhold_the_sound_ones_before_it(partition)
 
 
 def test_what_a_read_would_wait_for_includes_the_next_segments(disk_path, monkeypatch):
-    """What is read on the event loop must not touch a disk in its second segment either."""
+    """``is_resident`` is false if the read would wait for the disk in a later segment."""
     partition = open_partition(disk_path)
     seal(partition, b"a", b"b")
     seal(partition, b"c")

@@ -1,4 +1,4 @@
-"""What SQLite adds to the contract: files, restarts and accidents."""
+"""What SQLite adds to the store contract: files, restarts, damage and disk errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state(store):
 
 
 def test_revisions_go_on_after_a_restart(store, path):
-    """Even when the key written last was deleted, so an old revision never holds again."""
+    """Revisions never repeat after a restart, even if the key written last was deleted."""
     store.txn(put={"a": b"1"})
     _, last = store.txn(delete=["a"])
     store.close()
@@ -51,7 +51,7 @@ def test_revisions_go_on_after_a_restart(store, path):
 
 
 def test_sessions_do_not_survive_a_restart(store, path):
-    """Their keys are gone at the next open, and that is a change like any other."""
+    """Opening the store deletes the keys of earlier sessions and increments the revision."""
     store.txn(put={"term": b""}, session=store.open_session(10**9))
     revision, _ = store.range("")
     store.close()
@@ -63,13 +63,13 @@ def test_sessions_do_not_survive_a_restart(store, path):
 
 
 def test_every_commit_is_synced(store):
-    """WAL with synchronous=FULL: the promise behind every confirmed cursor."""
+    """Every commit is synced: the journal mode is WAL and ``synchronous`` is FULL."""
     assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 def test_a_write_ahead_log_cut_anywhere_opens_on_a_committed_prefix(tmp_path, path, store):
-    """Cut at any byte, the state is one that was committed; whole, it is the last one."""
+    """Cut at any byte, the WAL yields a committed state; the whole WAL yields the last one."""
     states = [state(store)]
     for i in range(6):
         store.txn(put={f"k{i % 3}": b"v" * (i * 700), "n": str(i).encode()}, delete=[f"k{i - 2}"])
@@ -92,7 +92,7 @@ def test_a_write_ahead_log_cut_anywhere_opens_on_a_committed_prefix(tmp_path, pa
 
 
 def test_a_damaged_write_ahead_log_opens_on_a_committed_prefix(tmp_path, path, store):
-    """A flipped byte ends the log there: earlier commits hold, nothing is invented."""
+    """With a flipped byte in the WAL, the store opens in an earlier committed state."""
     states = [state(store)]
     for i in range(4):
         store.txn(put={"n": str(i).encode()})
@@ -111,17 +111,17 @@ def test_a_damaged_write_ahead_log_opens_on_a_committed_prefix(tmp_path, path, s
 
 
 def test_a_file_of_another_schema_is_refused(path):
-    """A newer program's file is named, with both versions."""
+    """A file with a newer schema is refused; the error names both versions."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(UnknownFormat, match="schema version 2, this program reads 1"):
+    with pytest.raises(UnknownFormat, match="schema version 2, but this release reads 1"):
         reopened(path)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"\x01" * 8192])
 def test_a_file_that_is_no_database_is_corrupt(path, content):
-    """Foreign bytes are never overwritten."""
+    """A file that is not a database is reported as corrupt and not overwritten."""
     path.write_bytes(content)
     with pytest.raises(CorruptionError, match="backup"):
         reopened(path)
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_database_is_corrupt(path, content):
 
 
 def test_an_empty_file_is_a_new_store(path):
-    """A crash right after the file was created leaves this."""
+    """An empty file opens as a new store; a crash right after its creation can leave one."""
     path.touch()
     again = reopened(path)
     assert state(again) == {}
@@ -137,7 +137,7 @@ def test_an_empty_file_is_a_new_store(path):
 
 
 def test_a_full_disk_is_unavailable_and_passes(store):
-    """Nothing is half written, reads go on, and writes work again once there is space."""
+    """On a full disk a write changes nothing, reads continue, and writes work again with space."""
     store.txn(put={"a": b"1"})
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -149,7 +149,7 @@ def test_a_full_disk_is_unavailable_and_passes(store):
 
 
 def test_a_locked_file_is_unavailable(store, path, monkeypatch):
-    """Somebody else's transaction makes ours wait, then fail without a change."""
+    """A write waits for another process's transaction, then fails without a change."""
     store._connection.execute("PRAGMA busy_timeout = 10")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -161,7 +161,7 @@ def test_a_locked_file_is_unavailable(store, path, monkeypatch):
 
 
 def test_an_input_output_error_at_commit_is_indefinite(path):
-    """Its frames may be on the device or not: the caller must read before deciding."""
+    """An I/O error at COMMIT is indefinite, because the commit may be durable or not."""
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
     assert isinstance(sqlite._translated(error, path, "COMMIT"), Indefinite)
@@ -169,7 +169,7 @@ def test_an_input_output_error_at_commit_is_indefinite(path):
 
 
 def test_a_closed_store_is_unavailable(store):
-    """Not a library's own error."""
+    """A closed store raises UnavailableError and not an error of the SQLite library."""
     store.close()
     with pytest.raises(UnavailableError, match="closed"):
         store.txn(put={"a": b""})

@@ -1,4 +1,4 @@
-"""The contract of every metadata store, whatever stands behind it."""
+"""The contract that every metadata store implements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keys(store: MetadataStore, prefix: str = "") -> list[str]:
 
 
 def test_what_was_put_is_in_range_with_its_revision(store):
-    """A range gives keys in order, each with the revision that wrote it."""
+    """A range returns keys in order, each with the revision that wrote it."""
     _, first = store.txn(put={"a/2": b"x", "a/1": b"y"})
     _, second = store.txn(put={"a/2": b"z", "b": b""})
     assert store.range("a/") == (
@@ -49,7 +49,7 @@ def test_what_was_put_is_in_range_with_its_revision(store):
 
 
 def test_range_takes_the_prefix_literally(store):
-    """Neither wildcards nor neighbours in the order get in."""
+    """A prefix has no wildcards, and neighbouring keys are not returned."""
     store.txn(put={"a": b"", "a%": b"", "a/": b"", "a/x": b"", "a0": b"", "a/é": b"", "b": b""})
     assert keys(store, "a/") == ["a/", "a/x", "a/é"]
     assert keys(store, "a%") == ["a%"]
@@ -57,7 +57,7 @@ def test_range_takes_the_prefix_literally(store):
 
 
 def test_zero_expects_that_the_key_does_not_exist(store):
-    """Only the first of two creators wins; the loser changes nothing."""
+    """Of two transactions that create a key, only the first succeeds."""
     assert store.txn(expect={"k": 0}, put={"k": b"first"})[0]
     ok, _ = store.txn(expect={"k": 0}, put={"k": b"second", "other": b"x"})
     assert not ok
@@ -65,7 +65,7 @@ def test_zero_expects_that_the_key_does_not_exist(store):
 
 
 def test_a_swap_needs_the_revision_it_read(store):
-    """A key written since is not overwritten; one deleted and recreated is another key."""
+    """A compare-and-swap fails if the key was written or recreated since it was read."""
     _, mod = store.txn(put={"k": b"1"})
     assert store.txn(expect={"k": mod}, put={"k": b"2"})[0]
     assert not store.txn(expect={"k": mod}, put={"k": b"3"})[0]
@@ -76,7 +76,7 @@ def test_a_swap_needs_the_revision_it_read(store):
 
 
 def test_a_transaction_holds_whole_or_not_at_all(store):
-    """One stale expectation among many refuses every put and delete."""
+    """One stale expectation rejects every put and delete of the transaction."""
     _, mod = store.txn(put={"a": b"1", "b": b"1"})
     assert not store.txn(expect={"a": mod, "b": mod + 1}, put={"c": b""}, delete=["a"])[0]
     assert keys(store) == ["a", "b"]
@@ -85,7 +85,7 @@ def test_a_transaction_holds_whole_or_not_at_all(store):
 
 
 def test_the_revision_moves_only_with_a_change(store):
-    """A refused transaction, an empty one and a delete of nothing leave it."""
+    """A rejected transaction, an empty one or a delete of a missing key keeps the revision."""
     _, revision = store.txn(put={"a": b""})
     assert store.txn(expect={"a": 0}, put={"a": b"x"}) == (False, revision)
     assert store.txn(expect={"a": revision}) == (True, revision)
@@ -93,7 +93,7 @@ def test_the_revision_moves_only_with_a_change(store):
 
 
 def test_a_watch_sees_every_change_in_order(store):
-    """From the revision asked for, that one included, and only under its prefix."""
+    """A watch returns every change under its prefix, in order, from the requested revision on."""
     _, first = store.txn(put={"a/1": b"x"})
     _, second = store.txn(put={"b": b"elsewhere"})
     _, third = store.txn(put={"a/2": b"y"}, delete=["a/1"])
@@ -104,7 +104,7 @@ def test_a_watch_sees_every_change_in_order(store):
 
 
 def test_a_watch_waits_for_what_comes(store):
-    """Range, then watch from the next revision: nothing is missed and nothing seen twice."""
+    """A range followed by a watch from the next revision misses nothing and repeats nothing."""
     store.txn(put={"k": b"old"})
     revision, _ = store.range("")
     watch = store.watch("", revision + 1)
@@ -118,7 +118,7 @@ def test_a_watch_waits_for_what_comes(store):
 
 
 def test_closing_the_store_ends_its_watches(store):
-    """A waiting watcher is let go, without an error."""
+    """Closing the store ends a waiting watch without an error."""
     watch = store.watch("", store.range("")[0] + 1)
     seen: list[Event] = []
     reader = threading.Thread(target=lambda: seen.extend(watch))
@@ -130,7 +130,7 @@ def test_closing_the_store_ends_its_watches(store):
 
 
 def test_a_watch_of_forgotten_history_is_told_so(store):
-    """Compacted, instead of a gap nobody notices; a recent revision still works."""
+    """A watch from a compacted revision raises Compacted; a recent revision still works."""
     _, first = store.txn(put={"k": b""})
     for i in range(200):
         _, last = store.txn(put={"k": str(i).encode()})
@@ -140,7 +140,7 @@ def test_a_watch_of_forgotten_history_is_told_so(store):
 
 
 def test_keys_of_a_session_vanish_with_it(store, clock):
-    """Unrenewed, it ends after its time; others' keys stay, and a watcher sees the deletion."""
+    """When a session expires, its keys are deleted, and watchers see the deletion."""
     session = store.open_session(1000)
     ok, revision = store.txn(put={"mine": b""}, session=session)
     assert ok
@@ -155,7 +155,7 @@ def test_keys_of_a_session_vanish_with_it(store, clock):
 
 
 def test_a_kept_session_keeps_its_keys(store, clock):
-    """Each keepalive gives the full time again."""
+    """Each keepalive restarts the session's full timeout."""
     session = store.open_session(1000)
     store.txn(put={"mine": b""}, session=session)
     for _ in range(5):
@@ -165,7 +165,7 @@ def test_a_kept_session_keeps_its_keys(store, clock):
 
 
 def test_a_put_without_the_session_frees_the_key(store, clock):
-    """The last writer decides whose key it is."""
+    """A put without the session detaches the key from it, so the key survives the session."""
     session = store.open_session(1000)
     store.txn(put={"k": b"1"}, session=session)
     store.txn(put={"k": b"2"})
@@ -174,7 +174,7 @@ def test_a_put_without_the_session_frees_the_key(store, clock):
 
 
 def test_an_ended_session_cannot_put(store, clock):
-    """A writer that slept through its session learns it from the refusal."""
+    """A put with an expired or unknown session fails."""
     session = store.open_session(1000)
     clock.advance(1000)
     assert not store.txn(put={"late": b""}, session=session)[0]
@@ -183,7 +183,7 @@ def test_an_ended_session_cannot_put(store, clock):
 
 
 def test_concurrent_swaps_of_one_counter_lose_nothing(store):
-    """Every increment that was confirmed is in the sum."""
+    """Concurrent compare-and-swap increments lose no confirmed update."""
     store.txn(put={"n": b"0"})
 
     def increment(times: int) -> None:

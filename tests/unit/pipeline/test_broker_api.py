@@ -1,4 +1,4 @@
-"""How long a job waits for a broker that is away."""
+"""How long a job waits for a broker that is down."""
 
 import time
 
@@ -10,7 +10,10 @@ from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 
 
 def test_who_works_for_a_parent_that_is_gone_waits_for_no_broker(monkeypatch):
-    """Else a reader that Spark's Java left behind would live on for a minute."""
+    """A worker whose parent process is gone does not wait for the broker.
+
+    Otherwise a reader left behind by Spark's JVM would run on for a minute.
+    """
     api = BrokerApi(BrokerAddress(http="127.0.0.1:1"), for_parent=True)
     monkeypatch.setattr(broker_api.os, "getppid", lambda: -1)
     monkeypatch.setattr(broker_api.time, "sleep", lambda _: pytest.fail("it waits"))
@@ -19,7 +22,7 @@ def test_who_works_for_a_parent_that_is_gone_waits_for_no_broker(monkeypatch):
 
 
 def test_others_wait_whoever_started_them(monkeypatch):
-    """A pipeline whose shell was closed sees a broker through its restart."""
+    """Other jobs wait for the broker, even if their parent process is gone."""
     api = BrokerApi(BrokerAddress(http="127.0.0.1:1"), timeout_s=1000)
     monkeypatch.setattr(broker_api.os, "getppid", lambda: -1)
     clock, waited = [time.monotonic()], []

@@ -1,4 +1,4 @@
-"""Compaction on a disk that is full: one sentence, nothing left behind, and later it works."""
+"""Compaction on a full disk reports one error, leaves no files, and succeeds later."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from cordwood.errors import CordwoodError
 from cordwood.pipeline.compact import compaction_pass
 from cordwood.pipeline.runtime.tasks import outcome as outcome_of
+from cordwood.protocol.api.compaction import FailCompaction
 from support.compaction import CompactionHarness
 
 STAGES = {"digest": 0, "survivors": 1, "rewrite": 2}
@@ -18,7 +19,7 @@ STAGES = {"digest": 0, "survivors": 1, "rewrite": 2}
 
 @contextmanager
 def no_capacity():
-    """Every write to a file fails, really, as if the disk had no room."""
+    """Make every write to a file fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -36,7 +37,7 @@ def a_harness(tmp_path):
 
 
 def left_behind(harness):
-    """Whatever a pass wrote that is neither the log nor what the next pass may use."""
+    """Return the files of a pass that are neither the log nor reusable digests."""
     found = [*(harness.data / "staging").rglob("*"), *(harness.data / "cleaner").rglob("*.*")]
     return [path for path in found if not path.name.endswith(".keys")]
 
@@ -51,7 +52,7 @@ def newest(records):
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
-    """What the tasks of that stage cannot write is said; the log stays, and is compacted later."""
+    """A full disk in any stage fails the pass. The log is unchanged and is compacted later."""
     with a_harness(tmp_path) as harness:
         before = contents(harness)
         stages = []
@@ -65,7 +66,7 @@ def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
             raise next(each for each in answers if isinstance(each, CordwoodError))
 
         (outcome,) = harness.compact(run=run)
-        assert outcome.error == "File too large; mend that and run this again"
+        assert outcome.error == "File too large; fix this, then run the command again"
         assert (left_behind(harness), contents(harness)) == ([], before)
 
         assert harness.compact_well().records_after == 50
@@ -73,7 +74,7 @@ def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
 
 
 def test_a_disk_full_when_the_job_itself_writes_is_told_to_the_broker_too(tmp_path, monkeypatch):
-    """The manifest is the last thing written, by nobody's task."""
+    """If the manifest cannot be written, the job reports the failure to the broker."""
 
     def full(_manifest):
         raise OSError(errno.ENOSPC, "No space left on device", "/disk/manifest.json")
@@ -84,6 +85,6 @@ def test_a_disk_full_when_the_job_itself_writes_is_told_to_the_broker_too(tmp_pa
             broken.setattr(compaction_pass, "encode_manifest", full)
             (outcome,) = harness.compact()
         assert outcome.error.startswith("/disk/manifest.json: No space left on device")
-        assert harness.posts[-1]["action"] == "fail"
+        assert isinstance(harness.calls[-1], FailCompaction)
         assert (left_behind(harness), contents(harness)) == ([], before)
         assert harness.compact_well().records_after == 50

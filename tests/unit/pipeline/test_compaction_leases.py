@@ -1,4 +1,4 @@
-"""Leases: one job at a time works on a partition, for as long as it says that it does."""
+"""Leases: only one compaction job works on a partition at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.errors import StaleManifest
+from cordwood.pipeline.compact import PassLimits
 from cordwood.pipeline.compact.job import in_process, run_order
+from cordwood.protocol.api.compaction import ReleaseLease
 from support.compaction import TP, CompactionHarness
 
 
@@ -23,58 +25,55 @@ def a_dirty_harness(tmp_path):
     return harness
 
 
-def test_a_lease_is_renewed_for_as_long_as_the_job_works(tmp_path, monkeypatch):
-    """However long a stage takes, nobody else is given the partition meanwhile."""
-    monkeypatch.setattr("cordwood.pipeline.compact.job.RENEW_S", 0.001)
+def test_a_lease_is_renewed_for_as_long_as_the_job_works(tmp_path):
+    """A job renews its lease while it works, so no other job gets the partition."""
     with a_dirty_harness(tmp_path) as harness:
         given = []
 
         def slow(function, items, /):
             for _ in range(3):
                 harness.clock.advance(LEASE_MS - 1)
-                wait_until(partial(has_more, harness.posts, len(harness.posts) + 1))
+                wait_until(partial(has_more, harness.calls, len(harness.calls) + 1))
                 given.extend(asyncio.run(harness.service.begin("t", demand=True)))
             return in_process(function, items)
 
-        harness.compact_well(run=slow)
+        harness.compact_well(run=slow, limits=PassLimits(renew_s=0.001))
         assert given == []
 
 
-def test_a_job_that_lost_its_partition_stops_and_swaps_nothing(tmp_path, monkeypatch):
-    """It was silent for too long; who has the partition now keeps it, and finishes."""
-    monkeypatch.setattr("cordwood.pipeline.compact.job.RENEW_S", 3600.0)
+def test_a_job_that_lost_its_partition_stops_and_swaps_nothing(tmp_path):
+    """A job whose lease expired stops without a swap, and the job with the new lease finishes."""
     with a_dirty_harness(tmp_path) as harness:
         (late,) = asyncio.run(harness.service.begin("t", demand=True))
         harness.clock.advance(LEASE_MS + 1)
         (order,) = asyncio.run(harness.service.begin("t", demand=True))
-        with pytest.raises(StaleManifest, match="given to another job"):
-            run_order(harness, in_process, late)
-        harness.service.release(TP, late["lease"])
+        with pytest.raises(StaleManifest, match="another job has taken over"):
+            run_order(harness, in_process, late, limits=PassLimits(renew_s=3600.0))
+        harness.call(ReleaseLease(*TP, late.lease))
         assert asyncio.run(harness.service.begin("t", demand=True)) == []
         assert [len(batch.records) for batch in harness.batches()] == [1, 1]
         assert run_order(harness, in_process, order).records_after == 1
 
 
 def test_a_job_told_while_it_works_does_not_go_on_to_the_next_stage(tmp_path, monkeypatch):
-    """A renewal that is refused ends the job before it rewrites anything."""
-    monkeypatch.setattr("cordwood.pipeline.compact.job.RENEW_S", 0.001)
+    """A job whose renewal is refused stops before the next stage."""
     with a_dirty_harness(tmp_path) as harness:
         (order,) = asyncio.run(harness.service.begin("t", demand=True))
         stages = []
 
         def first_stage(function, items, /):
             stages.append(function)
-            monkeypatch.setattr(harness.service, "renew", refuse)
+            monkeypatch.setattr(harness, "call", refuse)
             wait_until(lambda: not is_renewing())
             return in_process(function, items)
 
         with pytest.raises(StaleManifest):
-            run_order(harness, first_stage, order)
+            run_order(harness, first_stage, order, limits=PassLimits(renew_s=0.001))
         assert len(stages) == 1
 
 
-def refuse(tp, token):
-    raise StaleManifest(f"{tp} was given to another job, not {token}")
+def refuse(request):
+    raise StaleManifest(f"{request} comes from a job that lost its partition")
 
 
 def has_more(posts, count):
@@ -93,7 +92,7 @@ def wait_until(holds):
 
 
 def test_an_interrupted_job_gives_its_partitions_back(tmp_path):
-    """Ctrl-C, and the next ``compact --now`` need not wait until the lease ends."""
+    """An interrupted job releases its lease, so the next one need not wait until it expires."""
 
     def interrupted(_function, _items, /):
         raise KeyboardInterrupt

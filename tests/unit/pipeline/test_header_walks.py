@@ -1,4 +1,4 @@
-"""What archive and audit learn of a partition from its batch headers alone; no Spark needed."""
+"""What archive and audit compute from batch headers alone, without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from cordwood.batch.records import encode_batch, encode_marker
 from cordwood.decide.archive import BatchSpan, Span, planned_records
 from cordwood.decide.audit import RangeAudit, audit_partition
 from cordwood.model import TopicPartition
-from cordwood.pipeline.archive.header_runs import count_planned, cut_bundles, look_runs, once
+from cordwood.pipeline.archive.header_runs import (
+    count_planned,
+    cut_bundles,
+    read_runs,
+    without_repeats,
+)
 from cordwood.pipeline.audit.job import AuditTask, walk_task
 from cordwood.pipeline.source.offsets import Range
 from cordwood.pipeline.source.options import parse_options
@@ -44,7 +49,7 @@ def audited(made, start=0):
 
 
 def test_batches_that_follow_each_other_are_sound(made):
-    """Over a cut, and with a transaction's marker between them."""
+    """Consecutive batches are complete, across segments and with a transaction marker between."""
     made.append(records(0, 5))
     made.cut()
     marker = encode_marker(
@@ -57,14 +62,14 @@ def test_batches_that_follow_each_other_are_sound(made):
 
 
 def test_a_hole_and_a_thinned_batch_are_missing(made):
-    """Offsets 5 and 6 between batches, 8 inside one."""
+    """Missing offsets are counted between batches and inside a batch."""
     made.append(records(0, 5))
     made.append([each for each in records(7, 10) if each.offset != 8])
     assert audited(made).missing == 3
 
 
 def test_a_batch_sent_twice_is_a_duplicate(made):
-    """A producer's numbers come once."""
+    """A batch with the same producer sequence as another is a duplicate."""
     for start in (0, 5):
         made.append(
             encode_batch(
@@ -75,18 +80,18 @@ def test_a_batch_sent_twice_is_a_duplicate(made):
 
 
 def test_bundles_are_cut_by_what_headers_say(made):
-    """Markers hold no record; batches outside the range are left out."""
+    """Runs are read from batch headers, and only batches that overlap the range are included."""
     made.append(records(0, 5), records(5, 9))
     made.cut()
     made.append(records(9, 10))
     made.publish()
-    runs = list(look_runs(options(made), Range(TP, 6, 10)))
+    runs = list(read_runs(options(made), Range(TP, 6, 10)))
     assert [run[:3] for run in runs] == [(5, 9, 4), (9, 10, 1)]
     assert all(isinstance(run, BatchSpan) and run.is_dense for run in runs)
 
 
 class Counted(BatchSpan):
-    """A run that knows how many of its kind are alive."""
+    """A run that counts how many instances are alive."""
 
     alive = most = 0
 
@@ -101,7 +106,7 @@ class Counted(BatchSpan):
 
 @pytest.mark.parametrize("batches", [100, 10_000])
 def test_bundles_are_cut_without_holding_the_batches(batches):
-    """Of a partition with a million batches the driver holds a handful at a time."""
+    """Bundles are planned from a stream of runs, with only a few runs in memory at a time."""
     Counted.alive = Counted.most = 0
     runs = ((TP, Counted(at, at + 1, 1, 100)) for at in range(batches))
     due = [(TopicPartition("t", 9), Span(3, 5)), (TP, Span(0, batches))]
@@ -112,15 +117,15 @@ def test_bundles_are_cut_without_holding_the_batches(batches):
 
 
 def test_a_batch_that_two_ranges_share_is_counted_once():
-    """A task finds every batch that holds something of its range."""
+    """A batch that overlaps two ranges is counted once."""
     first, shared = BatchSpan(0, 10, 10, 1), BatchSpan(10, 20, 10, 1)
     other = TopicPartition("t", 1)
     runs = [(TP, first), (TP, shared), (TP, shared), (other, first)]
-    assert list(once(runs)) == [(TP, first), (TP, shared), (other, first)]
+    assert list(without_repeats(runs)) == [(TP, first), (TP, shared), (other, first)]
 
 
 def test_what_bundles_will_hold_is_counted_in_one_pass():
-    """As ``planned_records`` counts each of them; also where one batch is cut into several."""
+    """Records per bundle are counted in one pass, with the same result as ``planned_records``."""
     runs = [BatchSpan(0, 30, 30, 1), BatchSpan(30, 40, 4, 1), BatchSpan(45, 50, 5, 1)]
     spans = [(TP, Span(0, 10)), (TP, Span(10, 35)), (TP, Span(35, 50)), (TP, Span(60, 70))]
     counts = count_planned(((TP, run) for run in runs), spans)

@@ -1,4 +1,4 @@
-"""What a Python that Spark starts does first: one kind of worker connects before it imports."""
+"""The sitecustomize module: some Spark workers connect to the JVM before they import libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with get_sock_file_to_executor(timeout=None) as file:
 
 @contextmanager
 def started(command, tmp_path):
-    """A worker, as Spark starts one, and the socket it shall connect to."""
+    """Start a worker as Spark does, with the server socket that it connects to."""
     (tmp_path / "asker.py").write_text(ASKER)
     with socket.create_server(("127.0.0.1", 0)) as java:
         environ = {
@@ -50,14 +50,17 @@ def started(command, tmp_path):
 
 
 def loaded(worker):
-    """Which of the heavy libraries a process has in memory."""
+    """Return which of the large libraries the process has loaded."""
     maps = Path(f"/proc/{worker.pid}/maps").read_text()
     return {name for name in ("numpy", "pyarrow") if f"/{name}/" in maps}
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is in memory")
 def test_a_worker_connects_before_it_imports_and_pyspark_finds_the_connection(tmp_path):
-    """Java has our secret while NumPy and Arrow are still on disk; then all goes on as ever."""
+    """A worker sends its secret before it imports NumPy and Arrow.
+
+    PySpark then uses the open connection.
+    """
     command = [sys.executable, "-m", "asker", HURRIED]
     with started(command, tmp_path) as (worker, java):
         connected, _ = java.accept()
@@ -76,7 +79,7 @@ def test_a_worker_connects_before_it_imports_and_pyspark_finds_the_connection(tm
 
 
 def test_a_java_that_does_not_know_the_secret_ends_the_worker(tmp_path):
-    """Whoever else listens on that port learns no more."""
+    """If the JVM rejects the secret, the worker exits."""
     command = [sys.executable, "-m", "asker", HURRIED]
     with started(command, tmp_path) as (worker, java):
         connected, _ = java.accept()
@@ -85,11 +88,11 @@ def test_a_java_that_does_not_know_the_secret_ends_the_worker(tmp_path):
             file.write(struct.pack("!i", 3) + b"err")
             file.flush()
             assert worker.wait() == 1
-        assert b"does not know the secret" in worker.stderr.read()
+        assert b"rejected the secret" in worker.stderr.read()
 
 
 def said_by(*words, path):
-    """What a Python with our directory in front of that path prints."""
+    """Return what Python prints with our directory and this path on ``PYTHONPATH``."""
     environ = {**os.environ, "PYTHONPATH": search_path(str(path))}
     done = subprocess.run(
         [sys.executable, *words], env=environ, capture_output=True, text=True, check=True
@@ -99,20 +102,23 @@ def said_by(*words, path):
 
 
 def test_every_other_python_starts_as_ever(tmp_path):
-    """It connects nowhere and loads nothing of ours, nor sockets."""
+    """Any other Python process connects nowhere, and loads neither our modules nor ``socket``."""
     ask = "import sys; print('cordwood_connect_first' in sys.modules, 'socket' in sys.modules)"
     assert said_by("-c", ask, path=tmp_path) == "False False\n"
 
 
 def test_the_sitecustomize_that_ours_hides_is_run(tmp_path):
-    """Debian, coverage and tracers have one; also in a worker that has nowhere to connect to."""
+    """Another ``sitecustomize`` on the path is run, too, as Debian and coverage install one."""
     (tmp_path / "sitecustomize.py").write_text("print('theirs', __name__)\n")
     assert said_by("-c", "", path=tmp_path) == "theirs sitecustomize\n"
     assert said_by("-c", "", HURRIED, path=tmp_path) == "theirs sitecustomize\n"
 
 
 def test_pyspark_is_imported_as_it_is_installed_and_not_from_spark_s_zip(tmp_path):
-    """The zip has no compiled modules: each worker would compile all of pyspark again."""
+    """PySpark is imported from its installation, not from Spark's zip.
+
+    Modules in the zip are not compiled, so each worker would compile them again.
+    """
     import pyspark
 
     root = Path(pyspark.__file__).parent
@@ -124,7 +130,7 @@ def test_pyspark_is_imported_as_it_is_installed_and_not_from_spark_s_zip(tmp_pat
 
 
 def test_the_search_path_is_ours_for_as_long_as_java_starts(monkeypatch):
-    """Our directory first and once, what was there behind it; later as it was before."""
+    """``PYTHONPATH`` begins with our directory while Java starts, and is restored afterwards."""
     monkeypatch.setenv("PYTHONPATH", f"one:{DIRECTORY}:two")
     with on_search_path():
         assert os.environ["PYTHONPATH"] == f"{DIRECTORY}:one:two"
@@ -136,13 +142,13 @@ def test_the_search_path_is_ours_for_as_long_as_java_starts(monkeypatch):
 
 
 def test_the_directory_is_printed_for_scripts():
-    """For a PYTHONPATH that somebody else sets."""
+    """``python -m cordwood.pipeline.worker_site`` prints the directory for scripts."""
     command = [sys.executable, "-m", "cordwood.pipeline.worker_site"]
     assert subprocess.check_output(command, text=True) == f"{DIRECTORY}\n"
 
 
 def test_spark_still_has_the_module_that_is_hurried():
-    """Else the worker that must hurry would not be known."""
+    """The installed Spark has the worker module that connects early."""
     from importlib.util import find_spec
 
     assert find_spec(HURRIED)

@@ -1,4 +1,4 @@
-"""The control listener: the command table, and what is refused without closing."""
+"""The control protocol: its commands, and errors that do not close the connection."""
 
 import pytest
 
@@ -10,15 +10,8 @@ from cordwood.errors import (
     RequestError,
     UnknownCommand,
 )
-from cordwood.protocol.line import (
-    COMMANDS,
-    ControlConnection,
-    Framing,
-    Refused,
-    StartPosition,
-    encode_help,
-)
 from cordwood.protocol.line.commands import (
+    COMMANDS,
     Ack,
     Configure,
     Cut,
@@ -34,11 +27,15 @@ from cordwood.protocol.line.commands import (
     Register,
     Remove,
     Reset,
+    StartPosition,
     State,
     Subscribe,
     encode_command,
+    encode_help,
     parse_command,
 )
+from cordwood.protocol.line.control import ControlConnection, Refused
+from cordwood.protocol.line.framing import Framing
 
 frame = Framing.FRAMES.encode
 
@@ -85,13 +82,13 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("body", "request_"), EXAMPLES)
 def test_each_command_parses_in_each_of_its_forms(body, request_):
-    """Each command in each of its forms; the word may be in any case."""
+    """Each command is parsed in each of its forms, in any letter case."""
     assert parse_command(body) == request_
 
 
 @pytest.mark.parametrize("request_", [request for _, request in EXAMPLES])
 def test_what_a_client_encodes_is_what_a_broker_parses(request_):
-    """Every request survives the way, payload and all."""
+    """Every encoded request is parsed to the same request."""
     assert parse_command(encode_command(request_)) == request_
 
 
@@ -112,13 +109,13 @@ def test_what_a_client_encodes_is_what_a_broker_parses(request_):
     ],
 )
 def test_a_request_that_would_say_something_else_is_not_encoded(request_):
-    """Names cannot smuggle words in: what is sent reads back as what was meant, or is refused."""
+    """A request whose names would change its meaning when parsed is not encoded."""
     with pytest.raises(RequestError):
         encode_command(request_)
 
 
 def test_every_command_of_the_table_has_an_example_above():
-    """The table and this test grow together."""
+    """Every command of the table has an example above."""
     assert {body.split()[0].upper().decode() for body, _ in EXAMPLES} == set(COMMANDS)
 
 
@@ -162,7 +159,7 @@ def test_every_command_of_the_table_has_an_example_above():
     ],
 )
 def test_a_misused_command_is_refused_with_its_usage(body):
-    """The reply says what to send instead."""
+    """A command with wrong arguments is refused with its usage."""
     usage = COMMANDS[body.split()[0].decode()].usage
     with pytest.raises(RequestError) as caught:
         parse_command(body)
@@ -172,14 +169,14 @@ def test_a_misused_command_is_refused_with_its_usage(body):
 
 @pytest.mark.parametrize("topic", [b"a/b", b"..", b"\xff\xfe", "é".encode(), b"t" * 250, b"a|b"])
 def test_what_cannot_name_a_topic_is_refused_by_every_command(topic):
-    """Bytes that are not UTF-8 are no exception, and appear escaped in the error."""
+    """Every command refuses an invalid topic name, including one that is not UTF-8."""
     for body in (b"PUT %b x", b"GET %b", b"SUBSCRIBE %b", b"GET_ACK %b", b"ACK %b r 1"):
-        with pytest.raises(InvalidTopic, match="cannot name a topic"):
+        with pytest.raises(InvalidTopic, match="is not a valid topic name"):
             parse_command(body % topic)
 
 
 def test_an_unknown_command_is_refused_with_the_nearest():
-    """A slip of the finger is named; noise points to HELP."""
+    """An unknown command is refused with the nearest command, or with a hint to HELP."""
     with pytest.raises(UnknownCommand, match="did you mean SUBSCRIBE"):
         parse_command(b"SUBSCRIB t")
     with pytest.raises(UnknownCommand, match=r"'\\xff\\x00' is not a command; HELP"):
@@ -187,7 +184,7 @@ def test_an_unknown_command_is_refused_with_the_nearest():
 
 
 def test_help_lists_the_whole_table_and_ends_with_an_empty_line():
-    """The one reply of several lines has an end a reader can see."""
+    """HELP lists all commands and ends with an empty line."""
     text = Framing.TEXT.encode(encode_help()).decode()
     assert text.endswith("\n\n")
     assert [line.split("  ")[0] for line in text.splitlines()[:-1]] == [
@@ -201,14 +198,14 @@ def requests(connection: ControlConnection) -> list[object]:
 
 
 def test_pipelined_commands_come_in_order_and_errors_keep_their_place():
-    """A refusal is a value between its neighbours, so replies cannot shift."""
+    """Pipelined commands are returned in order. A refused one keeps its position as an error."""
     connection = ControlConnection(100)
     connection.receive(b"GET_ACK\n\nNOPE\r\nPUT a b \n" + b"x" * 101 + b"\nQUIT\nHEL")
     assert requests(connection) == [GetAck(), UnknownCommand, Put("a", b"b "), LineTooLong, Quit()]
 
 
 def test_pipelined_frames_come_in_order_and_errors_keep_their_place():
-    """Every frame is answered, an empty or too large one too."""
+    """Every pipelined frame gets a reply in order, even an empty or an oversized one."""
     connection = ControlConnection(100)
     bodies = [b"GET_ACK", b"", b"PUT a \n\0", b"x" * 101, b"QUIT"]
     connection.receive(b"".join(map(frame, bodies)))
@@ -226,7 +223,10 @@ def test_pipelined_frames_come_in_order_and_errors_keep_their_place():
     "sent", [b"REMOVE orders audit", b"QU", frame(b"REMOVE orders audit")[:-2]]
 )
 def test_a_command_cut_short_by_the_end_is_refused_and_not_run(sent):
-    """``REMOVE orders audit2`` cut by a lost connection must not remove ``audit``."""
+    """A command that is cut off by the end of the connection is refused, not run.
+
+    ``REMOVE orders audit2`` cut short must not remove ``audit``.
+    """
     connection = ControlConnection(100)
     connection.receive(sent)
     connection.receive_eof()
@@ -236,7 +236,7 @@ def test_a_command_cut_short_by_the_end_is_refused_and_not_run(sent):
 
 @pytest.mark.parametrize("sent", [b"x" * 200, b"\xc8\0\0\0xx"])
 def test_a_too_long_command_cut_short_by_the_end_is_refused_once(sent):
-    """Refused for ever, it would fill the memory of whoever asks until None."""
+    """An oversized command at the end of the connection is refused only once."""
     connection = ControlConnection(100)
     connection.receive(sent)
     connection.receive_eof()
@@ -246,7 +246,7 @@ def test_a_too_long_command_cut_short_by_the_end_is_refused_once(sent):
 
 
 def test_an_end_between_commands_is_quiet():
-    """Nothing was left unfinished."""
+    """A connection that ends between commands gives no error."""
     connection = ControlConnection(100)
     connection.receive(b"GET_ACK\n")
     connection.receive_eof()
@@ -254,7 +254,7 @@ def test_an_end_between_commands_is_quiet():
 
 
 def test_a_length_no_frame_can_have_ends_the_connection_after_its_neighbours():
-    """What came before is served; then the error is raised."""
+    """Requests before an invalid frame length are returned. Then ``BadFrame`` is raised."""
     connection = ControlConnection(100)
     connection.receive(frame(b"GET_ACK") + b"\xff\xff\xff\xff")
     assert connection.next_request() == GetAck()

@@ -1,4 +1,4 @@
-"""HTTP at a line listener: known by how it begins, and nothing of it is taken."""
+"""HTTP requests sent to a line listener are detected and refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUESTS = [
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("data", REQUESTS, ids=lambda data: data[:12].decode())
 def test_a_control_connection_that_begins_like_http_runs_nothing(data, size):
-    """However it is cut into packets: the first line already raises."""
+    """A control connection that starts with an HTTP request runs no command."""
     connection = ControlConnection(200)
     found: list[object] = []
 
@@ -47,7 +47,7 @@ def test_a_control_connection_that_begins_like_http_runs_nothing(data, size):
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("data", REQUESTS, ids=lambda data: data[:12].decode())
 def test_an_ingress_connection_that_begins_like_http_gives_no_line(data, size):
-    """Nor a dead letter: a page must not be able to fill those either."""
+    """An ingress connection that starts with an HTTP request gives no record and no dead letter."""
     connection = IngressConnection(200)
 
     def receive() -> None:
@@ -63,7 +63,7 @@ def test_an_ingress_connection_that_begins_like_http_gives_no_line(data, size):
 
 @pytest.mark.parametrize("line", [b"Host: evil\r\n", b"host:x\n", b"POST\n", b"post / HTTP/1.1\n"])
 def test_a_header_that_comes_later_ends_a_control_connection(line):
-    """As when something else stood before the request line; what came before it was whole."""
+    """An HTTP header after other lines closes a control connection. Earlier commands are run."""
     connection = ControlConnection(200)
     connection.receive(b"PUT t one\nnonsense\n" + line + b"RECLAIM\n")
     assert connection.next_request() == Put("t", b"one")
@@ -83,19 +83,19 @@ def test_a_header_that_comes_later_ends_a_control_connection(line):
     ],
 )
 def test_a_command_may_carry_what_looks_like_http(line):
-    """Only what is no command is looked at: payloads are anybody's business."""
+    """The payload of a valid command may look like HTTP."""
     connection = ControlConnection(200)
     connection.receive(line)
     assert not isinstance(connection.next_request(), Refused | None)
 
 
 def test_no_usage_of_a_command_looks_like_http():
-    """Whoever adds a command finds out here."""
+    """No command's usage looks like HTTP."""
     assert [name for name in COMMANDS if is_http(COMMANDS[name].usage.encode())] == []
 
 
 def test_records_may_look_like_http_after_the_first_line_and_keys_at_any_time():
-    """A log of requests is data; its bad lines are dead letters, as all are."""
+    """Records after the first line may look like HTTP, and so may keys."""
     connection = IngressConnection(200)
     block = b"GET|1|1|/ HTTP/1.1\nPOST / HTTP/1.1\nHost: x\nweb GET /|1|2|v\n"
     connection.receive(block)

@@ -1,19 +1,18 @@
-"""The ingress listener: blocks of lines, frames, HELLO, and what is not a record."""
+"""The ingress protocol: blocks of lines, frames, HELLO, and input that is not a record."""
 
 import pytest
 
 from cordwood.errors import BadFrame, BadHello, UnexpectedTls
-from cordwood.protocol.line import (
+from cordwood.protocol.line.framing import KEPT_BYTES, Framing, TooLong
+from cordwood.protocol.line.ingress import (
     Frames,
-    Framing,
     HalfLine,
     Hello,
     IngressConnection,
     Lines,
-    TooLong,
+    encode_hello,
+    parse_hello,
 )
-from cordwood.protocol.line.framing import KEPT_BYTES
-from cordwood.protocol.line.ingress import encode_hello, parse_hello
 
 frame = Framing.FRAMES.encode
 
@@ -24,7 +23,7 @@ def events(connection: IngressConnection) -> list[object]:
 
 
 def test_complete_lines_leave_in_one_block_and_the_tail_stays():
-    """No work is done per line; what has no newline yet waits."""
+    """Complete lines are returned as one block. An incomplete line waits for its end."""
     connection = IngressConnection(100)
     connection.receive(b"a|1|1|x\nb|1|2|y\nc|1")
     assert events(connection) == [Lines(b"a|1|1|x\nb|1|2|y\n")]
@@ -35,7 +34,7 @@ def test_complete_lines_leave_in_one_block_and_the_tail_stays():
 
 
 def test_a_block_without_a_tail_is_not_copied():
-    """The block is the very bytes received, or a view of them."""
+    """A block of complete lines is returned without a copy."""
     connection = IngressConnection(1000)
     connection.receive(b"first\n")
     events(connection)
@@ -60,7 +59,7 @@ def test_a_block_without_a_tail_is_not_copied():
     ],
 )
 def test_hello_is_told_from_records(line, hello):
-    """The word alone or before a space is a HELLO; before a bar it is a routing key."""
+    """HELLO alone or before a space starts a session. Before a bar it is a routing key."""
     assert parse_hello(line) == hello
 
 
@@ -70,7 +69,7 @@ def test_hello_is_told_from_records(line, hello):
     + [b"HELLO p " + epoch for epoch in (b"-1", b"x", b"32768", b"9" * 5000, b"\xd9\xa1")],
 )
 def test_a_hello_that_names_no_producer_is_refused(line):
-    """Records after it would be stored unnumbered, so the connection must not go on."""
+    """A HELLO without a valid producer name is refused."""
     connection = IngressConnection(10_000)
     with pytest.raises(BadHello):
         connection.receive(line + b"\n")
@@ -78,7 +77,7 @@ def test_a_hello_that_names_no_producer_is_refused(line):
 
 @pytest.mark.parametrize("wrap", [Framing.TEXT.encode, frame])
 def test_hello_counts_only_as_the_first_message(wrap):
-    """Later it is a line like any other, and ``batch.lines`` will say it does not parse."""
+    """HELLO is recognised only as the first message. Later it is an ordinary line."""
     connection = IngressConnection(100)
     connection.receive(wrap(encode_hello("p", 3)) + wrap(b"HELLO q") + wrap(b"a|1|1|x"))
     first, *rest = events(connection)
@@ -88,7 +87,7 @@ def test_hello_counts_only_as_the_first_message(wrap):
 
 @pytest.mark.parametrize("opening", [b"\n", b"x" * 200 + b"\n"])
 def test_hello_after_an_empty_or_too_long_line_is_not_first(opening):
-    """First means first."""
+    """HELLO after an empty or an oversized line is not recognised."""
     connection = IngressConnection(100)
     connection.receive(opening + b"HELLO p\n")
     assert Hello("p") not in events(connection)
@@ -100,7 +99,7 @@ def test_hello_after_an_empty_or_too_long_line_is_not_first(opening):
 
 @pytest.mark.parametrize("cut", [1, 50, 101, 150, 260])
 def test_too_long_lines_stand_in_their_place_however_they_arrive(cut):
-    """Inside one packet or across several, neighbours come out whole and in order."""
+    """Oversized lines are reported in order, and no other line is lost, in any packet split."""
     data = b"a|1|1|x\n" + b"L" * 101 + b"\nb|1|2|y\n" + b"M" * 150 + b"\n" + b"N" * 100 + b"\n"
     connection = IngressConnection(100)
     connection.receive(data[:cut])
@@ -113,7 +112,7 @@ def test_too_long_lines_stand_in_their_place_however_they_arrive(cut):
 
 
 def test_a_64_mib_line_costs_a_few_kib():
-    """What is kept of it is its beginning; its length is counted."""
+    """Of an oversized line, only its first bytes and its length are kept in memory."""
     connection = IngressConnection(2**20)
     for _ in range(64):
         connection.receive(b"x" * 2**20)
@@ -123,7 +122,7 @@ def test_a_64_mib_line_costs_a_few_kib():
 
 
 def test_a_half_line_at_the_end_is_not_a_record():
-    """A sender that died mid-line leaves a dead letter, not half a payload as a record."""
+    """An incomplete line at the end of the connection is not a record."""
     connection = IngressConnection(100)
     connection.receive(b"a|1|1|x\nb|1|2|hal")
     connection.receive_eof()
@@ -132,7 +131,7 @@ def test_a_half_line_at_the_end_is_not_a_record():
 
 @pytest.mark.parametrize(("sent", "left"), [(b"", []), (b"ab", [HalfLine(b"ab")])])
 def test_an_end_before_four_bytes_is_text(sent, left):
-    """Too short to be judged, and nothing is lost."""
+    """A connection that ends before four bytes is treated as text."""
     connection = IngressConnection(100)
     connection.receive(sent)
     connection.receive_eof()
@@ -140,7 +139,7 @@ def test_an_end_before_four_bytes_is_text(sent, left):
 
 
 def test_short_lines_are_handed_out_at_the_end_if_never_judged():
-    """Three bytes that end with a newline are a whole line."""
+    """A complete line of three bytes is returned at the end of the connection."""
     connection = IngressConnection(100)
     connection.receive(b"ab\n")
     assert events(connection) == []
@@ -149,7 +148,7 @@ def test_short_lines_are_handed_out_at_the_end_if_never_judged():
 
 
 def test_frames_carry_newlines_and_nul():
-    """A frame's body is one message whatever it holds."""
+    """A frame may contain newlines and NUL."""
     connection = IngressConnection(100)
     connection.receive(frame(b"a|1|1|x\ny\0z") + frame(b"b|1|2|") + frame(b"c")[:3])
     connection.receive_eof()
@@ -157,7 +156,7 @@ def test_frames_carry_newlines_and_nul():
 
 
 def test_frames_before_a_bad_one_are_not_lost():
-    """What arrived whole is handed out although the stream cannot be followed further."""
+    """Complete frames before an invalid length are returned."""
     connection = IngressConnection(100)
     with pytest.raises(BadFrame):
         connection.receive(frame(b"a|1|1|x") + b"\xff\xff\xff\xff")
@@ -165,7 +164,7 @@ def test_frames_before_a_bad_one_are_not_lost():
 
 
 def test_replies_use_the_framing_of_the_peer():
-    """Text gets a newline, frames a length; before anything is known, text."""
+    """Replies use the framing of the peer, and text before the framing is known."""
     text, frames = IngressConnection(100), IngressConnection(100)
     assert text.encode(b"ERR X") == b"ERR X\n"
     text.receive(b"HELLO p\n")
@@ -175,7 +174,7 @@ def test_replies_use_the_framing_of_the_peer():
 
 
 def test_tls_at_the_plain_listener_is_a_protocol_error():
-    """The sender learns at once; no bytes of the handshake become records."""
+    """A TLS handshake raises ``UnexpectedTls``, and none of its bytes become records."""
     connection = IngressConnection(2**20)
     with pytest.raises(UnexpectedTls):
         connection.receive(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
@@ -183,7 +182,7 @@ def test_tls_at_the_plain_listener_is_a_protocol_error():
 
 
 def test_what_is_a_block_is_what_would_be_handed_out_as_it_is():
-    """Whole lines, with nothing begun or waiting before them."""
+    """``is_block`` is true for complete lines if no other input is pending."""
     connection = IngressConnection(20)
     whole = b"a|1|1|x\n"
     assert not connection.is_block(whole), "the first line may be a HELLO"
@@ -202,7 +201,7 @@ def test_what_is_a_block_is_what_would_be_handed_out_as_it_is():
 
 
 def test_a_framed_connection_has_no_blocks_of_lines():
-    """A newline in a frame ends nothing."""
+    """A framed connection has no blocks of lines."""
     connection = IngressConnection(100)
     connection.receive(b"\x08\0\0\0a|1|1|x\n")
     events(connection)
@@ -210,7 +209,7 @@ def test_a_framed_connection_has_no_blocks_of_lines():
 
 
 def test_a_reused_buffer_may_be_shown_again_and_again():
-    """However its bytes are cut, they are copied out of it before it is filled anew."""
+    """The caller may reuse its receive buffer once it has taken the events."""
     text = b"".join(b"k|1|%d|%s\n" % (n, b"x" * (n % 90)) for n in range(300))
     text += b"y" * 150 + b"\n" + b"k|1|300|last\n" + b"half a li"
     for size in (1, 7, 64, 1000, len(text)):

@@ -1,19 +1,14 @@
-"""Replies and records: what is encoded is what the client parses."""
+"""Replies and records of the line protocol are parsed as they were encoded."""
 
 import pytest
 
 from cordwood import errors
 from cordwood.errors import CordwoodError, ProtocolError
 from cordwood.model import Header, Record
-from cordwood.protocol.line import (
-    Framing,
-    Line,
-    Welcome,
-    encode_error,
-    encode_records,
-    parse_record,
-)
 from cordwood.protocol.line import replies as r
+from cordwood.protocol.line.framing import Framing
+from cordwood.protocol.line.records import Line, encode_records, parse_record
+from cordwood.protocol.line.replies import Welcome, encode_error
 from cordwood.protocol.line.serial import NOTHING_YET, is_after, next_n
 
 STAMPS = (Header("ts", b"1700"), Header("n", b"499"))
@@ -24,7 +19,7 @@ def record(key=b"test.probe", value=b"batch1", headers=STAMPS):
 
 
 def test_a_record_is_a_line_awk_can_split():
-    """The six fields of the notes, and nothing added to an ordinary payload."""
+    """A record is one line of six fields. An ordinary payload is not escaped."""
     data = encode_records([record(), record(value=rb'{"a|b":"c\"d"}')], Framing.TEXT)
     assert data == (
         b'499|1699|test.probe|1700|499|batch1\n499|1699|test.probe|1700|499|{"a|b":"c\\"d"}\n'
@@ -44,14 +39,14 @@ def test_a_record_is_a_line_awk_can_split():
     ],
 )
 def test_payloads_that_would_break_the_line_are_escaped_and_no_others(payload, text):
-    r"""A newline or a backslash in front calls for ``\e``; null is ``\N`` and empty is empty."""
+    r"""A payload with a newline or a leading backslash is escaped after ``\e``. Null is ``\N``."""
     data = encode_records([record(value=payload)], Framing.TEXT)
     assert data == b"499|1699|test.probe|1700|499|" + text + b"\n"
     assert parse_record(data[:-1], Framing.TEXT).payload == payload
 
 
 def test_frames_carry_payloads_raw_and_leave_null_out():
-    """No newline delimits them, so nothing is escaped; null and empty still differ."""
+    """Payloads in frames are not escaped, and null still differs from empty."""
     values = [b"\\N\n|\0", b"", None]
     data = encode_records([record(value=value) for value in values], Framing.FRAMES)
     bodies = []
@@ -64,7 +59,7 @@ def test_frames_carry_payloads_raw_and_leave_null_out():
 
 
 def test_a_kafka_record_has_empty_stamps_and_any_key():
-    """No ``ts`` or ``n`` header, a key with bars and bytes that are not UTF-8, or no key."""
+    """A record from a Kafka client may have any key bytes, and no ``ts`` and ``n`` headers."""
     odd = record(key=b"a|b\\c\n\xff", headers=(Header("n", b"x"), Header("z", None)))
     data = encode_records([odd, record(key=None, headers=())], Framing.TEXT)
     first, second = data.splitlines()
@@ -78,13 +73,13 @@ def test_a_kafka_record_has_empty_stamps_and_any_key():
     "body", [b"", b"1|2|k|t|3", b"x|2|k|t|3|p", b"1|2|k|t|n|p", rb"1|2|\q|t|3|p", rb"1|2|k|t|3|\x"]
 )
 def test_what_is_no_record_is_a_protocol_error(body):
-    """A client must not take a torn or foreign line for a record."""
+    """A malformed record line raises ``ProtocolError``."""
     with pytest.raises(ProtocolError):
         parse_record(body, Framing.TEXT)
 
 
 def test_every_error_crosses_the_wire_as_itself():
-    """``ERR CODE text`` gives the class back, one line whatever the message held."""
+    """Every error is encoded as ``ERR CODE text`` on one line and parsed to the same class."""
     kinds = [
         k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, CordwoodError)
     ]
@@ -98,7 +93,7 @@ def test_every_error_crosses_the_wire_as_itself():
 
 
 def test_an_error_with_more_to_carry_crosses_the_wire_as_its_family():
-    """A class derived elsewhere, with arguments of its own, is never made from a line."""
+    """An error class defined outside of ``errors`` is parsed as its parent class."""
 
     class Detailed(errors.CorruptionError):
         def __init__(self, text, position):
@@ -112,7 +107,7 @@ def test_an_error_with_more_to_carry_crosses_the_wire_as_its_family():
 
 
 def test_an_unknown_code_is_quoted():
-    """A newer broker's error is still an error a user can read."""
+    """An error with an unknown code keeps the code in its message."""
     assert str(r.parse_error(b"ERR NEW_CODE some text")) == "NEW_CODE some text"
     assert str(r.parse_error(b"ERR")) == ""
 
@@ -120,14 +115,14 @@ def test_an_unknown_code_is_quoted():
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("payload", [b"x", b"", None, b"a\nb", b"EMPTY"])
 def test_got_round_trips(framing, payload):
-    """The payload of GET survives both framings, null and empty told apart."""
+    """The payload of GET is the same in both framings, and null differs from empty."""
     body = r.encode_got(payload, framing)
     assert r.parse_got(body, framing) == payload
     assert framing is Framing.FRAMES or b"\n" not in body
 
 
 def test_simple_replies_round_trip():
-    """Numbers, welcome and JSON."""
+    """Acknowledgements, counts, the reply to HELLO and JSON are parsed as they were encoded."""
     assert r.parse_ack(r.encode_ack(500)) == 500
     assert r.parse_count(r.encode_count(2)) == 2
     assert r.parse_welcome(r.encode_welcome(Welcome("p", 3, 500))) == Welcome("p", 3, 500)
@@ -150,20 +145,20 @@ def test_simple_replies_round_trip():
     ],
 )
 def test_a_foreign_reply_is_a_protocol_error(parse, body):
-    """Whatever answers on that port is not a cordwood broker."""
+    """A malformed reply raises ``ProtocolError``."""
     with pytest.raises(ProtocolError):
         parse(body)
 
 
 def test_err_is_raised_by_every_parser():
-    """No parser takes an error for a value."""
+    """Every reply parser raises an ERR reply as an error."""
     for parse in (r.parse_ack, r.parse_count, r.parse_welcome, r.parse_json, r.parse_ok):
         with pytest.raises(errors.UnknownTopic, match="no topic"):
             parse(b"ERR UNKNOWN_TOPIC no topic t")
 
 
 def test_n_counts_from_one_and_wraps():
-    """Serial arithmetic: half the circle is ahead, half behind."""
+    """Record numbers start at 1 and wrap. They are compared by serial number arithmetic."""
     assert next_n(NOTHING_YET) == 1
     assert next_n(2**31 - 1) == 0
     assert is_after(0, 2**31 - 1)

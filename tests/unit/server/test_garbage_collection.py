@@ -1,4 +1,4 @@
-"""Full garbage collections wait until nobody does."""
+"""Full garbage collections run when the broker is idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BUSY_S = LOOK_S * IDLE_SHARE * 2
 
 
 class Process:
-    """What the schedule looks at, as a test sets it."""
+    """A fake process whose CPU time, memory and pending objects the test sets."""
 
     def __init__(self):
         self.cpu_s, self.pending, self.resident_bytes, self.collections = 0.0, 0, 0, 0
@@ -37,27 +37,27 @@ def process():
 
 
 def test_a_busy_broker_is_not_stopped_for_a_full_collection(process):
-    """However many are due, whoever is being served does not wait for one."""
+    """A busy broker runs no full collection, however many are due."""
     process.pending = DUE * 100
     assert process.look(BUSY_S) == 0
     assert process.look(BUSY_S) == 0
 
 
 def test_an_idle_broker_collects_once_for_what_is_due(process):
-    """The next quiet while is used, and not again before there is something new."""
+    """An idle broker runs one full collection, and no second one until more is due."""
     process.pending = DUE + 1
     assert process.look() == 1
     assert process.look() == 1
 
 
 def test_nothing_is_collected_before_it_is_due(process):
-    """An idle broker with nothing new stays asleep."""
+    """An idle broker runs no full collection before one is due."""
     process.pending = DUE
     assert process.look() == 0
 
 
 def test_growing_memory_is_collected_even_while_the_broker_is_busy(process):
-    """Garbage has a bound: past it somebody waits once, and the count begins anew."""
+    """If memory has grown past the limit, a full collection runs even on a busy broker."""
     process.resident_bytes = GROWN_BYTES + 1
     assert process.look(BUSY_S) == 1
     assert process.look(BUSY_S) == 1

@@ -1,4 +1,4 @@
-"""The kernels as such: checksums, the cache, and that loading them needs no help."""
+"""The kernels themselves: checksums, compilation, the cache and loading."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from cordwood.batch.kernels import subscriber_lines as text_kernels
 
 @pytest.mark.parametrize("size", [*range(20), 1000, 4097])
 def test_both_checksum_kernels_agree_with_the_library(size):
-    """By the machine's instruction and by tables, for any length and any start."""
+    """The hardware and the table checksum equal the library's, for any length and start."""
     data = np.random.default_rng(size).bytes(size + 3)
     for start in range(3):
         expected = crc32c(data[start : start + size])
@@ -29,7 +29,10 @@ def test_both_checksum_kernels_agree_with_the_library(size):
 
 @pytest.mark.parametrize("module", [kernels, line_kernels, text_kernels])
 def test_kernels_state_the_pieces_they_are_made_of(module):
-    """Numba's cache misses a change in llvm_intrinsics.py: write its digest into the kernels."""
+    """Each kernel module states the digest of llvm_intrinsics.py.
+
+    Numba's cache does not notice a change in that file, but it notices the changed digest.
+    """
     digest = hashlib.sha256(Path(llvm_intrinsics.__file__).read_bytes()).hexdigest()[:16]
     assert digest == module.INTRINSICS_DIGEST, (
         "set MACHINE_DIGEST to this, so that caches are renewed"
@@ -37,7 +40,7 @@ def test_kernels_state_the_pieces_they_are_made_of(module):
 
 
 def test_every_kernel_is_compiled_for_its_one_signature():
-    """Nothing is left to compile on a request's time, and no other types slip in."""
+    """Each kernel is compiled for exactly one signature, so no request waits for compilation."""
     names = [name for name in kernels.__all__ if name.islower()]
     assert len(names) == 12
     for name in names:
@@ -45,7 +48,7 @@ def test_every_kernel_is_compiled_for_its_one_signature():
 
 
 def test_kernels_are_cold_until_asked_for_and_warm_after():
-    """A fresh process imports the line encoder without numba, and knows when it has it."""
+    """The line encoder works without numba until the kernels are loaded."""
     program = (
         "import sys, cordwood.batch.lines as lines\n"
         "assert 'numba' not in sys.modules and not lines.kernels_ready()\n"
@@ -61,7 +64,7 @@ def test_kernels_are_cold_until_asked_for_and_warm_after():
 
 
 def test_without_any_place_for_a_cache_kernels_still_compile(tmp_path):
-    """A read-only installation and a user without a writable home."""
+    """The kernels compile without a writable cache directory."""
     locked = tmp_path / "file"
     locked.write_text("not a directory")
     program = (
@@ -86,7 +89,7 @@ def test_without_any_place_for_a_cache_kernels_still_compile(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "left"), [(".nbc", b""), (".nbi", b"\x80\x04 no pickle")])
 def test_a_cache_that_does_not_load_is_made_again(tmp_path, suffix, left):
-    """A crash may leave its files without their bytes; the next start must not trip over them."""
+    """A damaged cache file, as a crash may leave it, is replaced by a new compilation."""
     script = tmp_path / "script.py"
     script.write_text(
         "from cordwood.batch.kernels import llvm_intrinsics\n"
@@ -111,6 +114,6 @@ def test_a_cache_that_does_not_load_is_made_again(tmp_path, suffix, left):
 
 
 def test_kernels_are_loaded_once():
-    """Whoever asks gets the same module."""
+    """Every call returns the same module."""
     assert loader.kernels() is kernels
     assert loader.kernels_ready()

@@ -1,4 +1,4 @@
-"""Loading the kernels never holds up whoever asks for them to be loaded."""
+"""Loading the kernels never blocks the caller."""
 
 import threading
 
@@ -6,7 +6,7 @@ from cordwood.batch.kernels import loader
 
 
 def test_asking_again_while_kernels_load_does_not_wait(monkeypatch):
-    """The event loop asks with every first connection; the load takes seconds."""
+    """A second request during the load, which takes seconds, returns immediately."""
     loading, go_on = threading.Event(), threading.Event()
 
     def load(_name):

@@ -1,4 +1,4 @@
-"""What the broker remembers of the archive, what it reads for itself, and what it refuses."""
+"""What the broker stores about the archive, what it verifies itself, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.broker.jobs import archive as service
 from cordwood.client import Client
-from cordwood.client.http import HttpClient
 from cordwood.client.kafka import KafkaClient
 from cordwood.errors import (
     CordwoodError,
@@ -21,6 +20,7 @@ from cordwood.errors import (
 from cordwood.model import Record
 from cordwood.testing import Broker
 from support.archives import HandMade
+from support.http import JsonClient
 
 RECORDS = 10
 
@@ -45,11 +45,11 @@ def archive(broker, tmp_path):
 
 def tell(broker, *bundles, partition=0):
     said = {"topic": "t", "partition": partition, "bundles": list(bundles)}
-    return HttpClient(broker.http).post("/api/archive", said)
+    return JsonClient(broker.http).post("/api/archive", said)
 
 
 def known(broker):
-    (part,) = HttpClient(broker.http).get("/api/archive", topic="t")["partitions"]
+    (part,) = JsonClient(broker.http).get("/api/archive", topic="t")["partitions"]
     return part
 
 
@@ -59,7 +59,7 @@ def reclaim(broker):
 
 
 def test_bundles_are_recorded_in_order_and_once(broker, archive):
-    """Told again, nothing changes; a restart remembers, also that they were read."""
+    """A repeated report changes nothing. Bundles and their verification survive a restart."""
     first = archive.add((0, 4), (4, 6))
     assert tell(broker, *first) == {"archived_end": 6, "verified_end": 6, "unverified": None}
     assert tell(broker, *first)["archived_end"] == 6
@@ -74,14 +74,14 @@ def test_bundles_are_recorded_in_order_and_once(broker, archive):
 
 @pytest.mark.parametrize("spans", [[(1, 4)], [(0, 4), (5, 6)], [(0, 4), (3, 6)]])
 def test_a_bundle_that_does_not_follow_is_refused(broker, archive, spans):
-    """All or none: a slower run must not leave a hole or an overlap."""
+    """A report with a gap or an overlap is refused, and none of its bundles is recorded."""
     with pytest.raises(StaleManifest):
         tell(broker, *archive.add(*spans))
     assert known(broker)["bundles"] == []
 
 
 def test_a_bundle_with_another_link_is_refused(broker, archive):
-    """Another run was quicker: the chain would fork."""
+    """A bundle with another link would fork the hash chain, so it is refused."""
     (bundle,) = archive.add((0, 4))
     tell(broker, bundle)
     with pytest.raises(StaleManifest):
@@ -90,14 +90,14 @@ def test_a_bundle_with_another_link_is_refused(broker, archive):
 
 @pytest.mark.parametrize("span", [(0, 0), (0, 11)])
 def test_a_bundle_of_records_that_are_not_there_is_refused(broker, archive, span):
-    """Nobody can have read them back."""
+    """A bundle must cover existing records of the log."""
     with pytest.raises(CordwoodError):
         tell(broker, *archive.add(span))
     assert known(broker)["bundles"] == []
 
 
 def test_a_reclaimed_record_is_found_in_its_bundle(broker, archive):
-    """The bundle with the very record; a subscriber is told how to get it back."""
+    """A reclaimed record's status names its bundle; a read of it names the restore command."""
     with Client(broker.control) as client:
         assert client.reclaim("t") == 0
         told = archive.add((0, 4), (4, 9))
@@ -116,7 +116,7 @@ def test_a_reclaimed_record_is_found_in_its_bundle(broker, archive):
 
 
 def test_bundles_go_with_the_topic(broker, archive):
-    """A topic created again under the name has nothing archived, and is not told of the old."""
+    """Deleting a topic deletes its bundle records. Old bundles are refused for its successor."""
     told = archive.add((0, 10))
     tell(broker, *told)
     with KafkaClient(broker.kafka) as client:
@@ -156,7 +156,7 @@ def damage_manifest(archive, bundle):
 
 @pytest.mark.parametrize("harm", [lose, flip, cut_short, forget, damage_manifest])
 def test_a_bundle_that_is_not_as_told_is_refused_and_releases_nothing(broker, archive, harm):
-    """The broker reads manifest and bundle where they lie; nobody's word stands for that."""
+    """The broker reads the manifest and the bundle itself and does not rely on the report."""
     (bundle,) = archive.add((0, 10))
     harm(archive, bundle)
     with pytest.raises(CorruptionError):
@@ -178,7 +178,7 @@ def some_records(count):
     ],
 )
 def test_a_bundle_with_too_few_records_is_refused(broker, archive, data, facts):
-    """However well its hash and its entry agree: the segment's own count is the measure."""
+    """The broker compares with the segment's own record count, even if hash and entry agree."""
     (bundle,) = archive.add((0, 10), data=data, **facts)
     with pytest.raises(CorruptionError):
         tell(broker, bundle)
@@ -186,7 +186,7 @@ def test_a_bundle_with_too_few_records_is_refused(broker, archive, data, facts):
 
 
 def test_a_place_the_broker_cannot_see_releases_nothing_until_it_can(broker, archive, tmp_path):
-    """It is recorded, said to be unverified, and verified once it is told again and can see."""
+    """An unreachable bundle is recorded as unverified and is verified by a later report."""
     (bundle,) = archive.add((0, 10))
     (tmp_path / "place").rename(tmp_path / "unmounted")
     answer = tell(broker, bundle)
@@ -200,7 +200,7 @@ def test_a_place_the_broker_cannot_see_releases_nothing_until_it_can(broker, arc
 
 
 def test_a_topic_may_believe_its_jobs(broker, archive, tmp_path):
-    """Only where its settings say so in so many words."""
+    """With ``archive.verified.by=job``, RECLAIM accepts bundles the broker has not verified."""
     (bundle,) = archive.add((0, 10))
     (tmp_path / "place").rename(tmp_path / "elsewhere")
     tell(broker, bundle)
@@ -212,7 +212,7 @@ def test_a_topic_may_believe_its_jobs(broker, archive, tmp_path):
 
 @pytest.mark.parametrize("place", ["relative/path", "http://127.0.0.1:1/x", "s3a://"])
 def test_a_place_that_cannot_be_is_one_the_broker_cannot_see(broker, archive, place):
-    """It calls nobody for a caller's sake, and looks below no directory but a named one."""
+    """A relative path or an unsupported URL is recorded as unverified and releases nothing."""
     (bundle,) = archive.add((0, 10))
     answer = tell(broker, bundle | {"place": place})
     assert (answer["verified_end"], bool(answer["unverified"])) == (0, True)
@@ -221,16 +221,16 @@ def test_a_place_that_cannot_be_is_one_the_broker_cannot_see(broker, archive, pl
 
 @pytest.mark.parametrize("place", ["{}/staging", "file://{}/staging", "{}/t-0/../staging", "{}"])
 def test_bundles_in_the_brokers_own_directory_are_refused(broker, archive, place):
-    """It sweeps what lies in ``staging``, and a deleted topic takes its directory along."""
+    """The broker deletes files below its data directory, so bundles there are refused."""
     (bundle,) = archive.add((0, 10))
-    with pytest.raises(RequestError, match="the broker's own directory; archive to"):
+    with pytest.raises(RequestError, match="inside the broker's data directory; archive to"):
         tell(broker, bundle | {"place": place.format(broker.data)})
     assert (known(broker)["bundles"], reclaim(broker)) == ([], 0)
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_looking_at_a_place_makes_nothing_there(broker, archive, tmp_path, form):
-    """A caller may name any place: the broker reads there, and that is all."""
+    """The broker only reads at the reported location and creates no directory there."""
     (bundle,) = archive.add((0, 10))
     answer = tell(broker, bundle | {"place": form.format(tmp_path / "not" / "there")})
     assert (answer["verified_end"], bool(answer["unverified"])) == (0, True)
@@ -238,14 +238,14 @@ def test_looking_at_a_place_makes_nothing_there(broker, archive, tmp_path, form)
 
 
 def test_bundles_in_the_directory_for_them_are_taken(broker):
-    """``archive`` in the data directory is where they go unless told otherwise."""
+    """``archive`` in the data directory is the default location, so it is accepted."""
     (bundle,) = HandMade(broker, broker.data / "archive").add((0, 10))
     assert tell(broker, bundle)["verified_end"] == 10
 
 
 @pytest.mark.parametrize("name", ["../../t/0/x.tar.gz", "/etc/passwd", "t/0", ""])
 def test_a_name_is_never_a_callers_choice(broker, archive, name):
-    """It follows from the topic, its id and the offsets."""
+    """The bundle's name must match the topic, its id and the offsets."""
     (bundle,) = archive.add((0, 10))
     with pytest.raises(RequestError):
         tell(broker, bundle | {"name": name})
@@ -254,14 +254,14 @@ def test_a_name_is_never_a_callers_choice(broker, archive, name):
 
 @pytest.mark.parametrize("bundles", [None, {}, ["x"], [None], [{}], [[]]])
 def test_a_malformed_message_is_refused(broker, bundles):
-    """With a sentence, not a traceback."""
+    """A malformed report is refused with a request error."""
     said = {"topic": "t", "partition": 0, "bundles": bundles}
     with pytest.raises(RequestError):
-        HttpClient(broker.http).post("/api/archive", said)
+        JsonClient(broker.http).post("/api/archive", said)
 
 
 def test_an_object_store_is_read_as_a_directory_is(broker, tmp_path):
-    """Through the library of stores; a local URL stands for a bucket."""
+    """Bundles in an object store are verified, too. A file URL stands for a bucket."""
     pytest.importorskip("obstore")
     archive = HandMade(broker, f"file://{tmp_path}/bucket")
     (bundle,) = archive.add((0, 10))
@@ -274,7 +274,7 @@ def test_an_object_store_is_read_as_a_directory_is(broker, tmp_path):
 
 
 def test_others_are_served_while_a_bundle_is_read(broker, archive, monkeypatch):
-    """Reading is beside the loop; a slow place slows the job that waits for it, nobody else."""
+    """Bundles are read off the event loop, so a slow archive delays only its own job."""
     began, go_on = threading.Event(), threading.Event()
     verify = service.verify_bundles
 
@@ -298,7 +298,7 @@ def test_others_are_served_while_a_bundle_is_read(broker, archive, monkeypatch):
 
 
 def test_a_topic_deleted_while_its_bundle_is_read_gets_no_record(broker, archive, monkeypatch):
-    """Nor does the one created in its place: what was read is of the old one."""
+    """If the topic is created again while its bundle is read, the report is refused."""
     verify = service.verify_bundles
 
     def recreate(*arguments):

@@ -1,4 +1,4 @@
-"""The gate: a query's batch is appended once, whole, with its cursors, whatever dies when."""
+"""A delivery appends a query's batch and its cursors whole and once, despite crashes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch
 from cordwood.broker.jobs import staged_appends as appends_module
 from cordwood.broker.jobs.delivery import DeliveryService
@@ -22,7 +23,7 @@ from support.deliveries import a_delivery, cursor, deliver, hashed, stage, stage
 
 
 class Crash(BaseException):
-    """The broker is dead."""
+    """Simulates a crash of the broker."""
 
 
 @pytest.fixture
@@ -33,10 +34,11 @@ def broker(tmp_path):
 
 
 async def fill_source(broker):
-    """Cursors go with their topic, and stand within what it holds."""
+    """Create the source topic with 1,000 records, because cursors must lie within its log."""
     topic = await broker.service.broker.topics.ensure("in", explicit=True)
     records = [Record(offset, 1, b"k", b"v") for offset in range(1000)]
-    await broker.service.broker.produce.append(topic.partition(0), encode_batch(records))
+    data = bytearray(encode_batch(records))
+    await broker.service.broker.produce.submit(topic.partition(0), data, parse_headers(data))
 
 
 def gate_of(broker) -> DeliveryService:
@@ -44,7 +46,7 @@ def gate_of(broker) -> DeliveryService:
 
 
 def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
-    """Topics appear on sight, parts of a partition follow each other, staging is swept."""
+    """A delivery creates missing topics, appends parts in order, and removes the staged files."""
     stage(broker, "job", x="1 2", y="3", z="4")
     assert deliver(broker, a_delivery())
     assert words(broker, "a") == ["1", "2", "4"]
@@ -54,7 +56,7 @@ def test_a_batch_is_appended_in_the_order_of_its_parts_and_forgotten(broker):
 
 
 class WatchedParts(list):
-    """Notes on which threads it is walked over."""
+    """Records the threads that iterate over it."""
 
     def __init__(self, parts, threads):
         super().__init__(parts)
@@ -66,7 +68,7 @@ class WatchedParts(list):
 
 
 def test_no_walk_over_all_parts_runs_on_the_event_loop(broker, monkeypatch):
-    """A delivery may have 100,000 parts, and others wait for the loop."""
+    """A delivery may have 100,000 parts, so no loop over them runs on the event loop's thread."""
     threads: set[int] = set()
     loop_thread = broker.run(current_thread)
     stage(broker, "job", x="1 2", y="3", z="4")
@@ -94,7 +96,7 @@ def on_thread(act, threads):
 
 
 def test_a_batch_that_comes_again_changes_nothing(broker):
-    """The same number is the same batch, whatever its files say."""
+    """A repeated batch number appends nothing and moves no cursor, whatever its files contain."""
     stage(broker, "job", x="1", y="2", z="3")
     assert deliver(broker, a_delivery())
     stage(broker, "again", x="9", y="9", z="9")
@@ -105,18 +107,18 @@ def test_a_batch_that_comes_again_changes_nothing(broker):
 
 
 def test_a_batch_older_than_the_last_is_refused(broker):
-    """A checkpoint from before would lose records in silence otherwise."""
+    """Otherwise a driver restarted from an old checkpoint would lose records silently."""
     for batch in (0, 1):
         stage(broker, "job", x="1", y="2", z="3")
         assert deliver(broker, a_delivery(batch))
     stage(broker, "job", x="1", y="2", z="3")
-    with pytest.raises(StaleDelivery, match="delivered batch 1 and now comes with 0"):
+    with pytest.raises(StaleDelivery, match="already delivered batch 1 and now sends batch 0"):
         deliver(broker, a_delivery(0))
 
 
 @pytest.mark.parametrize("end", [1001, 2**63, 10**40])
 def test_a_delivery_whose_cursor_is_past_the_end_is_refused_whole(broker, end):
-    """What a driver says it has read must be there; it appends nothing and moves nothing."""
+    """A cursor past the log end is refused. Nothing is appended and no cursor moves."""
     stage(broker, "job", x="1", y="2", z="3")
     with pytest.raises(OffsetOutOfRange, match="in-0 ends at offset 1000"):
         deliver(broker, a_delivery(end=end))
@@ -125,11 +127,11 @@ def test_a_delivery_whose_cursor_is_past_the_end_is_refused_whole(broker, end):
 
 
 def test_a_delivery_that_does_not_start_at_the_cursor_is_refused_whole(broker):
-    """A second driver, or a zombie, appends nothing and moves nothing."""
+    """A second or outdated driver appends nothing and moves no cursor."""
     stage(broker, "job", x="1", y="2", z="3")
     assert deliver(broker, a_delivery(0, start=0))
     stage(broker, "late", x="1", y="2", z="3")
-    with pytest.raises(StaleDelivery, match="stands at 10, and query q delivers from 0"):
+    with pytest.raises(StaleDelivery, match="is at offset 10, but query q delivers from 0"):
         deliver(broker, a_delivery(1, job="late", start=0))
     assert words(broker, "a") == ["1", "3"]
     assert cursor(broker) == 10
@@ -138,7 +140,7 @@ def test_a_delivery_that_does_not_start_at_the_cursor_is_refused_whole(broker):
 
 
 def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
-    """Neither a record nor a cursor; the query may come again with the same number."""
+    """A missing file fails the delivery without any change. The query can retry the same batch."""
     stage(broker, "job", x="1", y="2")
     with pytest.raises(UnknownJob, match="z was not staged"):
         deliver(broker, a_delivery())
@@ -150,31 +152,31 @@ def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".hidden"])
 def test_no_name_leads_out_of_the_staging_area(broker, name):
-    """Jobs, uploaded files and the files of a delivery are plain names."""
+    """Job and file names that are empty, hidden or contain a path separator are refused."""
     for refused in (
-        lambda: gate_of(broker).upload(name, "file", b""),
-        lambda: gate_of(broker).discard(name),
+        lambda: gate_of(broker).staged.upload(name, "file", b""),
+        lambda: gate_of(broker).staged.discard(name),
         lambda: gate_of(broker).deliver(a_delivery(job=name)),
     ):
-        with pytest.raises(RequestError, match="no job name"):
+        with pytest.raises(RequestError, match="not a valid job name"):
             broker.run(refused)
     for refused in (
-        lambda: gate_of(broker).upload("job", name, b""),
+        lambda: gate_of(broker).staged.upload("job", name, b""),
         lambda: gate_of(broker).deliver(a_delivery(parts=[Part("a", 0, name)])),
     ):
-        with pytest.raises(RequestError, match="no file name"):
+        with pytest.raises(RequestError, match="not a valid file name"):
             broker.run(refused)
 
 
 def test_discard_spares_what_a_delivery_still_needs(broker, monkeypatch):
-    """Only files nobody has been promised go."""
+    """A discard keeps the files of an accepted delivery and removes those of other jobs."""
     stage(broker, "job", x="1", y="2", z="3")
     stage(broker, "other", x="1")
     crash_at(gate_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery())
     for job in ("job", "other"):
-        broker.run(lambda job=job: gate_of(broker).discard(job))
+        broker.run(lambda job=job: gate_of(broker).staged.discard(job))
     assert staged(broker) == ["job"]
 
 
@@ -182,8 +184,10 @@ STEPS = ("numbered", "written", "append 0", "append 1", "append 2", "appended", 
 
 
 def crash_at(deliveries, step, monkeypatch):
-    """Die just before what follows that step."""
-    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)  # every part is an append of its own
+    """Make the delivery crash at the given step."""
+    monkeypatch.setattr(
+        deliveries._appender, "append_bytes", 1
+    )  # so that every part is appended separately
     append, calls = deliveries._appender._append_run, []
 
     async def dying_append(*arguments):
@@ -200,25 +204,25 @@ def crash_at(deliveries, step, monkeypatch):
 
     monkeypatch.setattr(deliveries._appender, "_append_run", dying_append)
     if step == "numbered":
-        monkeypatch.setattr(deliveries, "_write_down", die)
+        monkeypatch.setattr(deliveries, "_record", die)
     elif step == "written":
         monkeypatch.setattr(deliveries, "_finish", die_later)
     elif step == "appended":
-        monkeypatch.setattr(deliveries, "_note_done", die_later)
+        monkeypatch.setattr(deliveries, "_mark_done", die_later)
     elif step == "done":
-        monkeypatch.setattr(deliveries, "_forget", die_later)
+        monkeypatch.setattr(deliveries.staged, "remove", die_later)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, monkeypatch):
-    """Before it is written down nothing has happened; after, all happens, and once."""
+    """An accepted delivery is completed exactly once by a restart; others have no effect."""
     stage(broker, "before", x="0", y="0", z="0")
     assert deliver(broker, a_delivery(0, job="before", start=0, end=5))
     stage(broker, "job", x="1 2", y="3", z="4")
     crash_at(gate_of(broker), step, monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery(1, start=5))
-    shutil.copytree(broker.data, tmp_path / "after")  # what kill -9 leaves: the page cache
+    shutil.copytree(broker.data, tmp_path / "after")  # kill -9 keeps the page cache
     with Broker(tmp_path / "after", durability="os") as again:
         is_accepted = step != "numbered"
         whole = ["0", "0", "1", "2", "4"], ["0", "3"], 10
@@ -233,15 +237,15 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, m
 
 
 def test_an_upload_is_delivered_like_a_staged_file(broker):
-    """For jobs that cannot reach the data directory."""
+    """Jobs without access to the data directory can upload their files over HTTP."""
     data = encode_batch([Record(0, 1, None, b"far")])
-    broker.run(lambda: gate_of(broker).upload("job", "x", data))
+    broker.run(lambda: gate_of(broker).staged.upload("job", "x", data))
     assert deliver(broker, a_delivery(parts=[Part("a", 0, "x")]))
     assert words(broker, "a") == ["far"]
 
 
 def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypatch):
-    """An append that waits for the disk is not called back: who asks again repeats nothing."""
+    """A cancelled request does not cancel its delivery, so a second request appends nothing."""
     stage(broker, "job", x="1 2", y="3", z="4")
     deliveries, asked = gate_of(broker), hashed(broker, a_delivery())
 
@@ -270,10 +274,10 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
 
 
 def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkeypatch):
-    """Else the log would have their numbers, and the missing part would be taken for stored."""
+    """Otherwise the later parts' sequence numbers would mark the missing part as stored."""
     stage(broker, "job", x="1 2", y="3", z="4")
     deliveries = gate_of(broker)
-    monkeypatch.setattr(appends_module, "APPEND_BYTES", 1)
+    monkeypatch.setattr(deliveries._appender, "append_bytes", 1)
     submit, failures = deliveries._appender._produce.submit, [DiskFull("no space")]
 
     def failing(partition, *arguments, **options):
@@ -293,7 +297,7 @@ def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkey
 
 
 def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
-    """Old parts of a job that goes on writing do not make it a dead one."""
+    """A job with one recently written file is not idle, however old its other files are."""
     for job, ages_s in (("at-work", (9000, 5)), ("dead", (9000, 8000))):
         for age_s in ages_s:
             path = tmp_path / "staging" / job / str(age_s)
@@ -307,13 +311,13 @@ def test_the_newest_file_tells_how_long_a_job_is_idle(tmp_path):
 
 
 def make_old(job):
-    """As if nothing in a job's directory had changed for long."""
+    """Set old times on a job's directory and its files."""
     for path in [*job.iterdir(), job]:
         os.utime(path, (1, 1))
 
 
 def test_what_a_delivery_was_promised_is_not_swept(broker, monkeypatch):
-    """However long it has to wait for the partition."""
+    """The sweep keeps the files of an accepted delivery, however old they are."""
     stage(broker, "promised", x="1", y="2", z="3")
     crash_at(gate_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):
@@ -326,7 +330,7 @@ def test_what_a_delivery_was_promised_is_not_swept(broker, monkeypatch):
 
 
 def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
-    """What a killed write staged goes; what a delivery was promised is delivered first."""
+    """Files of dead jobs are removed at start-up. Accepted deliveries are completed first."""
     stage(broker, "promised", x="1", y="2", z="3")
     crash_at(gate_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):

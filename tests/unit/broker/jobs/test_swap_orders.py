@@ -1,4 +1,4 @@
-"""A swap is an order of the broker's, and its result is what the log says: nothing is believed."""
+"""The broker swaps segments only for its own order and checks the result against the log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.decide.compaction import encode_state
 from cordwood.errors import InvalidManifest, PolicyViolation, StaleManifest
 from cordwood.log.lifecycle import compaction_proof
-from cordwood.pipeline.compact.compaction_pass import CompactionPass
+from cordwood.pipeline.compact.compaction_pass import CompactionPass, PassLimits
 from cordwood.pipeline.compact.job import in_process
+from cordwood.protocol.api.compaction import BeginCompaction
 from support.compaction import HOUR_MS, TP, CompactionHarness, batches_in
 
 DAY_MS = 24 * HOUR_MS
@@ -25,7 +26,7 @@ DAY_MS = 24 * HOUR_MS
 
 @pytest.fixture
 def harness(tmp_path):
-    """Two segments; of five keys two were written again, one was deleted, and its time is over."""
+    """Two sealed segments with superseded keys, a tombstone past its horizon, and a recent one."""
     with CompactionHarness(tmp_path / "data", {"delete.retention.ms": str(HOUR_MS)}) as made:
         made.append(*[(b"k%d" % i, b"old %d" % i) for i in range(5)])
         made.append((b"gone", b"x"), (b"gone", None))
@@ -38,14 +39,13 @@ def harness(tmp_path):
 
 
 class Prepared:
-    """A pass that is staged, and may be forged before it is reported."""
+    """A staged compaction pass that a test may forge before it reports the result."""
 
     def __init__(self, harness):
         self.harness = harness
-        said = {"action": "begin", "topic": "t", "demand": True, "dry": False}
-        (self.order,) = harness.post("/api/compaction", said)["orders"]
+        (self.order,) = harness.call(BeginCompaction("t", demand=True)).orders
         self.work = CompactionPass(
-            self.order, in_process, progress=lambda *_: None, task_bytes=1 << 20, tasks=1
+            self.order, in_process, progress=lambda *_: None, limits=PassLimits(task_bytes=1 << 20)
         )
         self.work.prepare()
         self.jobs, self.state = self.work.commit()
@@ -55,7 +55,7 @@ class Prepared:
         return self.harness.data / "staging" / self.jobs[0]
 
     def forge(self, change):
-        """Let ``change`` return other records for a batch; sums and counts follow it."""
+        """Replace the records of each batch by ``change(records)`` and update the manifest."""
         (log,) = self.staging.glob("*.log")
         made = bytearray()
         for batch in batches_in(log.read_bytes()):
@@ -86,10 +86,10 @@ class Prepared:
 
     def finish(self, **changes):
         body = {
-            "action": "finish", "topic": "t", "partition": 0, "topic_id": self.order["topic_id"],
-            "jobs": self.jobs, "state": encode_state(self.state), "lease": self.order["lease"],
+            "action": "finish", "topic": "t", "partition": 0, "topic_id": self.order.topic_id,
+            "jobs": self.jobs, "state": encode_state(self.state), "lease": self.order.lease,
         }  # fmt: skip
-        return self.harness.post("/api/compaction", {**body, **changes})
+        return self.harness.post({**body, **changes})
 
 
 def log_bytes(harness):
@@ -101,7 +101,7 @@ def log_bytes(harness):
 
 
 def expect_refused(prepared, error, match, **changes):
-    """Nothing of it is swapped in."""
+    """Assert that the report fails and that the log stays unchanged."""
     before = log_bytes(prepared.harness)
     with pytest.raises(error, match=match):
         prepared.finish(**changes)
@@ -109,7 +109,7 @@ def expect_refused(prepared, error, match, **changes):
 
 
 def test_an_honest_pass_is_taken(harness):
-    """And the due tombstone goes with what it hid."""
+    """A correct pass is swapped in, and the tombstone past its horizon is removed."""
     prepared = Prepared(harness)
     prepared.finish()
     keys = {record.key for batch in harness.batches() for record in batch.records}
@@ -121,7 +121,7 @@ def test_an_honest_pass_is_taken(harness):
     [("value", b"forged!"), ("value", None), ("key", b"k9"), ("timestamp_ms", 7), ("headers", ())],
 )
 def test_a_record_that_is_not_what_it_was_is_refused(harness, field, value):
-    """Key, value, headers and timestamp, byte for byte."""
+    """A pass may not change a record's key, value, headers or timestamp."""
     from cordwood.model import Header
 
     harness.append((b"with", b"headers"), headers=(Header("h", b"1"), Header("n", None)))
@@ -135,14 +135,14 @@ def test_a_record_that_is_not_what_it_was_is_refused(harness, field, value):
 
 
 def test_a_record_nobody_superseded_may_not_go(harness):
-    """It was the newest of its key, and alive."""
+    """A pass may not drop the newest record of a key."""
     prepared = Prepared(harness)
     prepared.forge(lambda records: [r for r in records if r.key != b"k3"])
-    expect_refused(prepared, InvalidManifest, "drops a record that no later one of its key")
+    expect_refused(prepared, InvalidManifest, "drops a record that no later record of its key")
 
 
 def test_a_record_that_was_not_there_is_refused(harness):
-    """Also at an offset that had one, of another key, before."""
+    """A pass may not add a record, not even at an offset that had another record before."""
     prepared = Prepared(harness)
     prepared.forge(
         lambda records: [
@@ -157,64 +157,70 @@ def test_a_record_that_was_not_there_is_refused(harness):
 
 
 def test_a_tombstone_does_not_go_before_its_time(harness):
-    """A reader would keep a ghost."""
+    """A pass may not drop a tombstone before its horizon; a reader would keep the deleted key."""
     prepared = Prepared(harness)
     prepared.forge(lambda records: [r for r in records if r.key != b"fresh"])
-    expect_refused(prepared, InvalidManifest, "a tombstone before its time")
+    expect_refused(prepared, InvalidManifest, "a tombstone before its delete horizon")
 
 
 def test_a_tombstone_does_not_go_under_a_reader_that_was_set_back(harness):
-    """Readers are looked at again when the pass is reported."""
+    """The broker checks the reader positions again when the pass is reported."""
     prepared = Prepared(harness)
     harness.register("late", 0)
-    expect_refused(prepared, InvalidManifest, "a tombstone before its time")
+    expect_refused(prepared, InvalidManifest, "a tombstone before its delete horizon")
 
 
 @pytest.mark.parametrize("sha256", [None, "0" * 64])
 def test_segments_are_named_by_the_sum_the_order_gave(harness, sha256):
-    """A null one used to let anything in."""
+    """A manifest with a missing or different sha256 for a replaced segment is refused."""
     prepared = Prepared(harness)
     manifest = prepared.manifest()
     manifest["replaces"][0]["sha256"] = sha256
     prepared.write(manifest)
-    expect_refused(prepared, InvalidManifest, "by another sha256 than its order, or by none")
+    expect_refused(prepared, InvalidManifest, "states a different sha256")
 
 
 def test_only_the_job_that_was_given_the_order_may_report(harness):
-    """Without a token, with another's, after its end, or after a restart."""
+    """A report with a missing, foreign or expired lease is refused."""
     prepared = Prepared(harness)
-    expect_refused(prepared, StaleManifest, "given to another job", lease="")
-    expect_refused(prepared, StaleManifest, "given to another job", lease="0" * 32)
-    harness.post("/api/compaction", {"action": "fail", "topic": "t", "partition": 0, "error": "x"})
+    expect_refused(prepared, StaleManifest, "another job has taken over", lease="")
+    expect_refused(prepared, StaleManifest, "another job has taken over", lease="0" * 32)
+    harness.post({"action": "fail", "topic": "t", "partition": 0, "error": "x"})
     assert harness.state().failures == 0
     harness.clock.advance(LEASE_MS)
-    expect_refused(prepared, StaleManifest, "has ended")
+    expect_refused(prepared, StaleManifest, "has expired")
 
 
 def test_a_report_sent_again_while_the_first_is_checked_finds_it_done(harness):
-    """A client that lost patience asks again; its staged files are claimed by then."""
+    """A report repeated while the first is verified succeeds and changes nothing."""
     prepared = Prepared(harness)
-    told = prepared.order["topic_id"], prepared.jobs, encode_state(prepared.state)
-
-    async def in_turns(act):
-        await asyncio.sleep(0)  # lets the second report in
-        return act()
+    told = prepared.order.topic_id, prepared.jobs, prepared.state
 
     async def both():
-        harness.inline.in_verifying = in_turns
-        report = partial(harness.service.finish, TP, *told, prepared.order["lease"])
-        await asyncio.gather(report(), report())
+        second_began = asyncio.Event()
+        report = partial(harness.service.finish, TP, *told, prepared.order.lease)
+
+        async def verify_late(act):
+            await second_began.wait()
+            return act()
+
+        async def report_again():
+            second_began.set()
+            await report()
+
+        harness.inline.in_verifying = verify_late
+        await asyncio.gather(report(), report_again())
 
     asyncio.run(both())
     assert harness.state().failures == 0
-    assert harness.state().clean_end == prepared.order["bound"]
+    assert harness.state().clean_end == prepared.order.bound
 
 
 def test_a_refused_pass_leaves_nothing_claimed(harness):
-    """Whatever was wrong with it, and wherever that was seen."""
+    """A refused pass leaves no files in ``claimed``, whatever the reason was."""
     prepared = Prepared(harness)
     prepared.forge(lambda records: [r for r in records if r.key != b"k3"])
-    expect_refused(prepared, InvalidManifest, "drops a record that no later one of its key")
+    expect_refused(prepared, InvalidManifest, "drops a record that no later record of its key")
     prepared = Prepared(harness)
     manifest = prepared.manifest()
     manifest["verified"]["cleaner"]["clean_end"] -= 1
@@ -224,55 +230,55 @@ def test_a_refused_pass_leaves_nothing_claimed(harness):
 
 
 def test_an_order_does_not_outlive_the_broker(harness, tmp_path):
-    """It was in memory only; the job is run again."""
+    """Orders are kept in memory only, so a report after a restart is refused."""
     prepared = Prepared(harness)
     harness.close()
     with CompactionHarness(tmp_path / "data", clock=harness.clock) as again:
         prepared.harness = again
-        expect_refused(prepared, StaleManifest, "by a restart")
+        expect_refused(prepared, StaleManifest, "lost in a restart")
 
 
 def test_a_topic_that_is_no_longer_compacted_is_left_alone(harness):
-    """The policy is the topic's, also while a job runs."""
+    """A report is refused if the topic's cleanup policy changed while the job ran."""
     prepared = Prepared(harness)
     harness.store.alter_topic("t", {"cleanup.policy": "delete"})
     expect_refused(prepared, PolicyViolation, "no longer compacted")
 
 
 def test_more_than_was_ordered_is_refused(harness):
-    """A job cannot widen its order by a segment sealed since."""
+    """A manifest that replaces segments outside the order is refused."""
     prepared = Prepared(harness)
     harness.append((b"k2", b"later"))
     harness.cut()
     manifest = prepared.manifest()
     manifest["replaces"][-1]["base_offset"] += 1
     prepared.write(manifest)
-    expect_refused(prepared, InvalidManifest, "was not ordered|does not follow|contradicts")
-    expect_refused(prepared, StaleManifest, "has ended", state={**encode_state(prepared.state)})
+    expect_refused(prepared, InvalidManifest, "not in its order|does not follow|contradicts")
+    expect_refused(prepared, StaleManifest, "has expired", state={**encode_state(prepared.state)})
 
 
 def test_keys_are_checked_in_parts_when_they_are_too_many_for_memory(harness, monkeypatch):
-    """The same verdict, from unnamed files."""
+    """If the keys exceed the memory limit, the proof works in parts with the same result."""
     monkeypatch.setattr(compaction_proof.prove_pass, "__kwdefaults__", {"entries_max": 2})
     prepared = Prepared(harness)
     prepared.forge(lambda records: [r for r in records if r.key != b"k3"])
-    expect_refused(prepared, InvalidManifest, "drops a record that no later one of its key")
+    expect_refused(prepared, InvalidManifest, "drops a record that no later record of its key")
     Prepared(harness).finish()
 
 
 def test_the_proof_reads_the_old_log_with_its_checksums(harness):
-    """Damage is not given a new checksum by a pass."""
+    """The proof verifies the old segments' checksums, so a pass cannot hide damage."""
     prepared = Prepared(harness)
     path = min(harness.partition.directory.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(Exception, match="a checksum does not hold"):
+    with pytest.raises(Exception, match="a checksum does not match"):
         prepared.finish()
 
 
 def test_the_kernels_state_the_pieces_they_are_made_of():
-    """So that numba's cache of them is renewed when it changes."""
+    """The kernels contain a digest of the intrinsics' source, which renews numba's cache."""
     from pathlib import Path
 
     from cordwood.batch.kernels import llvm_intrinsics

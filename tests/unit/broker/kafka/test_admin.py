@@ -1,4 +1,4 @@
-"""Topics through the handlers: created, grown, trimmed, deleted."""
+"""Topics over the Kafka protocol: creation, growth, record deletion, and topic deletion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def refusal(services, wanted):
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_a_topic_is_created_in_every_version(tmp_path, version):
-    """With partitions and settings; newer versions hear what it became."""
+    """The topic gets its partitions and settings. Newer versions return them in the reply."""
     async with KafkaServices(tmp_path) as services:
         (reply,) = await create(services, topic(partitions=3, retention_ms="5000"), version=version)
         assert reply.error_code == Code.NONE
@@ -61,7 +61,7 @@ async def test_a_topic_is_created_in_every_version(tmp_path, version):
 
 
 async def test_minus_one_takes_the_brokers_defaults(tmp_path):
-    """For partitions and for replicas."""
+    """-1 selects the broker's default for the partition count and the replication factor."""
     async with KafkaServices(tmp_path, num_partitions=4) as services:
         (reply,) = await create(services, topic(partitions=-1, replicas=-1))
         assert (reply.error_code, reply.num_partitions, reply.replication_factor) == (0, 4, 1)
@@ -69,7 +69,7 @@ async def test_minus_one_takes_the_brokers_defaults(tmp_path):
 
 
 async def test_what_cannot_be_created_is_refused_by_its_own_code(tmp_path):
-    """And leaves nothing behind."""
+    """Each invalid request gets its own error code and creates no topic."""
     async with KafkaServices(tmp_path) as services:
         assert await refusal(services, topic("no/slash")) == Code.INVALID_TOPIC_EXCEPTION
         assert await refusal(services, topic(partitions=0)) == Code.INVALID_PARTITIONS
@@ -82,7 +82,7 @@ async def test_what_cannot_be_created_is_refused_by_its_own_code(tmp_path):
 
 
 async def test_a_name_in_use_or_named_twice_is_refused(tmp_path):
-    """A request's other topics are created."""
+    """An existing or repeated name is refused; the request's other topics are created."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         replies = await create(services, topic("t"), topic("u"), topic("twice"), topic("twice"))
@@ -96,7 +96,7 @@ async def test_a_name_in_use_or_named_twice_is_refused(tmp_path):
 
 
 async def test_topics_of_one_request_are_made_together(tmp_path, monkeypatch):
-    """One step of the writer for all that can be made; a refused one does not hold them up."""
+    """All valid topics of a request are created in one writer step, without the refused ones."""
     async with KafkaServices(tmp_path) as services:
         steps = []
         make = services.store.create_topics
@@ -112,7 +112,7 @@ async def test_topics_of_one_request_are_made_together(tmp_path, monkeypatch):
 
 
 async def test_a_manual_assignment_names_the_one_broker(tmp_path):
-    """For consecutive partitions from 0, with -1 for both counts."""
+    """Assignments cover consecutive partitions from 0, and both counts are -1."""
     async with KafkaServices(tmp_path) as services:
         both = [ReplicaAssignment(1, [1]), ReplicaAssignment(0, [1])]
         (reply,) = await create(services, topic("good", -1, -1, both))
@@ -125,7 +125,7 @@ async def test_a_manual_assignment_names_the_one_broker(tmp_path):
 
 
 async def test_validation_creates_nothing(tmp_path):
-    """It says what creation would say."""
+    """A validation returns the codes of a real request and creates nothing."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         replies = await create(
@@ -141,7 +141,7 @@ async def test_validation_creates_nothing(tmp_path):
 
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_topics_are_deleted_by_name(tmp_path, version):
-    """With what was known of them; one that is not there is told so."""
+    """Deleting a topic deletes its records. An unknown name gets its own error code."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.write("t", [b"v"])
@@ -158,7 +158,7 @@ async def test_topics_are_deleted_by_name(tmp_path, version):
 
 
 async def test_topics_are_deleted_by_id(tmp_path):
-    """The reply says which name that was; an unknown id has none."""
+    """The reply contains the name of the deleted topic; an unknown id has no name."""
     async with KafkaServices(tmp_path) as services:
         known = UUID((await services.create("t")).id)
         unknown = uuid4()
@@ -176,7 +176,7 @@ async def grow(services, *topics, validate_only=False):
 
 
 async def test_a_topic_grows(tmp_path):
-    """To more partitions than it has, which take records at once."""
+    """A topic can only grow, and its new partitions accept records immediately."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         assert await grow(services, GrowTopic("t", 3), validate_only=True) == [Code.NONE]
@@ -192,7 +192,7 @@ async def test_a_topic_grows(tmp_path):
 
 
 async def test_new_partitions_are_assigned_to_the_one_broker(tmp_path):
-    """One entry for each that is added."""
+    """Each added partition needs one assignment, to the only broker."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         one, two = NewPartitionAssignment([1]), NewPartitionAssignment([2])
@@ -210,7 +210,7 @@ async def trim(services, offset, topic="t", partition=0):
 
 
 async def test_records_below_an_offset_go_for_good(tmp_path):
-    """The start moves, never back, never past the end, and a restart knows it."""
+    """The log start never moves back or past the end, and it survives a restart."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.write("t", [b"a", b"b", b"c", b"d"])
@@ -228,7 +228,7 @@ async def test_records_below_an_offset_go_for_good(tmp_path):
 
 
 async def test_a_compacted_topic_is_not_trimmed(tmp_path):
-    """The newest record of a key stays, unless the topic also deletes."""
+    """Records of a compacted topic cannot be deleted, unless its policy also contains delete."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", cleanup_policy="compact")
         await services.create("both", cleanup_policy="compact,delete")
@@ -239,7 +239,7 @@ async def test_a_compacted_topic_is_not_trimmed(tmp_path):
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_the_data_directory_is_described(tmp_path, version):
-    """All topics, or those asked for; sizes are those of the log."""
+    """The reply lists all topics or the requested ones, with their log sizes."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         await services.create("u")

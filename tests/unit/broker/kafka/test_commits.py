@@ -1,4 +1,4 @@
-"""Committed offsets through the handlers: they are cursors, and cursors gate RECLAIM."""
+"""Committed offsets over the Kafka protocol: they are cursors, and RECLAIM waits for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def codes(services, request, version=None):
 
 @pytest.mark.parametrize("version", range(2, 9))
 async def test_a_commit_comes_back_as_it_was_made(tmp_path, version):
-    """Offset, note and leader epoch, in every version that carries them."""
+    """Offset, metadata and leader epoch are returned in every version that has them."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         assert await codes(services, commit((0, 5), (1, 7), metadata="note"), version) == [0, 0]
@@ -45,33 +45,33 @@ async def test_a_commit_comes_back_as_it_was_made(tmp_path, version):
 
 
 async def test_a_commit_is_durable_before_it_is_answered(tmp_path):
-    """It is there after the process is gone without a word: no stop, no close."""
+    """The offset is in the metadata store when the reply arrives, before any stop or close."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.ask(commit((0, 5)))
         from cordwood.clock import SystemClock
-        from cordwood.metadata.catalog import Catalog
+        from cordwood.metadata.front import Metadata
         from cordwood.metadata.sqlite import SqliteStore
 
-        other = Catalog(SqliteStore(tmp_path / "meta.db", SystemClock()))
-        cursor = other.cursor(ReaderPartition("g", "t", 0))
+        other = Metadata(SqliteStore(tmp_path / "meta.db", SystemClock()))
+        cursor = other.readers.cursor(ReaderPartition("g", "t", 0))
         other.close()
         assert cursor is not None
         assert cursor.offset == 5
 
 
 async def test_a_partition_that_is_not_there_is_told_alone(tmp_path):
-    """Its neighbours are committed."""
+    """Only the unknown partition gets an error; the others are committed."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
         assert await codes(services, commit((0, 1), (1, 1), (-1, 1))) == [0, unknown, unknown]
         assert await codes(services, commit((0, 1), topic="nope")) == [unknown]
-        assert set(services.catalog.cursors()) == {ReaderPartition("g", "t", 0)}
+        assert set(services.metadata.readers.cursors()) == {ReaderPartition("g", "t", 0)}
 
 
 async def test_a_note_that_is_too_long_is_refused(tmp_path):
-    """By the setting's name: offset.metadata.max.bytes."""
+    """The limit is ``offset.metadata.max.bytes``, counted in bytes."""
     async with KafkaServices(tmp_path, offset_metadata_max_bytes=4) as services:
         await services.create("t")
         assert await codes(services, commit((0, 1), metadata="éé")) == [0]
@@ -81,20 +81,20 @@ async def test_a_note_that_is_too_long_is_refused(tmp_path):
 
 
 async def test_a_group_on_a_consume_topic_is_waited_for(tmp_path):
-    """Its first commit registers it; on other topics it does not."""
+    """The first commit registers the group on a topic with the consume policy, and only there."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.create("c", cleanup_policy="consume,delete")
         await services.ask(commit((0, 5)))
         await services.ask(commit((0, 5), topic="c"))
-        assert not services.catalog.registered("t")
+        assert not services.metadata.readers.registered("t")
         tp = services.store.partitions("c")[0].tp
-        assert services.catalog.registered_positions(tp) == {"g": 5}
+        assert services.metadata.readers.registered_positions(tp) == {"g": 5}
 
 
 @pytest.mark.parametrize("version", range(1, 9))
 async def test_nothing_committed_is_minus_one(tmp_path, version):
-    """Without an error, whether topic or group exist or not."""
+    """The offset is -1 without an error, even if the topic or the group does not exist."""
     async with KafkaServices(tmp_path) as services:
         topics = [OffsetFetchTopic("t", [0, 4])]
         request = OffsetFetchRequest("g", topics, [OffsetFetchGroup("g", topics)])
@@ -106,7 +106,7 @@ async def test_nothing_committed_is_minus_one(tmp_path, version):
 
 @pytest.mark.parametrize("version", [2, 5, 7, 8])
 async def test_null_topics_ask_for_all_of_a_group(tmp_path, version):
-    """And for nothing of another's."""
+    """Null topics return all offsets of the group and none of other groups."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         await services.create("u")
@@ -125,7 +125,7 @@ async def test_null_topics_ask_for_all_of_a_group(tmp_path, version):
 
 
 async def test_several_groups_are_fetched_at_once(tmp_path):
-    """Each under its name."""
+    """The reply contains each group under its name, in the requested order."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         for group, offset in (("g", 1), ("h", 2)):
@@ -141,7 +141,7 @@ async def test_several_groups_are_fetched_at_once(tmp_path):
 
 
 async def test_a_line_reader_and_a_group_share_a_cursor(tmp_path):
-    """What ACK moved is what OffsetFetch shows."""
+    """OffsetFetch returns the cursor that a line reader's ACK moved."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.write("t", [b"v"] * 4)
@@ -157,19 +157,19 @@ def delete(*numbers, group="g", topic="t"):
 
 
 async def test_deleted_offsets_are_gone_and_no_longer_waited_for(tmp_path):
-    """With the last cursor on a topic goes the registration, or RECLAIM would wait at 0."""
+    """Deleting a group's last cursor on a topic also removes its registration for RECLAIM."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2, cleanup_policy="consume")
         await services.ask(commit((0, 1), (1, 2)))
         assert await codes(services, delete(0, 7)) == [0, Code.UNKNOWN_TOPIC_OR_PARTITION]
-        assert list(services.catalog.cursors()) == [ReaderPartition("g", "t", 1)]
-        assert "g" in services.catalog.registered("t")
+        assert list(services.metadata.readers.cursors()) == [ReaderPartition("g", "t", 1)]
+        assert "g" in services.metadata.readers.registered("t")
         assert await codes(services, delete(1)) == [0]
-        assert not services.catalog.registered("t")
+        assert not services.metadata.readers.registered("t")
 
 
 async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
-    """The group's own code, and no partitions."""
+    """The reply has the error GROUP_ID_NOT_FOUND and no partitions."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         reply = await services.ask(delete(0, group="nobody"))
@@ -177,7 +177,7 @@ async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(tmp_path):
 
 
 async def test_a_topic_deleted_under_a_commit_does_not_hurt_the_next(tmp_path):
-    """Cursors of the topic go with it; the group stays and commits elsewhere."""
+    """Deleting a topic deletes its cursors. The group can still commit to other topics."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.create("u")
@@ -185,6 +185,6 @@ async def test_a_topic_deleted_under_a_commit_does_not_hurt_the_next(tmp_path):
         await services.topics.delete("t")
         assert await codes(services, commit((0, 1))) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
         assert await codes(services, commit((0, 8), topic="u")) == [0]
-        (where,) = services.catalog.cursors()
+        (where,) = services.metadata.readers.cursors()
         assert where == ReaderPartition("g", "u", 0)
-        assert isinstance(services.catalog.cursor(where), Cursor)
+        assert isinstance(services.metadata.readers.cursor(where), Cursor)

@@ -1,4 +1,4 @@
-"""Settings through the handlers: shown with their origin, changed whole or not at all."""
+"""Settings over the Kafka protocol: shown with their source, and changed all or none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def values(services, *names):
 
 
 async def change(services, *changes, kind=TOPIC, name="t", validate_only=False):
-    """Incrementally; code and message."""
+    """Change settings incrementally; return the error code and message."""
     resource = ConfigChanges(kind, name, [ConfigChange(*each) for each in changes])
     request = IncrementalAlterConfigsRequest([resource], validate_only)
     (reply,) = (await services.ask(request)).results
@@ -49,7 +49,7 @@ async def replace(services, validate_only=False, kind=TOPIC, name="t", **config)
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_every_setting_of_a_topic_is_shown_with_its_origin(tmp_path, version):
-    """Set here, or default; nothing is read-only or secret."""
+    """The source is the topic or the default. No topic setting is read-only or sensitive."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", retention_ms="-1", segment_bytes="100000")
         found = await describe(services, version=version)
@@ -65,7 +65,7 @@ async def test_every_setting_of_a_topic_is_shown_with_its_origin(tmp_path, versi
 
 
 async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
-    """A setting's own value first, then the default beneath it."""
+    """A synonym list starts with the topic's own value, followed by the default."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", segment_bytes="100000")
         plain = await describe(services, keys=["segment.bytes"])
@@ -82,11 +82,11 @@ async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
             ("segment.bytes", "1073741824", 5),
         ]
         assert [each.source for each in shown["retention.ms"].synonyms] == [5]
-        assert shown["segment.bytes"].documentation.startswith("Cut before")
+        assert shown["segment.bytes"].documentation.startswith("Seal the active segment before")
 
 
 async def test_types_are_kafkas(tmp_path):
-    """Boolean 1, string 2, int 3, long 5, double 6, list 7."""
+    """The types are boolean 1, string 2, int 3, long 5, double 6 and list 7."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         topic = {each.name: each.config_type for each in (await describe(services)).configs}
@@ -100,7 +100,7 @@ async def test_types_are_kafkas(tmp_path):
 
 
 async def test_the_broker_tells_where_its_listeners_are(tmp_path):
-    """Really bound addresses, not what was asked for; all read-only."""
+    """Broker settings show the addresses actually bound, and all are read-only."""
     async with KafkaServices(tmp_path, num_partitions=3, http="127.0.0.1:0") as services:
         found = await describe(services, BROKER, "1")
         shown = {each.name: each for each in found.configs}
@@ -115,7 +115,7 @@ async def test_the_broker_tells_where_its_listeners_are(tmp_path):
 
 
 async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
-    """Those its tools look up: where it listens and keeps its logs, and who it is."""
+    """Kafka's names for listeners, log directories and node id also work."""
     async with KafkaServices(tmp_path) as services:
         services.addresses = {"kafka": ["127.0.0.1:9"], "kafka_tls": ["127.0.0.1:10"]}
         names = ["advertised.listeners", "listeners", "log.dirs", "node.id", "broker.id"]
@@ -132,14 +132,14 @@ async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
 
 
 async def test_what_is_advertised_is_told(tmp_path):
-    """``advertised.kafka`` is Kafka's ``advertised.listeners``."""
+    """``advertised.kafka`` is shown as Kafka's ``advertised.listeners``."""
     async with KafkaServices(tmp_path, advertised_kafka="door.example:9092") as services:
         found = await describe(services, BROKER, "1", ["advertised.listeners"])
         assert [each.value for each in found.configs] == ["PLAINTEXT://door.example:9092"]
 
 
 async def test_what_is_not_there_cannot_be_described(tmp_path):
-    """Each with a sentence."""
+    """An unknown resource gets an error code and a message."""
     async with KafkaServices(tmp_path) as services:
         for kind, name, code in (
             (TOPIC, "nope", Code.UNKNOWN_TOPIC_OR_PARTITION),
@@ -153,7 +153,7 @@ async def test_what_is_not_there_cannot_be_described(tmp_path):
 
 
 async def test_a_change_touches_what_it_names(tmp_path):
-    """Set and deleted settings change at once and survive; the others stay."""
+    """The named settings change immediately and survive a restart; the others keep their values."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", retention_ms="1000", segment_bytes="100000")
         done = await change(services, ("retention.bytes", SET, "5"), ("retention.ms", DELETE, None))
@@ -169,7 +169,7 @@ async def test_a_change_touches_what_it_names(tmp_path):
 
 
 async def test_lists_can_be_appended_to_and_subtracted_from(tmp_path):
-    """Others cannot."""
+    """Only list settings support append and subtract."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         assert (await change(services, ("cleanup.policy", APPEND, "compact, consume")))[0] == 0
@@ -179,11 +179,11 @@ async def test_lists_can_be_appended_to_and_subtracted_from(tmp_path):
         assert await values(services, "cleanup.policy") == {"cleanup.policy": "consume"}
         code, text = await change(services, ("retention.ms", APPEND, "1"))
         assert code == Code.INVALID_CONFIG
-        assert "no list" in text
+        assert "not a list" in text
 
 
 async def test_one_bad_change_keeps_all_from_happening(tmp_path):
-    """And says what is wrong, with the nearest name."""
+    """If one change is invalid, none is applied. The error suggests the nearest setting name."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         code, text = await change(services, ("retention.ms", SET, "5"), ("segment.byte", SET, "9"))
@@ -204,7 +204,7 @@ async def test_one_bad_change_keeps_all_from_happening(tmp_path):
 
 
 async def test_a_replacement_resets_what_it_does_not_name(tmp_path):
-    """As AlterConfigs always did."""
+    """AlterConfigs resets the settings it does not name, as in Kafka."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", retention_ms="1000", segment_bytes="100000")
         assert await replace(services, retention_ms="2000") == Code.NONE
@@ -213,11 +213,11 @@ async def test_a_replacement_resets_what_it_does_not_name(tmp_path):
             "segment.bytes": "1073741824",
         }
         assert await replace(services, retention_ms=None) == Code.NONE
-        assert services.catalog.topic("t").config == {}
+        assert services.metadata.cluster.topic("t").config == {}
 
 
 async def test_validation_changes_nothing(tmp_path):
-    """It answers as the change would."""
+    """A validation returns the codes of the real change and changes nothing."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", retention_ms="1000")
         how = {"validate_only": True}
@@ -225,11 +225,11 @@ async def test_validation_changes_nothing(tmp_path):
         assert (await change(services, ("retention.ms", SET, "x"), **how))[0] == Code.INVALID_CONFIG
         assert await replace(services, **how) == Code.NONE
         assert await replace(services, retention_ms="x", **how) == Code.INVALID_CONFIG
-        assert services.catalog.topic("t").config == {"retention.ms": "1000"}
+        assert services.metadata.cluster.topic("t").config == {"retention.ms": "1000"}
 
 
 async def test_a_brokers_settings_are_changed_by_a_restart(tmp_path):
-    """The refusal says so, whichever way it was asked."""
+    """Both alter requests are refused for a broker; the message says that a restart is needed."""
     async with KafkaServices(tmp_path) as services:
         code, text = await change(services, ("num.partitions", SET, "3"), kind=BROKER, name="1")
         assert code == Code.INVALID_REQUEST
@@ -240,7 +240,7 @@ async def test_a_brokers_settings_are_changed_by_a_restart(tmp_path):
 
 
 async def test_a_resource_named_twice_is_refused(tmp_path):
-    """Neither of the two is applied; a neighbour is."""
+    """A resource named twice is not changed; the request's other resources are."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.create("u")
@@ -249,5 +249,5 @@ async def test_a_resource_named_twice_is_refused(tmp_path):
         reply = await services.ask(IncrementalAlterConfigsRequest(resources, False))
         codes = [each.error_code for each in reply.results]
         assert codes == [Code.INVALID_REQUEST, Code.NONE, Code.INVALID_REQUEST]
-        assert services.catalog.topic("t").config == {}
-        assert services.catalog.topic("u").config == {"retention.ms": "5"}
+        assert services.metadata.cluster.topic("t").config == {}
+        assert services.metadata.cluster.topic("u").config == {"retention.ms": "5"}

@@ -1,10 +1,10 @@
-"""Fetch reads on the loop what waits for no disk, and nothing else."""
+"""Fetch reads on the event loop only if no disk access is needed."""
 
 from __future__ import annotations
 
 import asyncio
 
-from cordwood.broker.kafka.fetch import LOOP_BYTES
+from cordwood.broker.kafka.fetch_plan import LOOP_BYTES
 from cordwood.broker.kafka.unsent_replies import REPLY_BYTES_MIN, UNSENT_BYTES_MAX, UnsentReplies
 from cordwood.decide.roll import RollReason
 from cordwood.log.read import segment
@@ -16,7 +16,7 @@ BATCHES = 12
 
 
 def a_request(*wanted, bytes_max=LOOP_BYTES, min_bytes=1, max_wait_ms=0):
-    """Of ``(topic, offset)``, each of partition 0."""
+    """Return a fetch request for partition 0 of each ``(topic, offset)``."""
     topics = [
         FetchTopic(topic, [FetchPartition(0, fetch_offset=at, partition_max_bytes=bytes_max)])
         for topic, at in wanted
@@ -25,7 +25,7 @@ def a_request(*wanted, bytes_max=LOOP_BYTES, min_bytes=1, max_wait_ms=0):
 
 
 def begin(services, request):
-    """What the handler gives: a future that is done, or something to wait for."""
+    """Call the handler; return its completed future or an awaitable."""
     return services.handlers["Fetch"](request, 12, SESSION)
 
 
@@ -34,12 +34,12 @@ def is_at_once(answer):
 
 
 def counts(response):
-    """How many batches of each topic."""
+    """Return the number of batches per topic."""
     return [len(topic.partitions[0].records) // BATCH_BYTES for topic in response.topics]
 
 
 async def fill(services, topic):
-    """A sealed segment of a dozen batches, its index in files."""
+    """Fill a topic with one sealed segment of twelve batches; its index is in a file."""
     created = await services.create(topic)
     for _ in range(BATCHES):
         await services.write(topic, [b"v" * BATCH_BYTES])
@@ -49,7 +49,7 @@ async def fill(services, topic):
 
 
 async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_known(disk_path):
-    """The first read asks an index in a file, on another thread; who goes on gets it at once."""
+    """The first read needs the index file, so a thread does it. The next read runs on the loop."""
     async with KafkaServices(disk_path) as services:
         await fill(services, "t")
         first = begin(services, a_request(("t", 0)))
@@ -61,7 +61,7 @@ async def test_history_in_the_page_cache_is_read_on_the_loop_once_its_place_is_k
 
 
 async def test_what_left_the_page_cache_is_read_on_another_thread(disk_path, monkeypatch):
-    """A slow disk delays nobody else. The test answers for the kernel: a fast disk may be done."""
+    """A read from disk does not block the event loop. The test fakes the page cache lookup."""
     async with KafkaServices(disk_path) as services:
         await fill(services, "t")
         await begin(services, a_request(("t", 0)))
@@ -72,7 +72,7 @@ async def test_what_left_the_page_cache_is_read_on_another_thread(disk_path, mon
 
 
 async def test_one_reply_reads_no_more_than_its_share_on_the_loop(disk_path):
-    """However many partitions are asked for; the client asks again for the rest."""
+    """One reply is limited to its share for all partitions; the client fetches the rest later."""
     async with KafkaServices(disk_path) as services:
         names = ["a", "b", "c"]
         for name in names:
@@ -84,7 +84,7 @@ async def test_one_reply_reads_no_more_than_its_share_on_the_loop(disk_path):
 
 
 async def test_cold_and_cached_partitions_come_in_one_reply_in_order(disk_path):
-    """Reading goes on elsewhere where it must; what was read before is kept."""
+    """A thread continues at the first cold partition and keeps what was already read."""
     async with KafkaServices(disk_path) as services:
         for name in ("cached", "cold"):
             await fill(services, name)
@@ -97,7 +97,7 @@ async def test_cold_and_cached_partitions_come_in_one_reply_in_order(disk_path):
 
 
 def test_a_reply_shrinks_with_what_is_unsent_and_never_to_nothing():
-    """A quarter of what is left for all; a reader gets on however much others leave lying."""
+    """A reply gets a quarter of the free capacity for unsent replies, but at least a minimum."""
     outgoing = UnsentReplies()
     assert outgoing.share_bytes == UNSENT_BYTES_MAX // 4
     outgoing.unsent_bytes = UNSENT_BYTES_MAX // 2

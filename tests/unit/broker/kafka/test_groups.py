@@ -1,4 +1,4 @@
-"""Consumer groups through the handlers: joining, living, leaving, and being deleted."""
+"""Consumer groups over the Kafka protocol: joins, heartbeats, leaves, and deletion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cordwood.broker.kafka.session import Session
+from cordwood.broker.session import Session
 from cordwood.clock import ManualClock
 from cordwood.codes import Code
 from cordwood.errors import UnavailableError
@@ -54,7 +54,7 @@ def commit(offset=5, group="g", topic="t", **who):
 
 
 async def enter(services, group="g"):
-    """One member, stable: its id and generation."""
+    """Join one member until the group is stable; return its id and generation."""
     known = await services.ask(join(group=group))
     assert known.error_code == Code.MEMBER_ID_REQUIRED
     joined = await services.ask(join(known.member_id, group))
@@ -73,7 +73,7 @@ async def states(services):
 
 @pytest.mark.parametrize("version", range(5))
 async def test_every_key_is_coordinated_here(tmp_path, version):
-    """Under the address the client reached us by, one key or many."""
+    """The reply contains the address the client used, for one key or many."""
     async with KafkaServices(tmp_path) as services:
         request = FindCoordinatorRequest("g", coordinator_keys=["g", "h"])
         found = await services.ask(request, version)
@@ -86,7 +86,7 @@ async def test_every_key_is_coordinated_here(tmp_path, version):
 
 
 async def test_a_kind_of_key_nobody_coordinates_is_refused(tmp_path):
-    """Share groups (2) are not ours; old and new replies say so each in its place."""
+    """Share groups (key type 2) get INVALID_REQUEST in every version of the reply."""
     async with KafkaServices(tmp_path) as services:
         request = FindCoordinatorRequest("g", 2, ["g"])
         assert (await services.ask(request, 3)).error_code == Code.INVALID_REQUEST
@@ -95,7 +95,7 @@ async def test_a_kind_of_key_nobody_coordinates_is_refused(tmp_path):
 
 @pytest.mark.parametrize("version", range(10))
 async def test_a_member_joins_in_every_version(tmp_path, version):
-    """Up to 3 at once, from 4 on by coming back with the id; the leader sees who is in."""
+    """Up to version 3 the first join succeeds; from 4 on the member joins again with its id."""
     async with KafkaServices(tmp_path) as services:
         joined = await services.ask(join(), version)
         if version >= 4:
@@ -109,7 +109,7 @@ async def test_a_member_joins_in_every_version(tmp_path, version):
 
 
 async def test_a_refusal_is_encoded_where_the_protocol_cannot_be_null(tmp_path):
-    """Before version 7 a JoinGroup reply without a protocol holds an empty one."""
+    """Before version 7 a JoinGroup reply without a protocol contains an empty name."""
     async with KafkaServices(tmp_path) as services:
         refused = await services.ask(join(protocols=[]), 6)
         assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
@@ -117,13 +117,12 @@ async def test_a_refusal_is_encoded_where_the_protocol_cannot_be_null(tmp_path):
 
 
 async def test_a_second_member_starts_a_rebalance_and_shares(tmp_path):
-    """The first hears of it by its heartbeat; the leader hands out both parts."""
+    """The first member learns of it by its heartbeat. The leader assigns partitions to both."""
     async with KafkaServices(tmp_path) as services:
         first, generation = await enter(services)
         known = await services.ask(join())
         second = services.begin(join(known.member_id))
-        await asyncio.sleep(0)
-        beat = await services.ask(HeartbeatRequest("g", generation, first))
+        beat = await services.begin(HeartbeatRequest("g", generation, first))  # runs after the join
         assert beat.error_code == Code.REBALANCE_IN_PROGRESS
         leader = await services.ask(join(first))
         follower = await second
@@ -138,7 +137,7 @@ async def test_a_second_member_starts_a_rebalance_and_shares(tmp_path):
 
 
 async def test_a_member_that_falls_silent_is_taken_out(tmp_path):
-    """By the timer, on the clock that nobody can set."""
+    """A member whose session times out is removed by the timer."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         member, generation = await enter(services)
@@ -154,7 +153,7 @@ async def test_a_member_that_falls_silent_is_taken_out(tmp_path):
 
 
 async def test_timers_run_by_themselves(tmp_path):
-    """A first rebalance ends when its delay is over, without anybody asking."""
+    """The first rebalance ends after its delay without another request."""
     async with KafkaServices(tmp_path, group_initial_rebalance_delay_ms=20) as services:
         known = await services.ask(join())
         joined = await asyncio.wait_for(services.ask(join(known.member_id)), 10)
@@ -163,7 +162,7 @@ async def test_timers_run_by_themselves(tmp_path):
 
 @pytest.mark.parametrize("version", [0, 2, 3, 5])
 async def test_a_member_leaves_in_every_version(tmp_path, version):
-    """One by its id, or several; who is not in is told so."""
+    """One or several members can leave. An unknown member gets its own error code."""
     async with KafkaServices(tmp_path) as services:
         member, _ = await enter(services)
         members = [LeavingMember(member), LeavingMember("stranger")]
@@ -179,7 +178,7 @@ async def test_a_member_leaves_in_every_version(tmp_path, version):
 
 
 async def test_a_described_group_shows_its_members(tmp_path):
-    """With client, host, subscription and assignment; a group that is not there is Dead."""
+    """Members have client, host, subscription and assignment. A missing group is Dead."""
     async with KafkaServices(tmp_path) as services:
         member, _ = await enter(services)
         described = await services.ask(DescribeGroupsRequest(["g", "nobody"]))
@@ -196,15 +195,15 @@ async def test_a_described_group_shows_its_members(tmp_path):
 
 
 async def test_a_client_without_a_name_gets_an_id_too(tmp_path):
-    """A client id is optional."""
+    """A client id is optional; the member id then starts with ``member-``."""
     async with KafkaServices(tmp_path) as services:
-        session = Session("192.0.2.7:1", "h", 1, None)
+        session = Session(listener="kafka", peer="192.0.2.7:1", host="h", port=1)
         joined = await services.ask(join(), 3, session)
         assert joined.member_id.startswith("member-")
 
 
 async def test_groups_come_back_empty(tmp_path):
-    """Those with members once, those with cursors, and line readers under their own name."""
+    """After a restart, groups with members or cursors and line readers are listed as Empty."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await enter(services, "members-only")
@@ -223,7 +222,7 @@ async def test_groups_come_back_empty(tmp_path):
 
 
 async def test_groups_are_listed_by_state(tmp_path):
-    """Case does not matter; versions without the filter list all."""
+    """The state filter ignores case. Versions without the filter list all groups."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await enter(services, "busy")
@@ -234,26 +233,26 @@ async def test_groups_are_listed_by_state(tmp_path):
 
 
 async def test_a_deleted_group_takes_cursors_and_registrations_along(tmp_path):
-    """One with members stays, one that is not there is told so."""
+    """A group with members is not deleted. A missing group gets its own error code."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", cleanup_policy="consume")
         await services.ask(commit(group="gone"))
         await enter(services, "busy")
-        assert "gone" in services.catalog.registered("t")
+        assert "gone" in services.metadata.readers.registered("t")
         deleted = await services.ask(DeleteGroupsRequest(["gone", "busy", "nobody"]))
         assert [each.error_code for each in deleted.results] == [
             Code.NONE,
             Code.NON_EMPTY_GROUP,
             Code.GROUP_ID_NOT_FOUND,
         ]
-        assert not services.catalog.cursors()
-        assert not services.catalog.registered("t")
+        assert not services.metadata.readers.cursors()
+        assert not services.metadata.readers.registered("t")
     async with KafkaServices(tmp_path) as services:
         assert await states(services) == {"busy": "Empty"}
 
 
 async def test_offsets_of_a_group_nobody_uses_expire(tmp_path):
-    """Seven days after the last commit and the last member; a group RECLAIM waits for stays."""
+    """Offsets expire seven days after the last commit, unless members or RECLAIM need them."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
@@ -269,11 +268,11 @@ async def test_offsets_of_a_group_nobody_uses_expire(tmp_path):
         clock.advance(1)
         await groups.expire()
         assert set(await states(services)) == {"reader", "busy"}
-        assert {at.reader for at in services.catalog.cursors()} == {"reader", "busy"}
+        assert {at.reader for at in services.metadata.readers.cursors()} == {"reader", "busy"}
 
 
 async def test_an_idle_group_without_offsets_leaves_a_line_readers_cursor(tmp_path):
-    """A name may be used by both protocols; forgetting the group is not deleting the reader."""
+    """A line reader may share the group's name. Expiry of the group keeps its cursor."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
@@ -285,13 +284,13 @@ async def test_an_idle_group_without_offsets_leaves_a_line_readers_cursor(tmp_pa
         clock.advance(600_001)
         services.coordinators.groups.timers.look()
         await services.coordinators.groups.idle()
-        assert not services.catalog.groups
-        assert services.catalog.cursor(where) == Cursor(3)
-        assert "g" in services.catalog.registered("t")
+        assert not services.metadata.readers.groups
+        assert services.metadata.readers.cursor(where) == Cursor(3)
+        assert "g" in services.metadata.readers.registered("t")
 
 
 async def test_what_cannot_be_made_durable_is_refused_and_the_group_goes_on(tmp_path, monkeypatch):
-    """The commit is answered with a code that makes clients try again; the next one holds."""
+    """The failed commit gets a retriable code, and the next commit succeeds."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         member, generation = await enter(services)
@@ -301,10 +300,10 @@ async def test_what_cannot_be_made_durable_is_refused_and_the_group_goes_on(tmp_
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(services.catalog, "commit_cursors", broken)
+            patched.setattr(services.metadata.readers, "commit_cursors", broken)
             refused = await services.ask(commit(**mine))
         assert refused.topics[0].partitions[0].error_code == Code.COORDINATOR_NOT_AVAILABLE
-        assert not services.catalog.cursors()
+        assert not services.metadata.readers.cursors()
         held = await services.ask(commit(**mine))
         assert held.topics[0].partitions[0].error_code == Code.NONE
         beat = await services.ask(HeartbeatRequest("g", generation, member))
@@ -312,7 +311,7 @@ async def test_what_cannot_be_made_durable_is_refused_and_the_group_goes_on(tmp_
 
 
 async def test_a_failed_save_of_a_group_keeps_its_timers(tmp_path, monkeypatch):
-    """The join is refused, and the member that does not come back is still timed out."""
+    """The join is refused, and the member still times out."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
 
@@ -320,7 +319,7 @@ async def test_a_failed_save_of_a_group_keeps_its_timers(tmp_path, monkeypatch):
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(services.catalog, "put_group", broken)
+            patched.setattr(services.metadata.readers, "put_group", broken)
             refused = await services.ask(join(), 3)
         assert refused.error_code == Code.COORDINATOR_NOT_AVAILABLE
         clock.advance(400_000)
@@ -330,11 +329,11 @@ async def test_a_failed_save_of_a_group_keeps_its_timers(tmp_path, monkeypatch):
 
 
 async def test_members_parked_in_a_rebalance_are_sent_away_at_the_end(tmp_path):
-    """A stop does not wait for them, and nobody is taken any more."""
+    """A stop refuses waiting and later requests with COORDINATOR_NOT_AVAILABLE."""
     async with KafkaServices(tmp_path, group_initial_rebalance_delay_ms=60_000) as services:
         known = await services.ask(join())
         parked = services.begin(join(known.member_id))
-        await asyncio.sleep(0)
+        await services.begin(HeartbeatRequest("g", 1, known.member_id))  # runs after the join
         services.coordinators.drain()
         assert (await parked).error_code == Code.COORDINATOR_NOT_AVAILABLE
         late = await services.ask(HeartbeatRequest("g", 1, known.member_id), session=SESSION)

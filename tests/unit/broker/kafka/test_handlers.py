@@ -1,4 +1,4 @@
-"""The table of handlers is whole."""
+"""The handler table is complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.kafka_services import KafkaServices
 
 
 async def test_every_api_that_is_served_has_its_handler(tmp_path):
-    """No more and no less: the service refuses a table with a hole."""
+    """The handlers match the served APIs exactly; the dispatcher refuses an incomplete table."""
     async with KafkaServices(tmp_path) as services:
         assert set(services.handlers) == {api.name for api in APIS}
         assert RequestDispatcher(services.writer, services.produce_service, services.handlers)

@@ -1,4 +1,4 @@
-"""Requests that name thousands of things: in turns with everybody else, each once, bounded."""
+"""Requests with thousands of elements yield to other requests and have bounded results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 
 from cordwood.batch.records import encode_batch
-from cordwood.broker.kafka import admin
 from cordwood.broker.kafka import dispatcher as service_module
+from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import STEP_OFFSETS
 from cordwood.broker.kafka.dispatcher import RequestDispatcher
 from cordwood.broker.kafka.fetch import WATCHED_MAX
 from cordwood.broker.kafka.metadata import CREATED_MAX
-from cordwood.broker.kafka.session import Session
-from cordwood.broker.kafka.time_slices import TURN_ITEMS, RequestSlices, is_large
+from cordwood.broker.session import Session
+from cordwood.broker.time_slices import TURN_ITEMS, RequestSlices, is_large
 from cordwood.codes import Code
 from cordwood.errors import TooManyElements
 from cordwood.model import Record
@@ -32,9 +32,10 @@ from cordwood.protocol.kafka.messages import produce as pr
 from cordwood.protocol.kafka.messages import topics as t
 from cordwood.protocol.kafka.messages import transactions as x
 from support.kafka_services import SESSION, KafkaServices
+from support.loop_turns import counted_turns
 
 MANY = 4_000
-WIDE = 100  # partitions there are; the others named are not
+WIDE = 100  # partitions that exist; the others do not
 NUMBERS = list(range(MANY))
 NAMES = [f"no-{n}" for n in NUMBERS]
 BATCH = encode_batch([Record(0, 1, b"k", b"v")])
@@ -108,12 +109,12 @@ LARGE = {
     "AddPartitionsToTxn": x.AddPartitionsToTxnRequest("tx", 1, 0, [x.TxnTopic("no", NUMBERS)]),
 }  # fmt: skip
 VERSIONS = {"Metadata": 9, "DescribeTopicPartitions": 0}
-BY_WHAT_THERE_IS = {"Metadata of everything", "DescribeLogDirs"}  # not by what they name
+BY_WHAT_THERE_IS = {"Metadata of everything", "DescribeLogDirs"}  # cost depends on existing topics
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """A data directory with one topic of many partitions, made once."""
+    """A data directory with one topic of many partitions, created once."""
     path = tmp_path_factory.mktemp("wide")
 
     async def make():
@@ -125,7 +126,7 @@ def wide(tmp_path_factory):
 
 
 async def test_no_large_request_keeps_the_loop_to_itself(wide):
-    """Whatever it asks for, others have their turn after every few hundred things."""
+    """Every large request yields to the event loop after a few hundred elements."""
     async with KafkaServices(wide) as services:
         loop = asyncio.get_running_loop()
         turns: list[float] = []
@@ -149,7 +150,7 @@ async def test_no_large_request_keeps_the_loop_to_itself(wide):
 
 
 def test_a_reply_is_large_however_deep_its_elements_are():
-    """A group with one topic of many partitions is not encoded on the loop."""
+    """Nested elements count, so a group with one topic of many partitions is a large reply."""
     fetched = [c.FetchedOffset(n, 0) for n in NUMBERS]
     groups = [c.FetchedOffsetGroup("g", [c.FetchedOffsetTopic("t", fetched)])]
     assert is_large(c.OffsetFetchResponse(groups=groups))
@@ -157,31 +158,30 @@ def test_a_reply_is_large_however_deep_its_elements_are():
 
 
 async def test_names_are_sorted_in_turns():
-    """In order, and nobody waits for all of them."""
-    noted = []
-    task = asyncio.ensure_future(RequestSlices().sort(NAMES[::-1]))
-    while not task.done():
-        await asyncio.sleep(0)
-        noted.append(None)
-    assert await task == sorted(NAMES)
-    assert len(noted) >= MANY / TURN_ITEMS
+    """Sorting yields to the event loop and returns all names in order."""
+    async with counted_turns() as turns:
+        assert await RequestSlices().sort(NAMES[::-1]) == sorted(NAMES)
+    assert turns.count >= MANY / TURN_ITEMS
     assert await RequestSlices().sort([]) == []
 
 
-async def test_one_request_creates_a_bounded_number_of_topics(tmp_path, monkeypatch):
-    """More are refused, all of them, with the protocol's error and the remedy."""
-    monkeypatch.setattr(admin, "CREATED_MAX", 3)
+async def test_one_request_creates_a_bounded_number_of_topics(tmp_path):
+    """A request above the limit creates no topic; its error suggests splitting the request."""
     async with KafkaServices(tmp_path) as services:
+        admin = KafkaAdmin(
+            services.config, services.store, services.topics, services.cluster, created_max=3
+        )
         wanted = [t.CreateTopic(f"n{n}", 1, 1) for n in range(4)]
-        refused = await services.ask(t.CreateTopicsRequest(wanted, 1000, False))
+        refused = await admin.create_topics(t.CreateTopicsRequest(wanted, 1000, False), 7, SESSION)
         assert {each.error_code for each in refused.topics} == {Code.POLICY_VIOLATION}
-        assert "create them in several" in refused.topics[0].error_message
-        made = await services.ask(t.CreateTopicsRequest(wanted[:3], 1000, False))
+        assert "split the request" in refused.topics[0].error_message
+        few = t.CreateTopicsRequest(wanted[:3], 1000, False)
+        made = await admin.create_topics(few, 7, SESSION)
         assert {each.error_code for each in made.topics} == {Code.NONE}
 
 
 async def test_a_topic_named_again_and_again_is_answered_once(tmp_path):
-    """A small request must not become a large reply."""
+    """Repeated names are answered once, so a small request cannot cause a large reply."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 3)
         named = [m.MetadataRequestTopic(name="t")] * 1_000
@@ -193,7 +193,7 @@ async def test_a_topic_named_again_and_again_is_answered_once(tmp_path):
 
 
 async def test_one_metadata_request_creates_a_share_of_topics(tmp_path):
-    """The others are to be asked for again, and then they are created too."""
+    """The remaining topics get a retriable code and are created by the next request."""
     async with KafkaServices(tmp_path) as services:
         named = [m.MetadataRequestTopic(name=f"n{i}") for i in range(CREATED_MAX + 7)]
         named.append(m.MetadataRequestTopic(name="no topic's name"))
@@ -207,7 +207,7 @@ async def test_one_metadata_request_creates_a_share_of_topics(tmp_path):
 
 
 async def test_pages_of_partitions_lead_through_all_of_them(wide):
-    """Each has what its client asked for at most, and says where the next begins."""
+    """A page has at most the requested number of partitions and a cursor to the next page."""
     async with KafkaServices(wide) as services:
         found, cursor = [], None
         while True:
@@ -222,7 +222,7 @@ async def test_pages_of_partitions_lead_through_all_of_them(wide):
 
 
 async def test_a_wide_fetch_waits_a_little_and_answers_for_every_partition(wide):
-    """It is not woken by each of thousands of partitions."""
+    """A fetch of more than WATCHED_MAX partitions is not woken by appends; it reads again once."""
     wanted = WATCHED_MAX + 1
     parts = [fe.FetchPartition(n % WIDE, partition_max_bytes=1 << 20) for n in range(wanted)]
     request = fe.FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=[fe.FetchTopic("t", parts)])
@@ -232,7 +232,7 @@ async def test_a_wide_fetch_waits_a_little_and_answers_for_every_partition(wide)
 
 
 async def test_commits_in_steps_move_every_cursor(wide):
-    """One commit of thousands is taken in several events and answered as one."""
+    """A commit of thousands of offsets is processed in several steps and gets one reply."""
     async with KafkaServices(wide) as services:
         offsets = [c.OffsetCommitPartition(n % WIDE, 0) for n in range(STEP_OFFSETS + WIDE)]
         request = c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", offsets)])
@@ -249,8 +249,8 @@ def framed(message, version):
 
 
 async def test_a_request_is_decoded_beside_the_loop_when_it_is_large(wide, monkeypatch):
-    """And refused before it is decoded when it passes the broker's limit, or may not be large."""
-    session = Session("peer", "host", 1)
+    """A thread decodes it. A request above the element limit or a large JoinGroup is refused."""
+    session = Session(listener="kafka", peer="peer", host="host", port=1)
     decoded = []
     decode_request = service_module.decode_request
 

@@ -1,4 +1,4 @@
-"""Elections, reassignments and moves on one broker: honest answers, and nothing changes."""
+"""Elections, reassignments and moves on a single broker: correct codes, and nothing changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.kafka_services import KafkaServices
 
 @pytest.mark.parametrize("version", range(3))
 async def test_no_election_is_needed(tmp_path, version):
-    """Each partition named is told so; an unknown one is unknown; of all, none is listed."""
+    """Existing partitions get ELECTION_NOT_NEEDED; a request for all gets an empty list."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         asked = ElectLeadersRequest(topics=[ElectTopic("t", [0, 1]), ElectTopic("nope", [0])])
@@ -33,7 +33,7 @@ async def test_no_election_is_needed(tmp_path, version):
 
 
 async def test_a_partition_can_be_assigned_to_the_only_broker_and_to_no_other(tmp_path):
-    """There is nothing to end either, and nothing under way."""
+    """A reassignment to any other broker is refused, and no reassignment is in progress."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         for replicas, code in (
@@ -51,7 +51,7 @@ async def test_a_partition_can_be_assigned_to_the_only_broker_and_to_no_other(tm
 
 @pytest.mark.parametrize("version", range(1, 3))
 async def test_logs_lie_in_the_data_directory_and_nowhere_else(tmp_path, version):
-    """Moving a partition there is done; another directory is not found."""
+    """A move to the data directory succeeds; any other directory gets LOG_DIR_NOT_FOUND."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         for path, number, code in (

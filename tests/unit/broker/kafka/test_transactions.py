@@ -1,4 +1,4 @@
-"""Transactions through the handlers: ids, epochs, markers, offsets, and what a crash leaves."""
+"""Transactions over the Kafka protocol: ids, epochs, markers, offsets, and crash recovery."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cordwood.codes import Code
 from cordwood.errors import DiskFull, UnavailableError
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.keys import ReaderPartition
+from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import TopicPartition
 from cordwood.protocol.kafka.messages.commits import (
     OffsetFetchRequest,
@@ -37,7 +38,7 @@ MINUTE_MS = 60_000
 
 
 class Producer:
-    """One transactional producer, as far as the broker sees it."""
+    """A transactional producer that sends its requests to the broker's services."""
 
     def __init__(self, services, name="tx"):
         self.services, self.name = services, name
@@ -88,7 +89,7 @@ class Producer:
 
 
 async def begun(services, *values):
-    """A producer with an open transaction on t-0."""
+    """Return a producer with an open transaction on t-0."""
     producer = Producer(services)
     assert await producer.init() == Code.NONE
     assert await producer.add(0) == [Code.NONE]
@@ -103,7 +104,7 @@ async def state_of(services, name="tx"):
 
 
 async def test_an_idempotent_producer_gets_an_id_of_its_own(tmp_path):
-    """Epoch 0, never the same id twice, not even after a restart."""
+    """Each producer gets epoch 0 and a new id, also after a restart."""
     request = InitProducerIdRequest(None, MINUTE_MS)
     seen = []
     for _ in range(2):
@@ -125,7 +126,7 @@ async def test_a_transactional_id_needs_a_name_and_a_timeout_in_bounds(tmp_path)
 
 
 async def test_a_committed_transaction_can_be_read_when_the_end_is_answered(tmp_path):
-    """The stable offset stands at its beginning while it is open, and past its marker after."""
+    """The last stable offset is its start while it is open, and past its marker afterwards."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = await begun(services, b"a", b"b")
@@ -138,7 +139,7 @@ async def test_a_committed_transaction_can_be_read_when_the_end_is_answered(tmp_
 
 
 async def test_an_aborted_transaction_is_named_to_readers(tmp_path):
-    """Its range is in the aborted list; the next transaction goes on at once."""
+    """Its range is in the aborted list, and the producer can start the next transaction."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = await begun(services, b"a")
@@ -154,7 +155,7 @@ async def test_an_aborted_transaction_is_named_to_readers(tmp_path):
 
 
 async def test_markers_go_to_every_partition(tmp_path):
-    """Also to one that was added and not written to."""
+    """A partition that was added but not written also gets a marker."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 3)
         producer = await begun(services)
@@ -169,7 +170,7 @@ async def test_markers_go_to_every_partition(tmp_path):
 
 
 async def test_unknown_partitions_keep_all_from_being_added(tmp_path):
-    """The known ones are told that nothing was tried."""
+    """The known partitions get OPERATION_NOT_ATTEMPTED, and no transaction starts."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = Producer(services)
@@ -180,7 +181,7 @@ async def test_unknown_partitions_keep_all_from_being_added(tmp_path):
 
 
 async def test_a_batch_outside_its_transaction_is_refused(tmp_path):
-    """Before it is added, after its end, under an old epoch, or without the id."""
+    """A batch is refused before its partition is added and after the transaction ends."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         producer = Producer(services)
@@ -198,13 +199,13 @@ async def test_a_batch_outside_its_transaction_is_refused(tmp_path):
         nameless = await services.write(
             "t", [b"x"], producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=1
         )
-        assert nameless.error_code == Code.NONE  # idempotent and not transactional is well
+        assert nameless.error_code == Code.NONE  # idempotent without a transaction is allowed
         (partition, _) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark
 
 
 async def test_refused_batches_do_not_refuse_their_neighbours(tmp_path):
-    """One request, three partitions, one not in the transaction: answers in order."""
+    """One partition outside the transaction gets an error. The other two are appended."""
     from cordwood.batch.records import encode_batch
     from cordwood.model import Record
     from cordwood.protocol.kafka.messages.produce import (
@@ -231,15 +232,15 @@ async def test_refused_batches_do_not_refuse_their_neighbours(tmp_path):
 
 
 async def test_a_newer_instance_fences_the_older(tmp_path):
-    """Its open transaction is aborted, and nothing it sends counts any more."""
+    """The old producer's open transaction is aborted, and its later requests are refused."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         old = await begun(services, b"lost")
         new = Producer(services)
-        assert await new.init() == Code.CONCURRENT_TRANSACTIONS  # until the old one is aborted
+        assert await new.init() == Code.CONCURRENT_TRANSACTIONS  # until the abort is complete
         await services.coordinators.transactions.idle()
         assert await new.init() == Code.NONE
-        assert (new.id, new.epoch) == (old.id, old.epoch + 2)  # one epoch fenced, one was given
+        assert (new.id, new.epoch) == (old.id, old.epoch + 2)  # one epoch for the fence, one for it
         assert await old.add(0) == [Code.PRODUCER_FENCED]
         assert await old.end(commit=True) == Code.PRODUCER_FENCED
         assert (await old.write(b"zombie")).error_code == Code.INVALID_PRODUCER_EPOCH
@@ -248,7 +249,7 @@ async def test_a_newer_instance_fences_the_older(tmp_path):
 
 
 async def test_a_transaction_left_open_is_aborted_in_time(tmp_path):
-    """By the timer, after the producer's own timeout."""
+    """The timer aborts it after the producer's own timeout."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
@@ -263,7 +264,7 @@ async def test_a_transaction_left_open_is_aborted_in_time(tmp_path):
 
 
 async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
-    """While it is open a careful reader is told to wait; the group is waited for by RECLAIM."""
+    """While it is open, a fetch with require_stable fails. The commit registers the group."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", cleanup_policy="consume")
         producer = await begun(services)
@@ -277,50 +278,49 @@ async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
         assert await producer.end(commit=True) == Code.NONE
         found = (await services.ask(ask, 7)).topics[0].partitions[0]
         assert (found.offset, found.error_code) == (7, 0)
-        assert "g" in services.catalog.registered("t")
+        assert "g" in services.metadata.readers.registered("t")
 
 
 async def test_the_ledger_that_ends_a_transaction_and_its_offsets_are_one_write(
     tmp_path, monkeypatch
 ):
-    """A crash between two would leave records committed and offsets not, or the reverse."""
+    """One write stores both, so a crash cannot commit the records without the offsets."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = await begun(services)
         await producer.add_offsets()
         await producer.stage(7)
         writes: list[set[str]] = []
-        store = services.catalog._store
-        txn = store.txn
+        txn = SqliteStore.txn
 
-        def noted(**how):
+        def recorded(store, **how):
             writes.append({key.split("/")[1] for key in how["put"]})
-            return txn(**how)
+            return txn(store, **how)
 
-        monkeypatch.setattr(store, "txn", noted)
+        monkeypatch.setattr(SqliteStore, "txn", recorded)
         assert await producer.end(commit=True) == Code.NONE
         assert [kinds for kinds in writes if "cursor" in kinds] == [{"cursor", "transaction"}]
         assert writes[0] == {"transaction"}, "its fate is sealed before anything else"
 
 
 async def test_offsets_of_an_aborted_transaction_never_move(tmp_path):
-    """Neither cursor nor registration."""
+    """An abort moves no cursor and registers no group."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", cleanup_policy="consume")
         producer = await begun(services)
         await producer.add_offsets()
         await producer.stage(7)
         await producer.end(commit=False)
-        assert not services.catalog.cursors()
-        assert not services.catalog.registered("t")
+        assert not services.metadata.readers.cursors()
+        assert not services.metadata.readers.registered("t")
 
 
 async def test_a_transaction_may_not_commit_for_a_member_that_is_none(tmp_path):
-    """The group has a say, and so has the transaction."""
+    """Both the transaction and the consumer group check a transactional offset commit."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = await begun(services)
-        assert await producer.stage(1) == Code.TRANSACTION_ABORTABLE  # offsets not announced
+        assert await producer.stage(1) == Code.TRANSACTION_ABORTABLE  # AddOffsetsToTxn was not sent
         await producer.add_offsets()
         who = {"generation_id": 3, "member_id": "stranger"}
         assert await producer.stage(1, **who) == Code.ILLEGAL_GENERATION
@@ -329,21 +329,23 @@ async def test_a_transaction_may_not_commit_for_a_member_that_is_none(tmp_path):
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_start_finishes_what_was_decided(tmp_path, monkeypatch, commit):
-    """Decided but not marked when the process went: the next one marks, and moves the cursors."""
+    """After a restart, the coordinator writes the missing markers and moves the cursors."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         producer = await begun(services, b"a")
         await producer.add_offsets()
         await producer.stage(1)
 
+        reached = asyncio.Event()
+
         async def never(*_):
+            reached.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(services.coordinators.transactions, "_append", never)
         ending = asyncio.ensure_future(producer.end(commit=commit))
-        await asyncio.sleep(0)
-        await services.coordinators.transactions._keyed_queue.idle()
-        assert services.catalog.transactions["tx"]["state"].startswith("Prepare")
+        await reached.wait()
+        assert services.metadata.readers.transactions["tx"]["state"].startswith("Prepare")
         services.coordinators.drain()
         assert await ending == Code.COORDINATOR_NOT_AVAILABLE
     async with KafkaServices(tmp_path) as services:
@@ -353,11 +355,11 @@ async def test_a_start_finishes_what_was_decided(tmp_path, monkeypatch, commit):
         (partition,) = services.store.partitions("t")
         assert partition.last_stable_offset == partition.high_watermark == 2
         assert len(partition.aborted(0, 2)) == (0 if commit else 1)
-        assert (ReaderPartition("g", "t", 0) in services.catalog.cursors()) is commit
+        assert (ReaderPartition("g", "t", 0) in services.metadata.readers.cursors()) is commit
 
 
 async def test_an_open_transaction_survives_a_restart(tmp_path):
-    """The producer goes on where it was and commits."""
+    """The producer continues its transaction after the restart and commits it."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         before = await begun(services, b"a")
@@ -371,7 +373,7 @@ async def test_an_open_transaction_survives_a_restart(tmp_path):
 
 
 async def test_a_topic_deleted_meanwhile_does_not_stop_the_end(tmp_path):
-    """Nothing is left there to be marked, and no cursor to be moved."""
+    """The transaction commits without markers or cursors for the deleted topic."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.create("u")
@@ -383,11 +385,11 @@ async def test_a_topic_deleted_meanwhile_does_not_stop_the_end(tmp_path):
         assert await producer.end(commit=True) == Code.NONE
         assert await state_of(services) == "CompleteCommit"
         assert services.store.partitions("u")[0].high_watermark == 1
-        assert not services.catalog.cursors()
+        assert not services.metadata.readers.cursors()
 
 
 async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
-    """The end is answered, its fate being sealed; the next try completes it."""
+    """EndTxn succeeds once the decision is stored. A timer retries the failed markers."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
@@ -410,7 +412,7 @@ async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
 
 
 async def test_a_ledger_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_path, monkeypatch):
-    """Whoever waits is refused, memory falls back to the disk, and the same request holds later."""
+    """The requests are refused, the state stays as stored, and a later retry succeeds."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)
         producer = await begun(services, b"a")
@@ -419,7 +421,7 @@ async def test_a_ledger_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_pa
             raise UnavailableError("the disk is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(services.catalog, "put_transaction", broken)
+            patched.setattr(services.metadata.readers, "put_transaction", broken)
             codes = await asyncio.gather(producer.add(1), producer.end(commit=True))
             assert codes == [[Code.COORDINATOR_NOT_AVAILABLE], Code.COORDINATOR_NOT_AVAILABLE]
             assert await Producer(services, "new").init() == Code.COORDINATOR_NOT_AVAILABLE
@@ -433,12 +435,12 @@ async def test_a_ledger_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_pa
 
 
 async def test_a_completion_that_cannot_be_saved_is_tried_again(tmp_path, monkeypatch):
-    """After a pause, not in a loop; markers twice over change nothing for readers."""
+    """The retry waits for a timer. Repeated markers change nothing for readers."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
         producer = await begun(services, b"a")
-        put = services.catalog.put_transaction
+        put = services.metadata.readers.put_transaction
         failures = []
 
         def broken(name, txn_record, cursors=None):
@@ -448,9 +450,9 @@ async def test_a_completion_that_cannot_be_saved_is_tried_again(tmp_path, monkey
             put(name, txn_record, cursors)
 
         with monkeypatch.context() as patched:
-            patched.setattr(services.catalog, "put_transaction", broken)
+            patched.setattr(services.metadata.readers, "put_transaction", broken)
             assert await producer.end(commit=True) == Code.COORDINATOR_NOT_AVAILABLE
-            await asyncio.sleep(0.05)
+            await services.coordinators.transactions.idle()
         assert len(failures) == 1
         clock.advance(1_000)
         services.coordinators.transactions.timers.look()
@@ -462,20 +464,20 @@ async def test_a_completion_that_cannot_be_saved_is_tried_again(tmp_path, monkey
 
 
 async def test_an_unused_id_is_forgotten(tmp_path):
-    """After transactional.id.expiration.ms, from memory and from disk."""
+    """After ``transactional.id.expiration.ms`` the id is deleted from memory and disk."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock, transactional_id_expiration_ms=5_000) as services:
         await Producer(services).init()
         clock.advance(5_000)
         services.coordinators.transactions.timers.look()
         await services.coordinators.transactions.idle()
-        assert not services.catalog.transactions
+        assert not services.metadata.readers.transactions
         (found,) = (await services.ask(DescribeTransactionsRequest(["tx"]))).transactions
         assert found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
 
 
 async def test_producers_of_a_partition_are_described(tmp_path):
-    """Id, epoch, last sequence and where the open transaction begins."""
+    """The reply has id, epoch, last sequence and the start offset of the open transaction."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
         await services.write("t", [b"plain"])
@@ -489,7 +491,7 @@ async def test_producers_of_a_partition_are_described(tmp_path):
 
 
 async def test_transactions_are_listed_by_what_is_asked(tmp_path):
-    """By state, by producer, by how long they have run; unknown states are named."""
+    """Filters are state, producer id and duration. The reply names unknown states."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")

@@ -1,4 +1,4 @@
-"""Kafka requests for partitions that nobody has needed since the start."""
+"""Kafka requests for partitions that have not been opened since start-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 6
 
 
 class WatchedFiles(Files):
-    """Where recovery opens files."""
+    """Records the threads on which files are opened."""
 
     def __init__(self):
         self.threads = []
@@ -50,7 +50,7 @@ def fetch(*numbers, isolation_level=0):
 
 
 def test_metadata_of_all_topics_opens_none(tmp_path):
-    """Leaders and terms are the catalog's."""
+    """Leaders and epochs come from the catalog, so no partition is opened."""
     prepared(tmp_path)
 
     async def story():
@@ -64,7 +64,7 @@ def test_metadata_of_all_topics_opens_none(tmp_path):
 
 
 def test_a_fetch_opens_what_it_asks_for_off_the_loop(tmp_path):
-    """Both isolation levels see the records; the others stay unopened."""
+    """A fetch opens only the requested partitions. Both isolation levels return their records."""
     prepared(tmp_path)
 
     async def story():
@@ -83,7 +83,7 @@ def test_a_fetch_opens_what_it_asks_for_off_the_loop(tmp_path):
 
 
 def test_a_fetch_of_a_damaged_one_has_its_error_and_its_neighbours_records(tmp_path):
-    """Damage nobody had found yet is this partition's answer, not the request's."""
+    """Newly found damage is an error of that partition only, not of the whole request."""
     prepared(tmp_path)
     damage(tmp_path, 1)
 
@@ -98,7 +98,7 @@ def test_a_fetch_of_a_damaged_one_has_its_error_and_its_neighbours_records(tmp_p
 
 
 def test_offsets_of_all_partitions_are_listed_whether_they_were_open_or_not(tmp_path):
-    """The answer is complete; what cannot be opened has its error."""
+    """The reply lists all partitions; one that cannot be opened has an error."""
     prepared(tmp_path)
     damage(tmp_path, 4)
 
@@ -114,7 +114,7 @@ def test_offsets_of_all_partitions_are_listed_whether_they_were_open_or_not(tmp_
 
 
 def test_producing_to_an_unopened_partition_keeps_the_order_of_requests(tmp_path):
-    """The writer thread opens it; what comes behind waits in the queue, not past it."""
+    """The writer thread opens the partition, and later requests wait in its queue."""
     prepared(tmp_path)
 
     async def story():

@@ -1,4 +1,4 @@
-"""Places in a log, as people write them."""
+"""Parsing of the offsets and times that users type on the command line."""
 
 import pytest
 import typer
@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
     ],
 )
 def test_place_is_read_as_rpk_users_write_it(text, place):
-    """Words, offsets, counts from the end and times."""
+    """A position is a word, an offset, a count from the end, or a time after ``@``."""
     assert parse_place(text) == place
 
 
@@ -33,12 +33,12 @@ def test_place_is_read_as_rpk_users_write_it(text, place):
     ],
 )
 def test_time_is_ago_or_milliseconds_or_iso(text, ms):
-    """All three forms give milliseconds since the epoch."""
+    """A relative time, milliseconds and ISO 8601 all parse to milliseconds since the epoch."""
     assert parse_time(text, NOW_MS) == ms
 
 
 def test_span_of_times_is_cut_where_both_halves_are_times():
-    """A time holds colons itself, so the cut is not simply the first one."""
+    """ISO times contain colons, so a span is split at the colon that leaves a time on each side."""
     first, last = parse_span("@2023-11-14T22:13:20Z:2023-11-14T23:13:20Z")
     assert last == OffsetSpec(Anchor.TIME, first.value + 3_600_000)
 
@@ -47,13 +47,13 @@ def test_span_of_times_is_cut_where_both_halves_are_times():
     "text", [str(2**63), f"-{2**63}", f"@{2**63}", "9" * 5000, "@-9" + "9" * 40 + "d"]
 )
 def test_number_that_the_wire_has_no_room_for_is_refused(text):
-    """64 bits are all an offset or a time has; a traceback of the encoder helps nobody."""
+    """An offset or a time that does not fit in 64 bits is refused without a traceback."""
     with pytest.raises(typer.BadParameter, match="too large"):
         parse_place(text)
 
 
 @pytest.mark.parametrize("text", ["", "+2", "yesterday", "@", "@soon", "1.5"])
 def test_place_that_means_nothing_is_refused(text):
-    """What is refused says what would be taken."""
+    """The error for an unparsable position lists the accepted forms."""
     with pytest.raises(typer.BadParameter, match="use "):
         parse_place(text)

@@ -1,4 +1,4 @@
-"""A command's Spark session ends as the command does, whatever ends it."""
+"""How commands open and close their Spark session, and how they report its errors."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from support.limits import require_open_files
 
 
 class FakeSpark:
-    """Notes what is asked of it, and by which thread."""
+    """Fake Spark session that records each call and the thread that made it."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -67,7 +67,11 @@ def fail_in_tidying():
 
 @pytest.mark.parametrize("fail", [fail_at_once, fail_in_tidying])
 def test_ctrl_c_cancels_and_stops_from_a_thread_whose_questions_are_answered(spark, fail):
-    """The interrupted thread has an answer on its way; what it asked next would be given that."""
+    """Ctrl-C cancels and stops from another thread.
+
+    The interrupted thread may still receive the reply to its earlier py4j call and would take it
+    for the reply to the next one.
+    """
     with pytest.raises(KeyboardInterrupt), spark_options.spark_session("t", None, None):
         fail()
     assert [what for what, _ in spark.asked] == ["cancel", "stop"]
@@ -75,7 +79,7 @@ def test_ctrl_c_cancels_and_stops_from_a_thread_whose_questions_are_answered(spa
 
 
 def test_a_java_that_ended_is_one_sentence_with_a_remedy(spark):
-    """Most often it ran out of memory; nobody is helped by where Python noticed."""
+    """A dead JVM raises ``UnavailableError`` that names the likely fix: more driver memory."""
     spark.is_ended = True
     with (
         pytest.raises(UnavailableError, match=r"spark\.driver\.memory"),
@@ -85,13 +89,13 @@ def test_a_java_that_ended_is_one_sentence_with_a_remedy(spark):
 
 
 def test_an_error_while_java_lives_is_itself(spark):
-    """A defect of ours is not blamed on Java."""
+    """An error raised while the JVM is alive propagates unchanged."""
     with pytest.raises(ValueError, match="ours"), spark_options.spark_session("t", None, None):
         raise ValueError("ours")
 
 
 def test_what_spark_met_is_one_sentence(spark):
-    """A job that failed is told by its cause; Java's stack helps nobody who typed a command."""
+    """A failed Spark job is reported by its root cause on one line, without Java's stack trace."""
     error = pytest.importorskip("pyspark.errors").PySparkException
     with (
         pytest.raises(UnavailableError, match=r"^the Spark job failed: no space$"),
@@ -101,7 +105,7 @@ def test_what_spark_met_is_one_sentence(spark):
 
 
 def test_a_command_s_jobs_begin_with_its_name(spark):
-    """In Spark's UI, whatever part of it started them."""
+    """Every Spark job of a command is labelled with the command's name in Spark's UI."""
     with spark_options.spark_session("archive", None, None):
         pass
     assert spark.labels == [("cordwood", "cordwood archive")]
@@ -112,7 +116,7 @@ JAVA = "echo WARNING: incubator >&2; echo up; read order; echo trouble >&2"
 
 @pytest.fixture
 def start_java():
-    """Something that greets, and speaks again when it is told to."""
+    """Start a process that prints a warning at start-up, and an error when it reads a line."""
     started = []
 
     def start():
@@ -130,7 +134,7 @@ def start_java():
 
 @pytest.fixture
 def many_descriptors():
-    """As in a process with a thousand files open: the next number is one that select refuses."""
+    """Open 1024 files, so that new descriptors are too large for ``select``."""
     require_open_files(2048)
     with ExitStack() as taken:
         for _ in range(1024):
@@ -140,7 +144,7 @@ def many_descriptors():
 
 @pytest.mark.usefixtures("many_descriptors")
 def test_java_is_heard_once_it_has_greeted(start_java, capfd):
-    """Its greeting is nobody's business; its troubles are, for as long as it lives."""
+    """Java's start-up warnings are hidden, and its later stderr output is shown."""
     with spark_options.ungreeted():
         java = start_java()
     heard = []
@@ -150,7 +154,7 @@ def test_java_is_heard_once_it_has_greeted(start_java, capfd):
 
 
 def test_a_java_that_does_not_start_is_heard_from_the_beginning(start_java, capfd):
-    """What it said is why."""
+    """If Spark does not start, Java's stderr is shown from the beginning."""
 
     def fail():
         start_java()

@@ -1,4 +1,4 @@
-"""Progress is drawn for people, on their terminal, and costs the work nothing."""
+"""The progress bar is drawn only on a terminal, and adds almost no cost to the work."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def finish(child):
 
 
 def test_a_terminal_shows_share_amount_and_what_is_done():
-    """One line on stderr; when the work ends it is wiped, and stdout never saw it."""
+    """The bar is one line on stderr. It is erased when the work ends, and never goes to stdout."""
     with Terminal() as terminal:
         child = terminal.start(*work())
         seen = terminal.wait_for("400 records")
@@ -44,7 +44,7 @@ def test_a_terminal_shows_share_amount_and_what_is_done():
 
 
 def test_rate_and_time_left_come_with_the_second_look():
-    """They need two moments to compare; bytes are shown by thousands."""
+    """Rate and remaining time appear from the second update on. Bytes use decimal units."""
     then = "bar.advance(500_000); sys.stdin.readline(); bar.advance(1); sys.stdin.readline()"
     with Terminal() as terminal:
         child = terminal.start(*work(10_000_000, "bytes", 500_000, then=then))
@@ -59,7 +59,10 @@ def test_rate_and_time_left_come_with_the_second_look():
 
 
 def test_a_bar_stays_on_the_terminal_while_stderr_is_turned_away(tmp_path):
-    """As starting Spark does, to keep Java's greeting from people."""
+    """The bar still reaches the terminal while file descriptor 2 is redirected.
+
+    Commands redirect it while Spark starts, to hide Java's start-up messages.
+    """
     away = f"import os; os.dup2(os.open({str(tmp_path / 'away')!r}, os.O_CREAT | os.O_WRONLY), 2)"
     code = WORK.format(total=1000, unit="records", done=400, quiet=False, then="pass")
     with Terminal() as terminal:
@@ -70,7 +73,7 @@ def test_a_bar_stays_on_the_terminal_while_stderr_is_turned_away(tmp_path):
 
 
 def test_a_stage_has_its_own_name_and_total():
-    """``reach`` says where the work stands, also in another stage."""
+    """``reach`` sets the progress, and may change the total and the name of the stage."""
     with Terminal() as terminal:
         then = 'bar.reach(3, total=4, about="writing"); sys.stdin.readline()'
         child = terminal.start(*work(then=then))
@@ -82,7 +85,7 @@ def test_a_stage_has_its_own_name_and_total():
 
 
 def test_sixty_columns_are_one_line():
-    """A narrow terminal shows less, on one line, and no line is wrapped."""
+    """A narrow terminal shows fewer columns, and the bar never wraps."""
     with Terminal(columns=60) as terminal:
         child = terminal.start(*work())
         seen = terminal.wait_for(" 40%")
@@ -93,14 +96,14 @@ def test_sixty_columns_are_one_line():
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {}])
 def test_quiet_and_dumb_terminals_see_nothing(env):
-    """Not one byte."""
+    """Nothing is written with ``--quiet`` or when ``TERM`` is ``dumb``."""
     with Terminal() as terminal:
         finish(terminal.start(*work(quiet=not env), env=env))
         assert terminal.text() == ""
 
 
 def test_a_locale_without_unicode_gets_ascii():
-    """The line is drawn in what the terminal can show."""
+    """The bar uses only ASCII characters if the locale has no Unicode."""
     old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     with Terminal() as terminal:
         child = terminal.start(*work(), env=old)
@@ -109,7 +112,7 @@ def test_a_locale_without_unicode_gets_ascii():
 
 
 def test_no_color_has_no_colours():
-    """https://no-color.org: the line stays, its colours go."""
+    """``NO_COLOR`` (https://no-color.org) removes the colours but not the bar."""
     with Terminal() as terminal:
         child = terminal.start(*work(), env={"NO_COLOR": "1"})
         terminal.wait_for(" 40%")
@@ -119,7 +122,7 @@ def test_no_color_has_no_colours():
 
 
 def test_a_pipe_sees_nothing_and_rich_is_not_imported():
-    """Programs read stderr, too."""
+    """When stderr is a pipe, nothing is written to it and ``rich`` is not imported."""
     then = 'assert "rich" not in sys.modules'
     child = subprocess.run(
         [sys.executable, *work(then=then)], input=b"\n", capture_output=True, check=True, timeout=60
@@ -128,7 +131,7 @@ def test_a_pipe_sees_nothing_and_rich_is_not_imported():
 
 
 def test_a_report_is_an_addition_and_draws_nothing():
-    """Work may report for every record: lines are drawn by the clock."""
+    """``advance`` only adds to a counter. Redraws follow a timer, however often it is called."""
     then = "[bar.advance() for _ in range(100_000)]; sys.stdin.readline()"
     with Terminal() as terminal:
         child = terminal.start(*work(100_400, then=then))
@@ -140,7 +143,7 @@ def test_a_report_is_an_addition_and_draws_nothing():
 
 
 def test_a_total_is_known_for_files_and_not_for_pipes(tmp_path):
-    """What ``produce`` reads has a share only where its size is known beforehand."""
+    """``produce`` shows a percentage only if the size of every input is known in advance."""
     for name in "ab":
         (tmp_path / name).write_bytes(b"12345")
     os.mkfifo(tmp_path / "pipe")
@@ -149,7 +152,7 @@ def test_a_total_is_known_for_files_and_not_for_pipes(tmp_path):
 
 
 def test_reach_keeps_what_it_is_not_told():
-    """Total and name stay until others are given."""
+    """``reach`` keeps the current total and name unless new ones are given."""
     bar = ProgressBar("counting", 10, "records")
     bar.reach(4)
     assert (bar.done, bar.total, bar.about) == (4, 10, "counting")
@@ -167,5 +170,5 @@ def test_reach_keeps_what_it_is_not_told():
     ],
 )
 def test_amounts_are_read_at_a_glance(count, unit, shown):
-    """Thousands are set apart; bytes have scales."""
+    """Counts have thousands separators, and byte counts have decimal units."""
     assert show_amount(count, unit) == shown

@@ -1,4 +1,4 @@
-"""The percent language."""
+"""The percent format of ``--format``, JSON output and field separators."""
 
 import json
 
@@ -24,25 +24,25 @@ RECORD = Record(7, 1_700_000_000_123, b"k", b"\xff\x00", (Header("a", b"1"), Hea
     ],
 )
 def test_letters_show_what_rpk_users_expect(form, shown):
-    """Each letter and modifier."""
+    """Each format letter and modifier prints what ``rpk`` prints."""
     assert compile_format(form)(TP, RECORD) == shown
 
 
 def test_null_is_empty_and_its_size_minus_one():
-    """A null differs from an empty value by its size."""
+    """A null prints as empty text with size -1, so that it differs from an empty value."""
     null = Record(0, 0, None, None)
     assert compile_format("[%k|%v|%K|%V]")(TP, null) == b"[||-1|-1]"
 
 
 @pytest.mark.parametrize("form", ["%y", "%v{rot13}", "%", "\\q"])
 def test_format_that_means_nothing_is_refused(form):
-    """The message names what is wrong."""
-    with pytest.raises(typer.BadParameter, match="means nothing"):
+    """An unknown letter, modifier or escape is refused with a message that names it."""
+    with pytest.raises(typer.BadParameter, match="is not a known"):
         compile_format(form)
 
 
 def test_json_keeps_bytes_that_are_not_text():
-    """Text where it is UTF-8, base64 under another name where it is not."""
+    """UTF-8 bytes are printed as text. Other bytes are printed as base64 in ``value_base64``."""
     shown = json.loads(encode_json(TP, RECORD))
     assert shown["key"] == "k"
     assert shown["value_base64"] == "/wA="
@@ -55,5 +55,5 @@ def test_json_keeps_bytes_that_are_not_text():
     [(":", b":"), (r"\t", b"\t"), (r"\x1f", b"\x1f"), (r"a\\t", rb"a\t"), ("ä", "ä".encode())],
 )
 def test_a_separator_may_be_written_with_the_escapes_of_a_format(typed, meant):
-    r"""A shell makes typing a tab hard; ``-K '\t'`` is what kcat users write."""
+    r"""A separator may use escapes: ``-K '\t'`` means a tab, as in kcat."""
     assert parse_separator(typed) == meant

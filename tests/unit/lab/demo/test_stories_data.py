@@ -1,4 +1,4 @@
-"""The demo's data: the same seed tells the same story, and its truth can be derived again."""
+"""The demo's generated data: one seed always gives the same data and the same expected result."""
 
 import json
 from xml.etree import ElementTree as ET
@@ -11,7 +11,7 @@ from cordwood.lab.demo.timecode import find_faults, frame_number, record_tape, t
 
 
 def replayed(changes):
-    """The table a reader of all changes ends with, poison repaired in place."""
+    """Apply all changes in order and return the final table. Malformed keys are repaired."""
     table = {}
     for change in changes:
         user = int(change.key.replace(b"/", b".").split(b".")[1])
@@ -23,26 +23,26 @@ def replayed(changes):
 
 
 def test_changelog_leads_to_its_truth():
-    """Applying every change gives the table the generator kept."""
+    """Applying every change gives the final table that the generator reports."""
     log = make_changelog(11, users=50, changes=2_000, poison=7)
     assert replayed(log.changes) == log.truth
     assert log.poison_count == 7
 
 
 def test_poison_left_out_makes_the_table_wrong():
-    """Each poisoned change is its user's last, so the table shows that it is missing."""
+    """Without the malformed changes the table is wrong, because each is its user's last change."""
     log = make_changelog(11, users=50, changes=2_000, poison=7)
     healthy = replayed(change for change in log.changes if not change.is_poison)
     assert state_hash(healthy.values()) != state_hash(log.truth.values())
 
 
 def test_same_seed_tells_the_same_story():
-    """Byte for byte."""
+    """The same seed gives the same changelog."""
     assert make_changelog(3, 20, 500, 2) == make_changelog(3, 20, 500, 2)
 
 
 def test_schema_changes_on_the_way():
-    """Rows written late have a plan, rows written early do not."""
+    """Late rows have the field ``plan``, early rows do not."""
     log = make_changelog(11, users=50, changes=2_000, poison=0)
     early = [json.loads(change.value) for change in log.changes[:1000] if change.value]
     late = [json.loads(change.value) for change in log.changes[1300:] if change.value]
@@ -51,20 +51,20 @@ def test_schema_changes_on_the_way():
 
 
 def test_timecode_counts_frames_both_ways():
-    """25 frames a second, from 10:00:00:00."""
+    """A timecode counts 25 frames per second from 10:00:00:00, and converts back to its frame."""
     assert timecode(0) == "10:00:00:00"
     assert timecode(749) == "10:00:29:24"
     assert all(frame_number(timecode(frame)) == frame for frame in range(0, 200_000, 777))
 
 
 def test_faults_of_a_tape_are_found_from_its_codes():
-    """What was put in is what is found."""
+    """``find_faults`` finds exactly the missing and doubled frames that were generated."""
     tape = record_tape(7, "deck-1", frames=1_000, missing=9, doubled=4)
     assert find_faults(tape.codes, 1_000) == (tape.missing, tape.doubled)
 
 
 def test_picture_is_well_formed_and_names_every_step():
-    """It can be opened anywhere, with a title on every bar."""
+    """The picture is well-formed XML with a title on every bar."""
     produced, compacted = Moment("produce <1>", 1, 10, 0, 0, 0, 0), Moment("x", 2, 1, 3, 2, 6, 0)
     words = "".join(ET.fromstring(draw("a & b", [produced, compacted])).itertext())
     for shown in (
@@ -82,5 +82,5 @@ def test_picture_is_well_formed_and_names_every_step():
     ("count", "top"), [(1, 1), (9, 10), (10, 10), (11, 20), (5_600_000, 6_000_000), (61, 80)]
 )
 def test_the_scale_of_the_picture_ends_at_a_round_number(count, top):
-    """At or above what is drawn, and its quarters are read at a glance."""
+    """The scale ends at a round number that is at least the largest value."""
     assert _round_up(count) == top

@@ -1,4 +1,4 @@
-"""The numbers of a measurement."""
+"""Load test arithmetic: shares, batch sizes, rates and percentiles."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from cordwood.lab.loadtest.results import BATCH_BYTES, Load, Results, make_value
 
 @given(records=st.integers(1, 100_000), size=st.integers(1, 10**6), clients=st.integers(1, 64))
 def test_shares_are_whole_batches_but_for_one(records, size, clients):
-    """Every record is somebody's, and batches of one size are all that must be made beforehand."""
+    """Every record belongs to one client, and all shares but one consist of full batches."""
     load = Load(records=records, size_bytes=size, clients=clients)
     shares = load.shares()
     assert sum(shares) == records
@@ -20,7 +20,7 @@ def test_shares_are_whole_batches_but_for_one(records, size, clients):
 
 @given(size=st.integers(1, 10**7))
 def test_batches_are_neither_empty_nor_huge(size):
-    """One record at least; more only while they fit."""
+    """A batch has at least one record, and more only if they fit in ``BATCH_BYTES``."""
     count = Load(records=1, size_bytes=size).batch_records
     assert count == 1 or count * size <= BATCH_BYTES
 
@@ -32,13 +32,13 @@ def figures(waits, seconds=2.0):
 
 
 def test_rates_are_over_the_whole_run():
-    """Records, and the bytes of their values."""
+    """Rates are records and value bytes divided by the duration of the whole run."""
     assert figures([]).records_per_s == 500
     assert figures([]).bytes_per_s == 50_000
 
 
 def test_a_percentile_is_a_wait_that_happened():
-    """The smallest that so many did not exceed; nothing is made up between two."""
+    """A percentile is one of the measured waits, without interpolation."""
     found = figures([float(n) for n in range(1000, 0, -1)])
     assert [found.wait_s(share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     assert figures([3.0]).wait_s(0.999) == 3.0
@@ -47,7 +47,7 @@ def test_a_percentile_is_a_wait_that_happened():
 
 @given(size=st.integers(1, 4096))
 def test_values_have_the_size_asked_for(size):
-    """And are the same in every run."""
+    """Values have the requested size and are the same in every run."""
     values = make_values(size)
     assert {len(value) for value in values} == {size}
     assert values == make_values(size)

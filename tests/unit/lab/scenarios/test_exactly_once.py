@@ -1,4 +1,4 @@
-"""The plan of the ``exactly-once`` story, and how it finds whom to kill."""
+"""The ``exactly-once`` scenario: which processes it kills, and how it finds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ threading.Thread(target=start).start()
 
 
 def test_every_kind_of_process_dies_in_every_story():
-    """Four kills meet four kinds; twenty, so many drivers and equal parts of the others."""
+    """The plan kills each kind of process.
+
+    It has the requested number of driver kills, and the rest is shared equally by the other kinds.
+    """
     chance = random.Random(1)
     assert Counter(plan_victims(chance, 4, 1)) == Counter(
         ["driver", "broker", "executor", "workers"]
@@ -35,7 +38,7 @@ def test_every_kind_of_process_dies_in_every_story():
 
 
 def test_a_process_is_found_below_the_thread_that_started_it():
-    """By a word of its command line; and it is gone when it is."""
+    """A descendant is found by a word of its command line, even if a thread started it."""
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         pid = int(parent.stdout.readline())

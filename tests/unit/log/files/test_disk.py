@@ -1,4 +1,4 @@
-"""Effects on the disk, and the descriptors of those who only read."""
+"""Operations that change the disk, and the cache of file descriptors for reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.crash import Crash, CrashFiles, FullDisk, Power
 
 
 def test_a_file_is_replaced_whole(tmp_path):
-    """Over an old one, and over what an earlier attempt left."""
+    """``write_whole`` replaces an existing file and the leftover of a failed attempt."""
     path = tmp_path / "checkpoint"
     (tmp_path / "checkpoint.tmp").write_bytes(b"left by a crash, and longer")
     for data in (b"one", b"two and more", b""):
@@ -25,7 +25,7 @@ def test_a_file_is_replaced_whole(tmp_path):
 
 
 def test_bytes_then_name_then_directory(tmp_path):
-    """The order that makes a replacement safe."""
+    """A replacement syncs the data, then renames the file, then syncs the directory."""
     files = CrashFiles(tmp_path)
     files.write_whole(tmp_path / "a", b"x")
     assert [(e.name, e.path.name) for e in files.effects] == [
@@ -39,7 +39,7 @@ def test_bytes_then_name_then_directory(tmp_path):
 
 @pytest.mark.parametrize("power", [None, *Power])
 def test_a_replaced_file_is_old_or_new_after_any_crash(tmp_path, power):
-    """Never half, never gone."""
+    """After a crash the file has either its old or its new content, complete."""
     for after in range(6):
         root = tmp_path / str(after)
         root.mkdir()
@@ -56,7 +56,7 @@ def test_a_replaced_file_is_old_or_new_after_any_crash(tmp_path, power):
 
 
 def test_a_short_write_goes_on(tmp_path):
-    """The kernel may take a part of it; a signal is no error."""
+    """After a short write the remaining bytes are written."""
 
     class Dripping(Files):
         def pwrite(self, fd, view, position):
@@ -70,7 +70,7 @@ def test_a_short_write_goes_on(tmp_path):
 
 
 def test_no_space_is_disk_full_and_names_the_file(tmp_path):
-    """After the short write a full disk gives first."""
+    """A full disk raises ``DiskFull``, also after a short write."""
     files = FullDisk(4)
     file = files.create(tmp_path / "a")
     with pytest.raises(DiskFull, match=r"write .*a: No space left"):
@@ -80,7 +80,7 @@ def test_no_space_is_disk_full_and_names_the_file(tmp_path):
 
 
 def test_other_refusals_are_unavailable_and_name_the_file(tmp_path):
-    """With what was tried."""
+    """Any other error of the operating system names the operation and the file."""
     with pytest.raises(UnavailableError, match=r"create .*nowhere"):
         Files().create(tmp_path / "nowhere" / "a")
     with pytest.raises(UnavailableError, match="open"):
@@ -91,7 +91,7 @@ def test_other_refusals_are_unavailable_and_name_the_file(tmp_path):
 
 
 def test_a_tree_is_removed(tmp_path):
-    """All of it; links are removed, not followed."""
+    """``rmtree`` removes the whole tree; it removes links and does not follow them."""
     root = tmp_path / "t"
     (root / "a" / "b").mkdir(parents=True)
     (root / "a" / "b" / "file").touch()
@@ -109,7 +109,7 @@ def opener(path):
 
 
 def test_descriptors_are_reused_and_bounded(tmp_path):
-    """The least recently used goes first."""
+    """The cache closes the least recently used descriptor first."""
     pool = FileCache(idle_max=2)
     paths = [tmp_path / str(i) for i in range(3)]
     for path in paths:
@@ -133,7 +133,7 @@ def test_descriptors_are_reused_and_bounded(tmp_path):
 
 
 def test_a_leased_descriptor_outlives_its_eviction(tmp_path):
-    """It is closed when the last reader is done, and not before."""
+    """An evicted descriptor stays open until its last reader releases it."""
     pool = FileCache(idle_max=1)
     for name in "ab":
         (tmp_path / name).write_text(name)
@@ -148,7 +148,7 @@ def test_a_leased_descriptor_outlives_its_eviction(tmp_path):
 
 
 def test_many_threads_never_read_from_anothers_file(tmp_path):
-    """Numbers of closed descriptors come back at once; a lease must not see that."""
+    """A leased descriptor is not closed, so its number cannot be reused for another file."""
     pool = FileCache(idle_max=2)
     for i in range(8):
         (tmp_path / str(i)).write_bytes(bytes([i]) * 100)
@@ -172,7 +172,7 @@ def test_many_threads_never_read_from_anothers_file(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_running_out_of_descriptors_names_the_limit_and_the_remedy(tmp_path, number):
-    """It is no damage and no full disk: the same call may succeed later."""
+    """Running out of descriptors is a separate error, because the same call may succeed later."""
 
     class Files24(Files):
         def effect(self, name, path, act):

@@ -1,4 +1,4 @@
-"""Who may read what is written: the owner, or the owner's group where a setting says so."""
+"""File permissions: only the owner may read, or also the owner's group if a setting allows it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from cordwood.log.format.manifest import STAGING_NAME
 from cordwood.log.lifecycle.directory import ARCHIVE, CLEANER
 from cordwood.log.lifecycle.store import Store
 from cordwood.pipeline.compact.digests import open_secret
+from cordwood.server.embedded import open_embedded_store
 from cordwood.server.rotating_file import RotatingFile
 from support.crash import FailingFiles
 from support.stores import TP, append, append_sealed, values_in
@@ -25,28 +26,28 @@ from support.stores import TP, append, append_sealed, values_in
 
 @pytest.fixture(params=[0, 0o077], ids=["umask-000", "umask-077"])
 def any_umask(request):
-    """Modes are ours to decide, not the shell's that started us."""
+    """Run the test with two umasks: the umask must not affect the file modes."""
     before = os.umask(request.param)
     yield
     os.umask(before)
 
 
 def written(data: Path, file_mode: str) -> Store:
-    """A store that has made every kind of file a broker makes."""
+    """A store that has created every kind of file that a broker creates."""
     config = BrokerConfig(file_mode=file_mode)
-    store = Store.open(data, config, ManualClock(), Files())
+    store = open_embedded_store(data, config, ManualClock(), Files())
     if "t" not in store.topics:
         store.create_topic("t", 1)
     append_sealed(store, "ab", "cd")
     append(store.partition(TP), "e")
-    journal = RotatingFile(data / "pipeline.log")
-    journal.write(b"words\n")
-    journal.close()
+    output = RotatingFile(data / "pipeline.log")
+    output.write(b"words\n")
+    output.close()
     return store
 
 
 def modes_below(data: Path) -> dict[str, int]:
-    """Every path in the directory, itself included, and its mode."""
+    """The mode of every path in the directory, including the directory itself."""
     return {
         str(path.relative_to(data)): stat.S_IMODE(path.stat().st_mode)
         for path in (data, *data.rglob("*"))
@@ -54,7 +55,7 @@ def modes_below(data: Path) -> dict[str, int]:
 
 
 def test_only_the_owner_may_read_a_data_directory(tmp_path, any_umask):
-    """While it is open, with the catalog's own files, and after a job staged into it."""
+    """Every file is owner-only, including open SQLite files and files that a job has staged."""
     data = tmp_path / "data"
     store = written(data, "owner")
     job = data / STAGING_NAME / "job"
@@ -69,7 +70,7 @@ def test_only_the_owner_may_read_a_data_directory(tmp_path, any_umask):
 
 
 def test_a_group_may_read_it_and_write_where_jobs_do(tmp_path, any_umask):
-    """Directories hand their group on, and nobody else sees anything."""
+    """Directories pass their group on to new files, and other users have no access."""
     data = tmp_path / "data"
     store = written(data, "group")
     job = data / STAGING_NAME / "job"
@@ -88,7 +89,7 @@ def test_a_group_may_read_it_and_write_where_jobs_do(tmp_path, any_umask):
 
 
 def test_a_directory_from_before_is_tightened_at_the_next_start(tmp_path, caplog):
-    """Everything of ours in it, once, with a line in the log; what is foreign is left alone."""
+    """A start restricts the modes of our files once and logs it; foreign files are unchanged."""
     data = tmp_path / "data"
     written(data, "owner").close()
     for path in (data, *data.rglob("*")):
@@ -108,7 +109,7 @@ def test_a_directory_from_before_is_tightened_at_the_next_start(tmp_path, caplog
 
 
 def test_one_file_that_cannot_be_changed_leaves_no_other_open(tmp_path, caplog):
-    """Such as a job's, which belongs to another user: it is logged, and the rest is tightened."""
+    """If the mode of one file cannot be changed, this is logged and the others are restricted."""
     data = tmp_path / "data"
     written(data, "owner").close()
     make_shared_directory(data / ARCHIVE)
@@ -117,7 +118,7 @@ def test_one_file_that_cannot_be_changed_leaves_no_other_open(tmp_path, caplog):
         path.chmod(0o755 if path.is_dir() else 0o644)
     files = FailingFiles()
     files.refused, files.under = {"chmod"}, "bundle"
-    Store.open(data, BrokerConfig(), ManualClock(), files).close()
+    open_embedded_store(data, BrokerConfig(), ManualClock(), files).close()
     assert "permissions.not_changed count=1" in caplog.text
     found = modes_below(data)
     assert found.pop(f"{ARCHIVE}/bundle") == 0o644
@@ -126,7 +127,7 @@ def test_one_file_that_cannot_be_changed_leaves_no_other_open(tmp_path, caplog):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users: NOT PROVED here")
 def test_a_directory_of_another_user_stops_no_start(caplog):
-    """Nobody may look into it; the broker starts, and says so."""
+    """A job directory that the broker cannot read is logged, and the broker starts."""
     data = Path(tempfile.mkdtemp(prefix="cordwood-")) / "data"
     written(data, "owner").close()
     make_shared_directory(data / STAGING_NAME / "job")
@@ -148,7 +149,7 @@ def test_a_directory_of_another_user_stops_no_start(caplog):
 
 
 def test_a_setting_that_changes_is_carried_out(tmp_path):
-    """From owner to group: executors under another user can read what was written before."""
+    """Changing the setting from owner to group also changes the modes of existing files."""
     data = tmp_path / "data"
     written(data, "owner").close()
     written(data, "group").close()
@@ -157,7 +158,7 @@ def test_a_setting_that_changes_is_carried_out(tmp_path):
 
 
 def test_a_job_does_as_the_directory_it_writes_to(tmp_path):
-    """It has no settings of the broker's; a place everybody may read gives no record to them."""
+    """A job derives its modes from the directory and never makes files readable by all users."""
     for mode, expected in ((0o700, OWNER), (0o2770, GROUP), (0o755, GROUP)):
         place = tmp_path / f"{mode:o}"
         place.mkdir()

@@ -1,4 +1,4 @@
-"""Partitions open for appends: a bounded number of descriptors, whoever is idle goes first."""
+"""Open partitions use a bounded number of descriptors; the least recently written closes first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.stores import append, values_in
 
 
 def open_files(root):
-    """How many descriptors this process has below a directory, mappings included."""
+    """The number of open descriptors below a directory, including those of memory mappings."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return sum(str(link.readlink()).startswith(str(root)) for link in links)
 
@@ -48,12 +48,12 @@ def partitions(tmp_path):
 
 
 def test_a_partition_nobody_writes_holds_no_descriptor(tmp_path, partitions):
-    """New, reopened or published: only an append takes descriptors."""
+    """A partition opens no descriptors until its first append."""
     assert open_files(tmp_path) == 0
 
 
 def test_writers_hold_two_descriptors_each_up_to_the_limit(tmp_path, partitions):
-    """Eight partitions are written in turn, three are open, and nothing is lost."""
+    """Of eight partitions written in turn at most three are open, and no record is lost."""
     for turn in range(3):
         for number, partition in enumerate(partitions):
             append(partition, f"{turn}-{number}")
@@ -64,7 +64,7 @@ def test_writers_hold_two_descriptors_each_up_to_the_limit(tmp_path, partitions)
 
 
 def test_who_writes_all_the_time_stays_open(tmp_path, partitions):
-    """The one that is written between the others is never closed for them."""
+    """A partition that is written between all others is never closed."""
     busy, *others = partitions
     append(busy, "first")
     descriptor = busy._tail._file.fd
@@ -76,7 +76,7 @@ def test_who_writes_all_the_time_stays_open(tmp_path, partitions):
 
 
 def test_a_file_closed_between_write_and_sync_is_synced_all_the_same(tmp_path):
-    """A commit over more partitions than may be open is as durable as any."""
+    """A commit syncs every partition, even if there are more than may be open at a time."""
     files = CrashFiles(tmp_path)
     descriptors = FileCache(tails_max=1)
     found = [opened(tmp_path, number, descriptors, files) for number in range(3)]
@@ -95,7 +95,7 @@ def test_a_file_closed_between_write_and_sync_is_synced_all_the_same(tmp_path):
 
 
 def test_marks_of_a_closed_partition_follow_its_log_start(tmp_path, partitions):
-    """What readers of the files rely on is right, mapped or not."""
+    """The published offsets are updated even if the partition's files are closed."""
     first, *others = partitions
     append(first, "a", "b", "c")
     for partition in others:
@@ -108,7 +108,7 @@ def test_marks_of_a_closed_partition_follow_its_log_start(tmp_path, partitions):
 
 
 def test_a_cut_leaves_an_idle_partition_without_descriptors(tmp_path, partitions):
-    """CUT by age touches thousands of idle partitions; none of them may stay open for it."""
+    """A CUT by age leaves no descriptor open, as it may affect thousands of idle partitions."""
     append(partitions[0], "a")
     for partition in partitions[1:]:
         append(partition, "x")
@@ -121,7 +121,7 @@ def test_a_cut_leaves_an_idle_partition_without_descriptors(tmp_path, partitions
 
 
 def test_an_abandoned_partition_gives_all_its_descriptors_back(tmp_path, partitions):
-    """Its topic was deleted: nothing of it stays open, and it takes no appends."""
+    """A partition of a deleted topic closes all its descriptors and refuses appends."""
     append(partitions[0], "a")
     values_in(partitions[0])
     partitions[0].abandon("its topic was deleted")
@@ -131,7 +131,7 @@ def test_an_abandoned_partition_gives_all_its_descriptors_back(tmp_path, partiti
 
 
 def test_closing_what_nothing_changed_since_a_clean_close_writes_nothing(tmp_path):
-    """A stop takes as long as there is to write, however many partitions there are."""
+    """Closing an unchanged partition writes nothing, so a stop with many partitions is fast."""
     descriptors = FileCache()
     partition = opened(tmp_path, 0, descriptors)
     append(partition, "a")
@@ -151,7 +151,7 @@ def test_closing_what_nothing_changed_since_a_clean_close_writes_nothing(tmp_pat
 
 
 def test_a_partition_that_was_killed_is_closed_in_full(tmp_path):
-    """What a kill left is not what a clean close leaves: it is written at the next."""
+    """After a kill, the next close writes all files of a clean close."""
     descriptors = FileCache()
     partition = opened(tmp_path, 0, descriptors)
     append(partition, "a")

@@ -1,4 +1,4 @@
-"""What is in the page cache is known before it is read, and a reader goes on where it stopped."""
+"""Page cache checks before a read, and reads that resume where the last one stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def fd(disk_path):
 
 @pytest.fixture
 def evicted(monkeypatch):
-    """Pages the kernel has not got. A real one cannot be told to forget: asking it reads ahead."""
+    """The set of pages that the simulated page cache lacks.
+
+    A real page cache cannot be used: checking a missing page starts read-ahead, which loads it.
+    """
     pages = set()
 
     def preadv(fd, buffers, position, flags):
@@ -42,28 +45,28 @@ def evicted(monkeypatch):
 
 
 def test_what_was_just_read_is_resident(fd):
-    """Asked of the kernel, not guessed."""
+    """The real kernel confirms that bytes just read are in the page cache."""
     os.pread(fd, SIZE_BYTES, 0)
     assert is_resident(fd, 0, SIZE_BYTES)
 
 
 @pytest.mark.parametrize("stride", range(8))
 def test_a_missing_stride_is_noticed(fd, evicted, stride):
-    """The kernel drops pages in runs, so one byte of each stride speaks for its neighbours."""
+    """One byte per stride is checked, because the kernel evicts pages in runs."""
     assert is_resident(fd, 0, SIZE_BYTES)
     evicted.update(stride * STRIDE_BYTES // PAGE_BYTES + page for page in range(32))
     assert not is_resident(fd, 0, SIZE_BYTES)
 
 
 def test_a_missing_end_is_noticed(fd, evicted):
-    """The last byte is asked for too."""
+    """The last byte of the range is always checked."""
     evicted.add(1)
     assert is_resident(fd, 0, PAGE_BYTES)
     assert not is_resident(fd, 0, PAGE_BYTES + 1)
 
 
 def test_where_the_kernel_cannot_tell_nothing_is_resident(fd, monkeypatch):
-    """Then another thread waits, as it must."""
+    """Without kernel support the result is False, so that the event loop never waits for disk."""
     os.pread(fd, SIZE_BYTES, 0)
     monkeypatch.setattr(residency, "_NO_WAIT", None)
     assert not is_resident(fd, 0, SIZE_BYTES)
@@ -81,7 +84,7 @@ def sealed(disk_path):
 
 
 def test_a_reader_goes_on_where_it_stopped_without_the_index(sealed):
-    """The place a read ended is kept: the next read begins there."""
+    """The position where a read ended is stored, and the next read starts there."""
     first = sealed.read(0, 1000)
     (sealed.directory / f"{0:020d}.index").unlink()
     sealed._file_cache.close()
@@ -91,7 +94,7 @@ def test_a_reader_goes_on_where_it_stopped_without_the_index(sealed):
 
 
 def test_a_misread_offset_does_not_send_a_reader_in_circles(sealed):
-    """Offsets lie outside the checksum: the place kept for the next read is looked at."""
+    """A damaged base offset, which no checksum covers, raises an error instead of looping."""
     path = sealed.directory / f"{0:020d}.log"
     damaged = bytearray(path.read_bytes())
     damaged[7] ^= 1  # the first batch claims offset 1
@@ -101,21 +104,21 @@ def test_a_misread_offset_does_not_send_a_reader_in_circles(sealed):
 
 
 def test_only_a_known_place_in_a_sealed_segment_is_resident(sealed):
-    """Its index lies in a file, and reading that might wait."""
+    """Without a stored position the index file must be read, which may wait for the disk."""
     assert not sealed.is_resident(100, 1000)
     following = sealed.read(100, 1000).next_offset
     assert sealed.is_resident(following, 1000)
 
 
 def test_many_readers_do_not_make_a_segment_grow(sealed):
-    """The places are few; who is forgotten looks it up again."""
+    """A segment stores at most 64 resume positions; other reads use the index."""
     for offset in range(200):
         assert sealed.read(offset, 1).first_offset == offset
     assert len(sealed._read_state.segments[0]._resumed) <= 64
 
 
 def test_the_end_of_the_log_is_resident_as_it_is_written(disk_path):
-    """The active segment's index is in memory."""
+    """The active segment's index is in memory, so its records are resident."""
     partition = open_partition(disk_path)
     append(partition, b"v")
     assert partition.is_resident(0, 1000)

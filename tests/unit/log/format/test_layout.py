@@ -1,4 +1,4 @@
-"""File names and small text files."""
+"""File names, and the small text files of a partition directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cordwood.log.format.segment_stats import SegmentStats, encode_stats, parse_
 @pytest.mark.parametrize("suffix", ["", DELETED, SWAP, ".cleaned", torn_suffix(1_700_000_000_000)])
 @pytest.mark.parametrize("kind", FileKind)
 def test_names_parse_as_they_were_made(kind, suffix):
-    """Twenty digits, the kind, and perhaps why it is not live."""
+    """A name is a 20-digit base offset, the file kind, and a suffix if the file is not live."""
     name = file_name(4711, kind, suffix)
     assert name == f"00000000000000004711{kind.value}{suffix}"
     assert parse_file_name(name) == SegmentFile(4711, kind, suffix)
@@ -45,12 +45,12 @@ def test_names_parse_as_they_were_made(kind, suffix):
      "leader-epoch-checkpoint"],
 )  # fmt: skip
 def test_other_names_are_not_segments(name):
-    """Whatever an operator put there."""
+    """A name of any other form is not taken for a segment file."""
     assert parse_file_name(name) is None
 
 
 def test_a_topic_id_is_written_as_kafka_does():
-    """URL-safe base64 without padding."""
+    """The topic id is URL-safe base64 without padding."""
     text = encode_metadata(UUID(int=0))
     assert text == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"
     topic_id = uuid4()
@@ -64,7 +64,7 @@ EPOCHS = (EpochStart(2, 0), EpochStart(5, 30), EpochStart(6, 30), EpochStart(9, 
 
 
 def test_terms_parse_as_they_were_made():
-    """Version, count, and a term a line."""
+    """The file holds a version, a count, and one leader epoch per line."""
     assert encode_epochs(EPOCHS) == b"0\n4\n2 0\n5 30\n6 30\n9 50\n"
     assert parse_epochs(encode_epochs(EPOCHS)) == EPOCHS
     assert parse_epochs(encode_epochs(())) == ()
@@ -73,13 +73,13 @@ def test_terms_parse_as_they_were_made():
 @pytest.mark.parametrize("text", [b"", b"0\n", b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\nx y\n",
                                   b"0\n2\n5 0\n4 9\n", b"0\n1\n1 2 3\n", b"\xff"])  # fmt: skip
 def test_terms_that_cannot_be_are_refused(text):
-    """Half a file, or none of ours."""
+    """A truncated or malformed epoch file is corruption."""
     with pytest.raises(CorruptionError):
         parse_epochs(text)
 
 
 def test_a_term_ends_where_the_next_began():
-    """Kafka's rule for OffsetForLeaderEpoch."""
+    """A leader epoch ends where the next one starts, as Kafka's OffsetForLeaderEpoch defines."""
     assert epoch_end(EPOCHS, 2, 70) == (2, 30)
     assert epoch_end(EPOCHS, 4, 70) == (2, 30)
     assert epoch_end(EPOCHS, 5, 70) == (5, 30)
@@ -90,7 +90,7 @@ def test_a_term_ends_where_the_next_began():
 
 
 def test_terms_grow_and_are_cut():
-    """A term that is not newer is no new one."""
+    """Only a newer epoch is added; truncation removes epochs that start at the offset or later."""
     assert with_epoch(EPOCHS, 9, 60) is EPOCHS
     assert with_epoch(EPOCHS, 8, 60) is EPOCHS
     assert with_epoch(EPOCHS, 10, 60)[-1] == (10, 60)
@@ -98,7 +98,7 @@ def test_terms_grow_and_are_cut():
 
 
 def test_facts_parse_as_they_were_made_or_not_at_all():
-    """A file that is not whole says nothing: all of it can be found out again."""
+    """An incomplete stats file is ignored, because the stats can be computed again."""
     facts = [
         SegmentStats(0, 5, 100, 4, -1, 7, 8, 16, 24, 1),
         SegmentStats(5, 5, 0, 0, -1, -1, 9, 0, 0, 0),

@@ -1,4 +1,4 @@
-"""What a manifest must say, and when it no longer fits the log."""
+"""Validation of swap manifests, and detection of manifests that no longer match the log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def with_text(**changes) -> bytes:
 
 
 def test_a_manifest_comes_back_as_it_was_written():
-    """Nothing is lost on the way through the file."""
+    """Encoding and parsing a manifest gives an equal manifest."""
     manifest = a_manifest((0, 10), (10, 30), new=((0, 12), (12, 30)))
     assert parse_manifest(encode_manifest(manifest)) == manifest
 
@@ -73,7 +73,7 @@ def test_a_manifest_comes_back_as_it_was_written():
     ],
 )
 def test_a_text_that_is_no_manifest_is_refused(text):
-    """With one error, whatever is wrong with it."""
+    """Any malformed text raises ``InvalidManifest``."""
     with pytest.raises(InvalidManifest, match=r"run the job again|another format"):
         parse_manifest(text)
 
@@ -81,15 +81,18 @@ def test_a_text_that_is_no_manifest_is_refused(text):
 @pytest.mark.parametrize(
     ("new", "problem"),
     [
-        (((1, 20),), "begins at another offset"),
-        (((0, 19),), "ends at another offset"),
+        (((1, 20),), "start at a different offset"),
+        (((0, 19),), "end at a different offset"),
         (((0, 12), (10, 20)), "does not follow"),
         (((0, 8), (10, 20)), "does not follow"),
         (((0, 0), (0, 20)), "out of order"),
     ],
 )
 def test_new_segments_cover_exactly_what_they_replace(new, problem):
-    """Or a start-up could not tell from the names what a swap replaced."""
+    """The new segments cover exactly the replaced offset range.
+
+    Otherwise a start could not determine from the file names which segments a swap replaced.
+    """
     with pytest.raises(InvalidManifest, match=problem):
         parse_manifest(encode_manifest(a_manifest(new=new)))
 
@@ -108,7 +111,7 @@ def test_new_segments_cover_exactly_what_they_replace(new, problem):
     ],
 )
 def test_a_segment_names_its_own_files_and_no_others(files):
-    """One .log, at most one of each index, no path out of the directory."""
+    """A segment has one ``.log`` file and at most one of each index, all in the job's directory."""
     manifest = a_manifest()
     broken = replace(manifest, segments=(replace(manifest.segments[0], files=files),))
     with pytest.raises(InvalidManifest):
@@ -119,14 +122,14 @@ def test_a_segment_names_its_own_files_and_no_others(files):
     "ranges", [((0, 10),), ((10, 20),), ((0, 10), (10, 20), (20, 30)), ((10, 20), (20, 30))]
 )
 def test_a_run_of_sealed_segments_may_be_replaced(ranges):
-    """Any run, from one segment to all sealed ones."""
+    """Any consecutive run of sealed segments can be replaced."""
     assert plan_swap(a_manifest(*ranges), ALL, "id", {}) == tuple(b for b, _ in ranges)
 
 
 @pytest.mark.parametrize(
     ("manifest", "problem"),
     [
-        (a_manifest((5, 10)), "no live segment 5"),
+        (a_manifest((5, 10)), "segment 5 is no longer part of the log"),
         (a_manifest((0, 20)), "is now"),
         (a_manifest((10, 20), (20, 25)), "is now"),
         (a_manifest((20, 30), (30, 40)), "not sealed"),
@@ -136,20 +139,20 @@ def test_a_run_of_sealed_segments_may_be_replaced(ranges):
     ],
 )
 def test_a_manifest_that_does_not_match_the_log_is_stale(manifest, problem):
-    """Dropped, changed, still active, or another topic of that name: nothing is swapped."""
+    """Nothing is swapped if a segment is dropped, changed or active, or the topic was recreated."""
     with pytest.raises(StaleManifest, match=problem):
         plan_swap(manifest, ALL, "id", {})
 
 
 def test_a_run_past_the_end_of_the_log_is_stale():
-    """Segments that are not there cannot be replaced."""
+    """Segments that do not exist cannot be replaced."""
     sealed = [replace(segment, state=LIVE[0].state) for segment in ALL]
-    with pytest.raises(StaleManifest, match="not live"):
+    with pytest.raises(StaleManifest, match="no longer part of the log"):
         plan_swap(a_manifest((30, 40), (40, 50)), sealed, "id", {})
 
 
 def test_other_bytes_of_the_same_size_are_stale():
-    """Where both sides know the sum, it must be the same."""
+    """If both the manifest and the log have a SHA-256, the two must be equal."""
     manifest = a_manifest((0, 10))
     known = replace(manifest, replaces=(replace(manifest.replaces[0], sha256="aa"),))
     assert plan_swap(known, ALL, "id", {0: "aa"}) == (0,)

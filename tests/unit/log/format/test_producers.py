@@ -1,4 +1,4 @@
-"""Sequences, transactions, and the files that keep them."""
+"""Producer sequences and transactions, and the files that store them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cordwood.batch.records import Marker
 from cordwood.errors import InvalidTransaction, OutOfOrderSequence, StaleProducer
 from cordwood.log.format.producers import (
     ABORTED_BYTES,
-    Aborted,
     Duplicate,
     Producers,
     WrongSnapshot,
     encode_aborted,
     parse_aborted,
 )
+from cordwood.model import Aborted
 from support.logs import NOW_MS, a_batch
 
 
 def sent(
     sequence: int, count: int = 1, *, offset: int = 0, epoch: int = 0, **fields: Any
 ) -> BatchHeader:
-    """The header of a batch of producer 7."""
+    """The header of a batch from producer 7, unless ``producer_id`` is given."""
     data = a_batch(
         *[b"x"] * count,
         producer_id=fields.pop("producer_id", 7),
@@ -41,7 +41,7 @@ def marker_of(offset: int, *, commit: bool, epoch: int = 0, term: int = 0) -> Ma
 
 
 def end(producers: Producers, offset: int, *, commit: bool, producer_id: int = 7) -> Aborted | None:
-    """A marker at ``offset``."""
+    """Apply a transaction marker at ``offset``."""
     header = sent(-1, offset=offset, is_transactional=True, is_control=True,
                   producer_id=producer_id)  # fmt: skip
     marker = Marker(offset, producer_id, 0, commit, 0)
@@ -49,18 +49,18 @@ def end(producers: Producers, offset: int, *, commit: bool, producer_id: int = 7
 
 
 def test_sequences_follow_each_other():
-    """The next batch begins one after the last."""
+    """A batch must start at the sequence after the last stored one."""
     producers = Producers()
     assert producers.check([sent(0, 3)]) is None
     producers.update(sent(0, 3, offset=10), NOW_MS)
     assert producers.check([sent(3)]) is None
     for wrong in (4, 2, 100):
-        with pytest.raises(OutOfOrderSequence, match="3 was expected"):
+        with pytest.raises(OutOfOrderSequence, match="expected sequence 3"):
             producers.check([sent(wrong)])
 
 
 def test_a_sequence_wraps_after_two_to_the_31():
-    """After 2**31 - 1 comes 0."""
+    """Sequence 0 follows sequence 2**31 - 1."""
     producers = Producers()
     producers.update(sent(2**31 - 2, 2, offset=0), NOW_MS)
     assert producers.last_sequence(7, 0) == 2**31 - 1
@@ -71,7 +71,10 @@ def test_a_sequence_wraps_after_two_to_the_31():
 
 
 def test_a_repeated_batch_answers_with_its_first_offsets():
-    """One of the last five; what is older is out of order."""
+    """A repeat of one of the last five batches returns its stored offsets.
+
+    A repeat of an older batch is out of order.
+    """
     producers = Producers()
     for i in range(7):
         producers.update(sent(2 * i, 2, offset=100 + 2 * i), NOW_MS)
@@ -82,7 +85,7 @@ def test_a_repeated_batch_answers_with_its_first_offsets():
 
 
 def test_half_of_a_batch_is_no_duplicate():
-    """The whole range must match."""
+    """A duplicate must match the whole sequence range of a stored batch."""
     producers = Producers()
     producers.update(sent(0, 2, offset=0), NOW_MS)
     with pytest.raises(OutOfOrderSequence):
@@ -90,7 +93,7 @@ def test_half_of_a_batch_is_no_duplicate():
 
 
 def test_several_batches_of_one_append_follow_each_other():
-    """Each is checked against the one before it; nothing is changed by asking."""
+    """Each batch of an append is checked against the one before it; a check changes no state."""
     producers = Producers()
     producers.update(sent(0, offset=0), NOW_MS)
     assert producers.check([sent(1), sent(2, 2), sent(4)]) is None
@@ -102,7 +105,7 @@ def test_several_batches_of_one_append_follow_each_other():
 
 
 def test_an_old_epoch_is_fenced():
-    """A newer instance has taken over."""
+    """A batch is refused if its producer epoch is older than the stored one."""
     producers = Producers()
     producers.update(sent(0, epoch=3), NOW_MS)
     with pytest.raises(StaleProducer, match="epoch 3"):
@@ -110,7 +113,7 @@ def test_an_old_epoch_is_fenced():
 
 
 def test_a_new_epoch_begins_at_zero():
-    """Its sequences have nothing to do with those of the epoch before."""
+    """A new producer epoch starts at sequence 0, whatever the last sequence of the old epoch."""
     producers = Producers()
     producers.update(sent(5, epoch=3), NOW_MS)
     assert producers.check([sent(0, epoch=4)]) is None
@@ -122,12 +125,15 @@ def test_a_new_epoch_begins_at_zero():
 
 
 def test_an_unknown_producer_may_begin_anywhere():
-    """Its earlier batches may have been reclaimed, or its state expired."""
+    """An unknown producer may start at any sequence: its state may have expired."""
     assert Producers().check([sent(41)]) is None
 
 
 def test_the_line_protocol_may_skip_numbers():
-    """Its listener dropped duplicates; gaps are the sender's business. Epochs still count."""
+    """Without ``strict``, sequences may have gaps, but an old epoch is still refused.
+
+    The listener of the line protocol removes duplicates itself.
+    """
     producers = Producers()
     producers.update(sent(0, epoch=1), NOW_MS)
     assert producers.check([sent(10, epoch=1), sent(30, epoch=1)], strict=False) is None
@@ -136,7 +142,7 @@ def test_the_line_protocol_may_skip_numbers():
 
 
 def test_batches_nobody_numbered_are_not_remembered():
-    """Producer id -1."""
+    """A batch with producer id -1 leaves no state."""
     producers = Producers()
     header = parse_header(a_batch(b"x"))
     assert producers.check([header]) is None
@@ -145,7 +151,7 @@ def test_batches_nobody_numbered_are_not_remembered():
 
 
 def test_an_open_transaction_holds_the_last_stable_offset():
-    """Until its marker; the oldest one counts."""
+    """The oldest open transaction limits the last stable offset until its marker is written."""
     producers = Producers()
     producers.update(sent(0, offset=10, is_transactional=True), NOW_MS)
     producers.update(sent(0, offset=11, is_transactional=True, producer_id=8), NOW_MS)
@@ -158,7 +164,7 @@ def test_an_open_transaction_holds_the_last_stable_offset():
 
 
 def test_an_abort_remembers_how_far_all_was_decided():
-    """The last stable offset is that of the oldest transaction still open."""
+    """An abort stores the last stable offset: the start of the oldest open transaction."""
     producers = Producers()
     producers.update(sent(0, offset=10, is_transactional=True), NOW_MS)
     producers.update(sent(0, offset=11, is_transactional=True, producer_id=8), NOW_MS)
@@ -166,12 +172,12 @@ def test_an_abort_remembers_how_far_all_was_decided():
 
 
 def test_a_marker_without_a_transaction_aborts_nothing():
-    """The coordinator may write one to partitions nothing was sent to."""
+    """A marker has no effect in a partition that received no records of the transaction."""
     assert end(Producers(), 5, commit=False) is None
 
 
 def test_plain_batches_are_refused_within_a_transaction():
-    """They would be taken for part of it."""
+    """A producer with an open transaction may not send batches outside the transaction."""
     producers = Producers()
     producers.update(sent(0, offset=0, is_transactional=True), NOW_MS)
     with pytest.raises(InvalidTransaction):
@@ -179,7 +185,7 @@ def test_plain_batches_are_refused_within_a_transaction():
 
 
 def test_a_marker_of_an_old_coordinator_is_refused():
-    """Its term is over."""
+    """A marker is refused if its coordinator epoch is older than the last one."""
     producers = Producers()
     header = sent(-1, is_transactional=True, is_control=True)
     producers.update(header, NOW_MS, marker_of(0, commit=True, term=5))
@@ -189,7 +195,7 @@ def test_a_marker_of_an_old_coordinator_is_refused():
 
 
 def test_idle_producers_are_forgotten_unless_in_a_transaction():
-    """After the setting's time, counted from their last append."""
+    """Idle producers expire; the time counts from their last append."""
     producers = Producers()
     producers.update(sent(0, offset=0, is_transactional=True), NOW_MS)
     producers.update(sent(0, offset=1, producer_id=8), NOW_MS)
@@ -203,7 +209,7 @@ def test_idle_producers_are_forgotten_unless_in_a_transaction():
 
 
 def test_a_snapshot_is_kafkas():
-    """Version 1, CRC-32C of what follows, and 46 bytes a producer."""
+    """A snapshot has Kafka's format: version 1, a CRC-32C, and 46 bytes per producer."""
     producers = Producers()
     producers.update(sent(5, 3, offset=40, epoch=2, is_transactional=True), NOW_MS)
     data = producers.encode_snapshot()
@@ -212,7 +218,7 @@ def test_a_snapshot_is_kafkas():
 
 
 def test_a_snapshot_brings_the_state_back():
-    """Its last batch, epoch, and open transactions, oldest first."""
+    """A snapshot restores each producer's last batch, epoch and open transaction."""
     producers = Producers()
     producers.update(sent(0, offset=50, is_transactional=True, producer_id=9), NOW_MS)
     producers.update(sent(2**31 - 1, 3, offset=60, is_transactional=True), NOW_MS)
@@ -226,7 +232,7 @@ def test_a_snapshot_brings_the_state_back():
 
 
 def test_a_damaged_snapshot_is_refused():
-    """Any flipped byte, any missing byte."""
+    """A snapshot with any changed or missing byte is refused."""
     producers = Producers()
     producers.update(sent(0), NOW_MS)
     data = producers.encode_snapshot()
@@ -240,7 +246,7 @@ def test_a_damaged_snapshot_is_refused():
 
 
 def test_aborted_transactions_are_34_bytes_each():
-    """Version 0 and four numbers, as Kafka writes them."""
+    """An entry is version 0 and four numbers, as in Kafka; invalid entries are refused."""
     entries = [Aborted(7, 1, 5, 6), Aborted(8, 2, 9, 10)]
     data = encode_aborted(entries)
     assert data[:ABORTED_BYTES] == struct.pack(">hqqqq", 0, 7, 1, 5, 6)

@@ -1,4 +1,4 @@
-"""How the batches of a file end, and what may be called torn."""
+"""Scanning a log file: when its end is clean, torn or corrupt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.logs import a_batch
 
 
 def a_log(*batches: bytearray, base_offset: int = 0) -> bytes:
-    """Batches with consecutive offsets, as the partition would have written them."""
+    """Batches with consecutive offsets, as a partition writes them."""
     out = bytearray()
     for batch in batches:
         count = int.from_bytes(batch[23:27], "big") + 1
@@ -20,31 +20,31 @@ def a_log(*batches: bytearray, base_offset: int = 0) -> bytes:
 
 THREE = [a_batch(b"a" * 40, b"b"), a_batch(b"c" * 700), a_batch(b"d", b"e", b"f")]
 LOG = a_log(*THREE)
-LAST = len(LOG) - len(THREE[2])  # where the last batch begins
+LAST = len(LOG) - len(THREE[2])  # position of the last batch
 
 
 def test_whole_batches_end_clean():
-    """Everything is valid, and the headers are those of the batches."""
+    """All bytes are valid, and the scan returns the header of every batch."""
     found = scan(LOG)
     assert (found.end, found.valid_bytes, found.problem) == (End.CLEAN, len(LOG), "")
     assert [header.base_offset for header in found.headers] == [0, 2, 3]
 
 
 def test_nothing_ends_clean():
-    """An empty file is how a segment begins."""
+    """An empty file is clean, because a new segment is empty."""
     assert scan(b"").end is End.CLEAN
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 11, 12, 16, 17, 60, 61, 62])
 def test_a_cut_last_batch_is_torn(cut):
-    """However little of it is there."""
+    """An incomplete last batch is torn, however few of its bytes are present."""
     found = scan(LOG[: LAST + cut])
     assert (found.end, found.valid_bytes) == (End.TORN, LAST)
     assert found.problem
 
 
 def test_a_zero_tail_is_torn():
-    """A filesystem may have grown the file without writing it."""
+    """A tail of zeros is torn: the filesystem may extend a file without writing its data."""
     for zeros in (1, 60, 61, 5000):
         found = scan(LOG + bytes(zeros))
         assert (found.end, found.valid_bytes) == (End.TORN, len(LOG))
@@ -52,14 +52,14 @@ def test_a_zero_tail_is_torn():
 
 @pytest.mark.parametrize("cut", [1, 9, 14, 30, 61, 70])
 def test_a_batch_that_goes_over_into_zeros_is_torn(cut):
-    """Its first block was written, the next only allocated."""
+    """A last batch that continues as zeros is torn: its later blocks were never written."""
     for end in (len(LOG), len(LOG) + 3000):
         found = scan(LOG[: LAST + cut] + bytes(end - LAST - cut))
         assert (found.end, found.valid_bytes) == (End.TORN, LAST)
 
 
 def test_a_bad_last_batch_is_torn():
-    """Its blocks were on their way when the power went; nothing whole comes after it."""
+    """A last batch with a bad checksum is torn: a power failure interrupted its write."""
     data = bytearray(LOG)
     data[-1] ^= 0xFF
     found = scan(data)
@@ -67,14 +67,14 @@ def test_a_bad_last_batch_is_torn():
 
 
 def test_a_bad_batch_before_a_whole_one_is_corrupt():
-    """What follows was written later, so this one was whole once."""
+    """A bad batch before a valid one is corrupt: it was complete when the next was written."""
     data = bytearray(LOG)
     data[100] ^= 0xFF
     assert scan(data).end is End.CORRUPT
 
 
 def test_a_damaged_length_before_a_whole_batch_is_corrupt():
-    """It looks torn: the batch seems to reach past the end of the file."""
+    """A damaged length looks torn, but a valid batch after it shows that it is corrupt."""
     data = bytearray(LOG)
     data[8] = 0x7F
     found = scan(data)
@@ -82,20 +82,20 @@ def test_a_damaged_length_before_a_whole_batch_is_corrupt():
 
 
 def test_foreign_bytes_are_corrupt():
-    """A tail that does not begin as our next batch would was not written by us."""
+    """Bytes that do not start like the next batch are corrupt, not torn."""
     assert scan(b"hello, world\n" * 20).end is End.CORRUPT
     assert scan(LOG + b"hello, world\n" * 20).end is End.CORRUPT
 
 
 def test_a_batch_with_an_offset_of_the_past_is_corrupt():
-    """Offsets lie outside the checksum; a batch that goes back is not the next one."""
+    """A valid batch whose offset is below the next expected one is corrupt."""
     found = scan(LOG + bytes(THREE[0]))
     assert (found.end, found.valid_bytes) == (End.CORRUPT, len(LOG))
     assert "offset 0, expected 6" in found.problem
 
 
 def test_damage_below_what_was_synced_is_corrupt():
-    """Even at the very end: it was on the device, so no append was torn there."""
+    """Damage in bytes that were already synced is corrupt, even in the last batch."""
     data = bytearray(LOG)
     data[-1] ^= 0xFF
     assert scan(data, durable_bytes=len(LOG)).end is End.CORRUPT
@@ -103,7 +103,7 @@ def test_damage_below_what_was_synced_is_corrupt():
 
 
 def test_a_segment_may_begin_at_any_offset_and_have_gaps():
-    """Compaction leaves gaps; only going back is wrong."""
+    """Offsets may have gaps, as compaction leaves them, but may not decrease."""
     log = a_log(THREE[0], base_offset=100) + a_log(THREE[1], base_offset=5000)
     assert scan(log, 100).end is End.CLEAN
     assert scan(log, 50).end is End.CLEAN
@@ -111,7 +111,7 @@ def test_a_segment_may_begin_at_any_offset_and_have_gaps():
 
 
 def test_a_walk_without_checksums_reads_headers_only():
-    """Damage in the records is not its business."""
+    """Without ``verify``, damage in the records is not detected."""
     data = bytearray(LOG)
     data[100] ^= 0xFF
     walk = BatchWalk(read_from(data), len(data), 0, verify=False)
@@ -119,22 +119,20 @@ def test_a_walk_without_checksums_reads_headers_only():
     assert not walk.problem
 
 
-def test_a_walk_crosses_chunks(monkeypatch):
-    """Batches and headers that straddle two reads are read whole."""
+def test_a_walk_crosses_chunks():
+    """Batches and headers that straddle two reads are read completely."""
     log = a_log(*[a_batch(b"x" * (i % 90)) for i in range(300)])
     for size in (61, 62, 100, 1000):
-        monkeypatch.setattr("cordwood.log.format.scan.CHUNK_BYTES", size)
-        walk = BatchWalk(read_from(log), len(log), 0)
+        walk = BatchWalk(read_from(log), len(log), 0, chunk_bytes=size)
         assert len(list(walk)) == 300
         assert walk.next_offset == 300
 
 
-def test_a_batch_is_found_wherever_it_lies(monkeypatch):
-    """Also across the border of two reads."""
-    monkeypatch.setattr("cordwood.log.format.scan.CHUNK_BYTES", 100)
+def test_a_batch_is_found_wherever_it_lies():
+    """``find_batch`` finds a batch at any position, also across two reads."""
     whole = a_log(THREE[0], base_offset=7)
     for before in range(150):
         data = b"\x02" * before + whole + b"\x02" * 50
-        assert find_batch(read_from(data), 0, len(data), 5) == before
+        assert find_batch(read_from(data), 0, len(data), 5, chunk_bytes=100) == before
     assert find_batch(read_from(whole), 0, len(whole), 8) is None
     assert find_batch(read_from(whole), 1, len(whole), 5) is None

@@ -1,4 +1,4 @@
-"""The registry: what is wrong with partitions, said once, in one place."""
+"""The health registry: the known problems of every partition, each reported and logged once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def registry(caplog):
 
 
 def test_a_condition_is_logged_when_it_changes_and_not_when_it_is_repeated(registry, caplog):
-    """However often a round meets it."""
+    """A repeated report with the same reason is not logged again."""
     for reason in ("no space", "no space", "I/O error"):
         registry.report(TP, Condition.RETENTION_FAILED, reason)
     assert len(logged(caplog, "partition.retention_failed")) == 2
@@ -38,7 +38,7 @@ def test_a_condition_is_logged_when_it_changes_and_not_when_it_is_repeated(regis
 
 
 def test_damage_is_counted_and_logged_once_per_range(registry, caplog):
-    """A consumer that asks every second does not fill the log; a wider range replaces its part."""
+    """A known range is not logged again, and a wider range replaces the ranges inside it."""
     heard = []
     registry.on_damage(lambda tp, segment: heard.append((tp, segment)))
     for start, end in ((10, 20), (10, 20), (12, 15), (5, 25), (40, 41)):
@@ -49,7 +49,7 @@ def test_damage_is_counted_and_logged_once_per_range(registry, caplog):
 
 
 def test_a_segment_read_through_says_all_that_is_damaged_in_it(registry, caplog):
-    """What is sound again is no longer told; other segments keep theirs."""
+    """``set_damage`` replaces the ranges of one segment and keeps those of other segments."""
     registry.report_damage(TP, DamagedRange(0, 1, 2, "bad"))
     registry.report_damage(TP, DamagedRange(100, 101, 102, "bad"))
     registry.set_damage(TP, 0, ())
@@ -60,7 +60,7 @@ def test_a_segment_read_through_says_all_that_is_damaged_in_it(registry, caplog)
 
 
 def test_damage_below_the_log_start_is_nobodys_any_more(registry):
-    """Retention took it, or DeleteRecords did."""
+    """Damaged ranges below the log start are removed from the registry."""
     for start in (10, 20):
         registry.report_damage(TP, DamagedRange(0, start, start + 5, "bad"))
     registry.end_damage(TP, below=15)
@@ -70,7 +70,7 @@ def test_damage_below_the_log_start_is_nobodys_any_more(registry):
 
 
 def test_a_deleted_topic_has_nothing_wrong_with_it(registry):
-    """And its neighbours keep what is wrong with them."""
+    """Deleting a topic removes its problems and keeps those of other topics."""
     for tp in (TP, OTHER):
         registry.report(tp, Condition.OFFLINE, "gone")
         registry.report_damage(tp, DamagedRange(0, 1, 2, "bad"))
@@ -79,14 +79,14 @@ def test_a_deleted_topic_has_nothing_wrong_with_it(registry):
 
 
 def test_a_dying_disk_does_not_fill_the_memory(registry):
-    """Ranges are bounded per partition."""
+    """The number of damaged ranges per partition is bounded."""
     for start in range(0, 2 * RANGES_MAX + 2, 2):
         registry.report_damage(TP, DamagedRange(0, start, start + 1, "bad"))
     assert len(registry.damage(TP)) == RANGES_MAX
 
 
 def test_an_error_ends_its_block_and_not_the_round(registry):
-    """Reported of its partition; a success afterwards takes it back."""
+    """``guard`` reports an error without raising it; a later success resolves the report."""
     for error in (UnavailableError("disk"), OSError(5, "disk")):
         with registry.guard(TP, Condition.PURGE_FAILED, lambda: False):
             raise error
@@ -97,7 +97,7 @@ def test_an_error_ends_its_block_and_not_the_round(registry):
 
 
 def test_what_is_expected_is_not_reported(registry):
-    """A partition known to be offline, a topic just deleted, a broker that stops."""
+    """``guard`` does not report expected errors or ``ShuttingDown``."""
     with registry.guard(TP, Condition.RETENTION_FAILED, lambda: True):
         raise PartitionOffline("known")
     with registry.guard(TP, Condition.RETENTION_FAILED, lambda: False):
@@ -106,16 +106,16 @@ def test_what_is_expected_is_not_reported(registry):
 
 
 def test_our_own_mistakes_pass(registry):
-    """A failed assertion is never caught."""
+    """``guard`` does not catch a failed assertion."""
     with pytest.raises(AssertionError), registry.guard(TP, Condition.PURGE_FAILED, lambda: False):
         raise AssertionError
 
 
-# --- fed by the log ---------------------------------------------------------------------------
+# --- reported by the log ----------------------------------------------------------------------
 
 
 def test_a_failed_sync_makes_the_partition_read_only_and_reported(tmp_path):
-    """Not a word was said of it; a clean close says nothing either."""
+    """A failed fsync is reported as READ_ONLY; closing the store adds no other condition."""
     files = FailingFiles()
     store = open_store(tmp_path / "data", files)
     store.create_topic("t", 1)
@@ -131,7 +131,7 @@ def test_a_failed_sync_makes_the_partition_read_only_and_reported(tmp_path):
 
 
 def test_closing_and_deleting_leave_nothing_to_report(tmp_path):
-    """Both end a partition, and neither is wrong with it."""
+    """Closing a store and deleting a topic are not reported as problems."""
     store = open_store(tmp_path / "data")
     for name in ("t", "other"):
         store.create_topic(name, 1)
@@ -141,7 +141,7 @@ def test_closing_and_deleting_leave_nothing_to_report(tmp_path):
 
 
 def test_one_partition_that_cannot_be_hashed_keeps_no_other_from_it(tmp_path):
-    """The segment index of the others goes on."""
+    """If one partition's segment cannot be hashed, the other partitions are still indexed."""
     store = open_store(tmp_path / "data")
     for name in ("a", "b"):
         store.create_topic(name, 1)
@@ -149,14 +149,14 @@ def test_one_partition_that_cannot_be_hashed_keeps_no_other_from_it(tmp_path):
     log = min((tmp_path / "data" / "a-0").glob("*.log"))  # the sealed one
     log.unlink()
     log.mkdir()  # cannot be read as a file
-    assert store.hash_sealed() == 1
+    assert store.segments.hash_sealed() == 1
     assert list(store.health.reasons(Condition.INDEXING_FAILED)) == [TopicPartition("a", 0)]
     log.rmdir()
     store.close()
 
 
 def test_files_that_cannot_be_removed_are_tried_again_and_keep_no_others(tmp_path):
-    """One stubborn file used to be forgotten, and to end the purge of those behind it."""
+    """A file that cannot be deleted is retried later, and the other files are deleted."""
     files = FailingFiles()
     store = open_store(tmp_path / "data", files)
     store.create_topic("t", 1, {"file.delete.delay.ms": 0})
@@ -176,7 +176,7 @@ def test_files_that_cannot_be_removed_are_tried_again_and_keep_no_others(tmp_pat
 
 
 def test_a_deletion_that_cannot_be_finished_does_not_stop_a_start(tmp_path):
-    """It is logged and tried again at the next; the other topics are served."""
+    """A failed topic deletion is retried at the next start; the other topics are served."""
     files = FailingFiles()
     store = open_store(tmp_path / "data", files)
     for name in ("t", "other"):

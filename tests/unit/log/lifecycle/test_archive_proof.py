@@ -1,4 +1,4 @@
-"""A bundle is proved only by the very records of the log, whatever its counts and checksums say."""
+"""A bundle is proved only by comparing its records with the log's records."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch, encode_marker
 from cordwood.decide.archive import Span
 from cordwood.errors import CorruptionError, OffsetOutOfRange
+from cordwood.log.format.bundle_writer import write_bundle
 from cordwood.log.lifecycle.archive_proof import Unproven, prove_bundle
 from cordwood.log.read.snapshot import ReadSlice
 from cordwood.model import Codec, Header, Record, TimestampType, TopicPartition
-from cordwood.pipeline.archive.bundle_writer import write_bundle
-from cordwood.pipeline.source.segment_files import Chunk
 
 TP = TopicPartition("t", 0)
 WHOLE = Span(0, 12)
 
 
 class StoredLog:
-    """Batches of a log, read a few at a time."""
+    """A log of encoded batches; a read returns at most two of them."""
 
     def __init__(self, *batches, log_start_offset=0):
         self.batches = batches
@@ -66,7 +65,7 @@ def marker(offset, *, commit=True, producer_id=7):
 
 def a_bundle(*batches, span=WHOLE):
     file = io.BytesIO()
-    write_bundle(file, TP, span, [Chunk(b"".join(batches), *span)], lines=True)
+    write_bundle(file, TP, span, [b"".join(batches)], lines=True)
     return io.BytesIO(file.getvalue())
 
 
@@ -78,7 +77,7 @@ FOUR = [batch(*(record(offset) for offset in range(at, at + 3))) for at in (0, 3
 
 
 def test_a_bundle_of_the_logs_own_batches_is_proved():
-    """Every number of it is the one found in its records."""
+    """The proof's counts and times come from the compared records."""
     proof = prove(a_bundle(*FOUR), StoredLog(*FOUR))
     assert proof == (12, 1_000, 1_011, False, 0)
 
@@ -86,7 +85,7 @@ def test_a_bundle_of_the_logs_own_batches_is_proved():
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("span", [(1, 5), (4, 5), (0, 8), (2, 12)])
 def test_a_bundle_that_begins_and_ends_inside_batches_is_proved(span, codec):
-    """Its batches are parts of the log's, encoded again."""
+    """A bundle may start or end inside a batch of the log; the partial batch is re-encoded."""
     log = [batch(*map(record, range(at, at + 4)), codec=codec) for at in (0, 4, 8)]
     cut = Span(*span)
     assert prove(a_bundle(*log, span=cut), StoredLog(*log), cut).records == cut.end - cut.start
@@ -107,14 +106,14 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("span", [WHOLE, Span(3, 5), Span(4, 6)])
 def test_one_changed_record_refutes_a_bundle(change, span):
-    """Counts, offsets and checksums are right; one field of one record is not."""
+    """One changed field of one record refutes a bundle whose counts and checksums are valid."""
     changed = batch(record(3), record(4, **CHANGES[change]), record(5))
     with pytest.raises(CorruptionError, match="another record than the log at offset 4"):
         prove(a_bundle(FOUR[0], changed, *FOUR[2:], span=span), StoredLog(*FOUR), span)
 
 
 def test_records_that_changed_places_refute_a_bundle():
-    """A sum over the records that forgets their order would not see it."""
+    """Records in a different order than in the log refute a bundle."""
     log = [batch(record(0, b"a"), record(1, b"b"))]
     forged = batch(record(0, b"b"), record(1, b"a"))
     with pytest.raises(CorruptionError, match="another record than the log at offset 0"):
@@ -133,7 +132,7 @@ def test_records_that_changed_places_refute_a_bundle():
     ],
 )
 def test_a_bundle_without_a_record_of_the_log_is_refuted(batches):
-    """At its end, its start, in the middle, inside a batch, or cut otherwise than the log is."""
+    """A bundle with missing records, or with other batch boundaries than the log, is refuted."""
     with pytest.raises(CorruptionError):
         prove(a_bundle(*batches), StoredLog(*FOUR))
 
@@ -156,9 +155,9 @@ def test_a_bundle_without_a_record_of_the_log_is_refuted(batches):
     ],
 )
 def test_a_changed_header_of_a_batch_refutes_a_bundle(options):
-    """It decides whose the records are, and whether a transaction's end counts for them."""
+    """A changed batch header refutes a bundle, because it determines producer and transaction."""
     log = batch(record(0), producer_id=7, producer_epoch=0, base_sequence=5)
-    with pytest.raises(CorruptionError, match="another header of the batch"):
+    with pytest.raises(CorruptionError, match="a different batch header"):
         prove(a_bundle(batch(record(0), **options)), StoredLog(log))
 
 
@@ -170,17 +169,19 @@ def transactional(*offsets):
 
 
 def test_a_commit_that_became_an_abort_refutes_a_bundle():
-    """A restore would leave the records of that transaction out."""
+    """A changed or missing transaction marker refutes a bundle."""
     log = [transactional(0, 1), marker(2)]
     assert prove(a_bundle(*log), StoredLog(*log)).transactional
-    with pytest.raises(CorruptionError, match="another transaction marker"):
+    with pytest.raises(CorruptionError, match="a different transaction marker"):
         prove(a_bundle(log[0], marker(2, commit=False)), StoredLog(*log))
-    with pytest.raises(CorruptionError, match="lacks what the log has at offset 2"):
+    with pytest.raises(
+        CorruptionError, match="lacks the record or marker that the log has at offset 2"
+    ):
         prove(a_bundle(log[0]), StoredLog(*log))
 
 
 def test_a_marker_the_log_does_not_have_proves_nothing():
-    """At an offset that compaction emptied, an abort would undo records the log still has."""
+    """A marker at an offset that compaction emptied leaves the bundle unproven."""
     log = [transactional(0, 1), marker(4)]
     forged = a_bundle(log[0], marker(3, commit=False), log[1])
     with pytest.raises(Unproven, match="transaction marker at offset 3"):
@@ -188,10 +189,13 @@ def test_a_marker_the_log_does_not_have_proves_nothing():
 
 
 def test_a_log_that_was_compacted_since_proves_the_bundle_it_was_made_from():
-    """The bundle holds more; what only it has is counted, since nobody can compare it."""
+    """A log that was compacted later still proves the bundle made from it.
+
+    Records that only the bundle still has are counted as unproven.
+    """
     thinned = [
         batch(record(1), base_offset=0, last_offset_delta=2, delete_horizon_ms=99),
-        batch(base_offset=3, last_offset_delta=2),  # emptied
+        batch(base_offset=3, last_offset_delta=2),  # all records removed
         batch(record(9), record(11)),
     ]
     proof = prove(a_bundle(*FOUR), StoredLog(*thinned))
@@ -202,7 +206,7 @@ def test_a_log_that_was_compacted_since_proves_the_bundle_it_was_made_from():
 
 
 def test_what_the_log_no_longer_starts_with_needs_no_proof():
-    """Nothing is deleted for its sake; what is left is compared as ever."""
+    """Records below the log start are counted as unproven; all others are compared."""
     log = StoredLog(*FOUR[2:], log_start_offset=6)
     other = batch(*(record(offset, b"other") for offset in range(3)))
     assert prove(a_bundle(other, *FOUR[1:]), log).unproven_records == 6
@@ -212,7 +216,7 @@ def test_what_the_log_no_longer_starts_with_needs_no_proof():
 
 
 def test_a_log_start_that_moves_meanwhile_ends_nothing():
-    """A deletion by policy while the bundle is read."""
+    """The proof succeeds if the log start advances while the bundle is read."""
 
     class Moving(StoredLog):
         def read(self, offset, max_bytes, *, end_offset=None):
@@ -224,7 +228,7 @@ def test_a_log_start_that_moves_meanwhile_ends_nothing():
 
 
 def test_a_damaged_log_proves_nothing():
-    """Whoever is right: the log cannot say."""
+    """If a batch of the log is damaged, the bundle is unproven."""
     damaged = bytearray(FOUR[1])
     damaged[-1] ^= 1
     with pytest.raises(Unproven, match="the log is damaged"):
@@ -232,7 +236,7 @@ def test_a_damaged_log_proves_nothing():
 
 
 def test_small_batches_are_compared_in_runs_and_one_by_one_alike():
-    """The quick way and the careful way give the same answer."""
+    """Comparing runs of small batches gives the same result as comparing them one by one."""
     log = [batch(record(offset)) for offset in range(12)]
     assert prove(a_bundle(*log), StoredLog(*log)).unproven_records == 0
     for at in range(12):

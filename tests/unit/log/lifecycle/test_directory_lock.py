@@ -1,4 +1,4 @@
-"""Who may write a data directory: one process, whatever happens to the names in it."""
+"""The directory lock: one process may write a data directory, even if its files are renamed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def store(tmp_path):
 
 
 def refuse_directories(fd: int, operation: int) -> None:
-    """``flock`` as NFS has it."""
+    """Behave like ``flock`` on NFS, which refuses directories."""
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         raise OSError(errno.EBADF, "Bad file descriptor")
     fcntl.flock(fd, operation)
 
 
 def test_deleting_the_lock_file_admits_no_second_writer(store):
-    """The directory itself is locked, and the refusal still names the holder if it can."""
+    """The directory itself is locked, so deleting the lock file does not admit a second writer."""
     (store.data / LOCK).unlink()
     with pytest.raises(DirectoryInUse, match="in use by process unknown"):
         open_store(store.data)
@@ -44,7 +44,7 @@ def test_deleting_the_lock_file_admits_no_second_writer(store):
 
 
 def test_replacing_the_lock_file_admits_no_second_writer(store):
-    """Nor does another file of that name."""
+    """The directory stays locked if another file replaces the lock file."""
     (store.data / LOCK).unlink()
     (store.data / LOCK).write_text("1\n")
     with pytest.raises(DirectoryInUse, match="in use by process 1;"):
@@ -52,7 +52,7 @@ def test_replacing_the_lock_file_admits_no_second_writer(store):
 
 
 def test_a_broker_that_holds_only_the_lock_file_is_respected(tmp_path):
-    """That is what brokers did before the directory was locked."""
+    """Older brokers lock only the lock file; that lock is respected too."""
     open_store(tmp_path / "data").close()
     with (tmp_path / "data" / LOCK).open("r+") as old:
         fcntl.flock(old, fcntl.LOCK_EX)
@@ -62,7 +62,7 @@ def test_a_broker_that_holds_only_the_lock_file_is_respected(tmp_path):
 
 
 def test_a_file_system_that_locks_no_directories_has_the_file(tmp_path, caplog):
-    """Its lock file still admits one; that it is weaker is logged."""
+    """If directories cannot be locked, the lock file alone is used, and a warning is logged."""
     lock = DirectoryLock.take(tmp_path, Files(), refuse_directories)
     assert "lock.file_only" in caplog.text
     with pytest.raises(DirectoryInUse, match=str(os.getpid())):
@@ -73,26 +73,26 @@ def test_a_file_system_that_locks_no_directories_has_the_file(tmp_path, caplog):
 
 
 def test_a_deleted_lock_file_is_made_again(store):
-    """``kill $(cat data/lock)`` goes on working, and old brokers are kept out."""
+    """The holder recreates a deleted lock file with its process ID and locks it."""
     (store.data / LOCK).unlink()
-    assert store.lock.problem() == ""
+    assert store.directory.lock.problem() == ""
     assert (store.data / LOCK).read_text() == f"{os.getpid()}\n"
     with (store.data / LOCK).open("r+") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_lock_file_that_another_process_took_is_a_problem(store):
-    """An old broker came in after somebody had deleted the file: one of both has to stop."""
+    """If another process locks a recreated lock file, the holder reports a problem."""
     (store.data / LOCK).unlink()
     with (store.data / LOCK).open("w+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "in use by process" in store.lock.problem()
+        assert "in use by process" in store.directory.lock.problem()
 
 
 @pytest.mark.parametrize("accident", ["moved", "replaced", "removed"])
 def test_a_broker_writes_no_name_into_a_directory_that_is_not_its_own(store, accident):
-    """A roll would create a segment there, in the middle of somebody else's partition."""
-    assert store.lock.problem() == ""
+    """If its data directory is moved, replaced or removed, the broker creates no files in it."""
+    assert store.directory.lock.problem() == ""
     if accident == "removed":
         shutil.rmtree(store.data)
     else:
@@ -102,8 +102,8 @@ def test_a_broker_writes_no_name_into_a_directory_that_is_not_its_own(store, acc
         other.create_topic("t", 1)
         other.close()
     with pytest.raises(UnavailableError, match="the data directory"):
-        store.roll(store.partition(TP), RollReason.DEMAND)
-    assert "the data directory" in store.lock.problem()
+        store.segments.roll(store.partition(TP), RollReason.DEMAND)
+    assert "the data directory" in store.directory.lock.problem()
     if accident == "replaced":
         other = open_store(store.data)
         assert values_in(other.partition(TP)) == {}
@@ -111,7 +111,7 @@ def test_a_broker_writes_no_name_into_a_directory_that_is_not_its_own(store, acc
 
 
 def test_readers_of_files_see_the_holder_without_a_lock_file(store):
-    """They trust the published end only while a broker is there."""
+    """Readers of the files detect the broker by its lock, with or without the lock file."""
     for delete in (False, True):
         if delete:
             (store.data / LOCK).unlink()

@@ -1,4 +1,4 @@
-"""Topics and partitions of one data directory: created, changed, deleted, reopened."""
+"""Topics and partitions of one data directory: create, alter, delete and reopen."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.log.files.disk import Files
-from cordwood.log.lifecycle.directory import doomed_name, foreign_names
+from cordwood.log.lifecycle.directory import deleted_name, foreign_names
 from cordwood.metadata.keys import Cursor, ReaderPartition, Topic
 from cordwood.model import SegmentState, TopicPartition
+from support.metadata import revision
 from support.stores import TP, append, append_sealed, open_store, values_in
 
 
@@ -43,7 +44,7 @@ def store(tmp_path):
 
 
 def restarted(store, **options):
-    """Closed cleanly and opened again; the caller closes it."""
+    """Close the store cleanly and open it again; the caller closes the result."""
     store.close()
     return open_store(store.data, **options)
 
@@ -52,7 +53,7 @@ def restarted(store, **options):
 
 
 def test_a_second_process_is_told_who_holds_the_directory(store):
-    """One sentence with the pid and the remedy."""
+    """A second process fails with one line that names the process ID of the lock holder."""
     script = "import sys; from support.stores import *; open_store(Path(sys.argv[1]))"
     environ = os.environ | {"PYTHONPATH": "tests"}
     done = subprocess.run(
@@ -71,7 +72,7 @@ def test_a_second_process_is_told_who_holds_the_directory(store):
 
 
 def test_the_lock_ends_with_its_holder(store):
-    """A left-over lock file is no lock."""
+    """A lock file left by a closed store does not lock the directory."""
     again = restarted(store)
     again.close()
     assert (store.data / "lock").exists()
@@ -79,7 +80,7 @@ def test_the_lock_ends_with_its_holder(store):
 
 @pytest.mark.parametrize("text", ["0\n", "2\n", "", "1.5", "\xff"])
 def test_another_format_is_refused_with_both_versions(store, text):
-    """Older and newer alike, and nothing is touched."""
+    """Any other format version is refused, older or newer."""
     store.close()
     (store.data / "format-version").write_text(text, encoding="latin-1")
     with pytest.raises(UnknownFormat, match="reads 1"):
@@ -87,7 +88,7 @@ def test_another_format_is_refused_with_both_versions(store, text):
 
 
 def test_a_catalog_without_a_format_is_refused(store):
-    """It may be anybody's."""
+    """A catalog without a format-version file is refused."""
     store.close()
     (store.data / "format-version").unlink()
     with pytest.raises(UnknownFormat, match="no format-version"):
@@ -95,7 +96,7 @@ def test_a_catalog_without_a_format_is_refused(store):
 
 
 def test_a_refused_directory_is_not_left_locked(store):
-    """After the remedy it opens, in the same process."""
+    """A directory that was refused is unlocked and opens in the same process once it is fixed."""
     store.close()
     (store.data / "format-version").write_text("9\n")
     with pytest.raises(UnknownFormat):
@@ -105,20 +106,20 @@ def test_a_refused_directory_is_not_left_locked(store):
 
 
 def test_a_data_directory_is_made_with_those_above_it(tmp_path):
-    """--data a/b/c works on a fresh machine."""
+    """Opening creates the data directory and its missing parent directories."""
     open_store(tmp_path / "a" / "b" / "c").close()
     assert (tmp_path / "a" / "b" / "c" / "meta.db").exists()
 
 
 def test_a_file_in_the_place_of_the_directory_is_a_config_error(tmp_path):
-    """The sentence names the setting."""
+    """The error names the ``--data`` setting if the path is a file."""
     (tmp_path / "data").write_text("mine")
     with pytest.raises(ConfigError, match="--data"):
         open_store(tmp_path / "data")
 
 
 def test_foreign_files_are_reported_and_left_alone(store, caplog):
-    """Files, directories and somebody's old partition: named at start, never touched."""
+    """Start-up logs unknown files and directories and never changes them."""
     store.create_topic("t", 1)
     store.close()
     (store.data / "notes.txt").write_text("mine")
@@ -127,7 +128,7 @@ def test_foreign_files_are_reported_and_left_alone(store, caplog):
     caplog.set_level(logging.WARNING, "cordwood.log")
     again = open_store(store.data)
     assert {"notes.txt", "old-0"} == {r.args[0] for r in caplog.records}
-    with pytest.raises(TopicExists, match="old-0 is there and belongs to no topic"):
+    with pytest.raises(TopicExists, match="old-0 exists but belongs to no topic"):
         again.create_topic("old", 2)
     assert (store.data / "old-0" / "00000000000000000000.log").read_bytes() == b"records"
     assert not (store.data / "old-1").exists()
@@ -136,16 +137,16 @@ def test_foreign_files_are_reported_and_left_alone(store, caplog):
 
 
 def test_nothing_of_ours_is_foreign(store):
-    """The list of names in the module's docstring is complete."""
+    """Every name that the store itself uses is recognised."""
     store.create_topic("t", 2)
     (store.data / "staging").mkdir()
     (store.data / "archive").mkdir()
-    (store.data / doomed_name(TP, store.topic("t").id)).mkdir()
-    assert foreign_names(store.data, store.catalog.topics.values()) == []
+    (store.data / deleted_name(TP, store.topic("t").id)).mkdir()
+    assert foreign_names(store.data, store.metadata.cluster.topics.values()) == []
 
 
 def test_a_foreign_file_in_a_partition_is_left_alone(store):
-    """It is noted by the partition and stays; the records are read."""
+    """An unknown file in a partition's directory stays, and the records are readable."""
     store.create_topic("t", 1)
     append(store.partition(TP), "a")
     store.close()
@@ -160,7 +161,7 @@ def test_a_foreign_file_in_a_partition_is_left_alone(store):
 
 
 def test_a_topic_is_as_it_was_after_a_restart(store):
-    """Partitions, id, settings and records."""
+    """A restart keeps a topic's partitions, ID, settings and records."""
     live = store.create_topic("t", 2, {"retention.ms": "5", "cleanup.policy": "compact,delete"})
     append(store.partition(TP), "a", "b")
     topic_id, config = live.id, live.config
@@ -186,23 +187,23 @@ def test_a_topic_is_as_it_was_after_a_restart(store):
     ],
 )
 def test_a_topic_that_cannot_be_leaves_nothing(store, name, partitions, config, error):
-    """Everything is checked before anything is made."""
+    """Invalid arguments are rejected before anything is created."""
     with pytest.raises(error):
         store.create_topic(name, partitions, config)
     assert store.topics == {}
-    assert store.catalog.topics == {}
+    assert store.metadata.cluster.topics == {}
     assert not list(store.data.glob("*-[0-9]*"))
 
 
 def test_a_topic_with_the_longest_name_comes_and_goes(store):
-    """Its directory on the way out must not be longer than a name may be."""
+    """A topic with the longest allowed name can be created and deleted."""
     store.create_topic("x" * 249, 2)
     store.delete_topic("x" * 249)
     assert not list(store.data.glob("xxx*"))
 
 
 def test_a_topic_is_created_once(store):
-    """The second time is an error and changes nothing."""
+    """Creating a topic that exists fails and changes nothing."""
     store.create_topic("t", 1)
     with pytest.raises(TopicExists):
         store.create_topic("t", 3)
@@ -210,12 +211,12 @@ def test_a_topic_is_created_once(store):
 
 
 def test_a_deleted_topic_is_really_gone(store):
-    """Directories, cursors, readers, index: a topic of the same name starts empty."""
+    """Deleting a topic removes its files, cursors, readers and index; a new one starts empty."""
     store.create_topic("t", 2)
     append_sealed(store, "ab", "cd")
-    store.catalog.commit_cursors({ReaderPartition("r", "t", 0): Cursor(3)})
-    store.catalog.register_reader("t", "r", 0)
-    store.advance_start(TP, 1)
+    store.metadata.readers.commit_cursors({ReaderPartition("r", "t", 0): Cursor(3)})
+    store.metadata.readers.register_reader("t", "r", 0)
+    store.segments.advance_start(TP, 1)
     before = store.topic("t").id
     store.delete_topic("t")
     assert [p.name for p in store.data.iterdir() if p.is_dir()] == []
@@ -224,21 +225,21 @@ def test_a_deleted_topic_is_really_gone(store):
     again = store.create_topic("t", 1)
     assert again.id != before
     assert values_in(store.partition(TP)) == {}
-    assert store.partition(TP).next_offset == 0
+    assert store.partition(TP).log_end_offset == 0
     assert store.partition(TP).log_start_offset == 0
-    assert store.catalog.segments(TP).entries() == []
-    assert store.catalog.registered("t") == {}
-    assert store.catalog.cursors() == {}
+    assert store.metadata.cluster.segments(TP).entries() == []
+    assert store.metadata.readers.registered("t") == {}
+    assert store.metadata.readers.cursors() == {}
 
 
 def test_deleting_an_unknown_topic_says_so(store):
-    """By name."""
+    """The error names the unknown topic."""
     with pytest.raises(UnknownTopic, match="nope"):
         store.delete_topic("nope")
 
 
 def test_settings_change_all_or_none_and_at_once(store):
-    """A bad one among good ones changes nothing; good ones reach the open partitions."""
+    """One invalid setting rejects the whole change; valid ones apply to open partitions at once."""
     store.create_topic("t", 2, {"retention.ms": "7"})
     with pytest.raises(InvalidConfig):
         store.alter_topic("t", {"segment.bytes": "100", "segment.ms": "never"})
@@ -254,14 +255,14 @@ def test_settings_change_all_or_none_and_at_once(store):
 
 
 def test_an_unknown_setting_cannot_be_unset(store):
-    """A typo is named, also with None."""
+    """The error names an unknown setting, also if its new value is None."""
     store.create_topic("t", 1)
     with pytest.raises(InvalidConfig, match=r"retention\.mss"):
         store.alter_topic("t", {"retention.mss": None})
 
 
 def test_partitions_are_added_and_never_taken_away(store):
-    """New ones start empty and are there after a restart."""
+    """Partitions can be added but not removed; new ones start empty and survive a restart."""
     store.create_topic("t", 1)
     append(store.partition(TP), "a")
     for count in (0, 1):
@@ -270,12 +271,12 @@ def test_partitions_are_added_and_never_taken_away(store):
     store.add_partitions("t", 3)
     append(store.partition(TopicPartition("t", 2)), "z")
     again = restarted(store)
-    assert [p.next_offset for p in again.partitions("t")] == [1, 0, 1]
+    assert [p.log_end_offset for p in again.partitions("t")] == [1, 0, 1]
     again.close()
 
 
 def test_a_partition_that_is_not_there_is_unknown(store):
-    """The error says which there are."""
+    """The error names the partitions that exist."""
     store.create_topic("t", 2)
     for number in (-1, 2):
         with pytest.raises(UnknownTopic, match="0 to 1"):
@@ -283,7 +284,7 @@ def test_a_partition_that_is_not_there_is_unknown(store):
 
 
 def test_a_full_disk_while_creating_leaves_no_topic(tmp_path):
-    """The error is retriable, and the name is free once there is space."""
+    """A full disk fails the creation and leaves no files; the topic can be created later."""
 
     class FullFiles(Files):
         is_full = False
@@ -304,11 +305,11 @@ def test_a_full_disk_while_creating_leaves_no_topic(tmp_path):
     store.close()
 
 
-# --- terms and recovery -------------------------------------------------------------------------
+# --- leader epochs and recovery -----------------------------------------------------------------
 
 
 def test_a_term_never_survives_a_restart(store):
-    """Each start takes the next leader epoch, and batches carry it."""
+    """Each start increments the leader epoch, and new batches carry it."""
     store.create_topic("t", 1)
     append(store.partition(TP), "a")
     assert store.partition(TP).leader_epoch == 0
@@ -321,7 +322,7 @@ def test_a_term_never_survives_a_restart(store):
 
 
 def test_where_the_sequence_resumes_is_logged(store, caplog):
-    """seq_resume counts the durable records of each partition."""
+    """Start-up logs ``seq_resume``, the number of durable records of each partition."""
     store.create_topic("t", 2)
     append(store.partition(TP), *"abcde")
     caplog.set_level(logging.INFO, "cordwood.log")
@@ -333,13 +334,13 @@ def test_where_the_sequence_resumes_is_logged(store, caplog):
 
 @pytest.mark.parametrize("accident", ["corrupt", "missing directory", "missing segment", "cut"])
 def test_a_damaged_partition_is_offline_and_the_rest_serves(store, accident):
-    """Reads and writes of it say why; its neighbours notice nothing; it can be deleted."""
+    """A damaged partition is offline with a reason; others serve, and its topic can be deleted."""
     store.create_topic("t", 2)
     store.create_topic("other", 1)
     append_sealed(store, "ab", "cd", "ef")
     neighbour = TopicPartition("t", 1)
     append(store.partition(neighbour), "n")
-    restarted(store).close()  # the second term: its directories have all been there before
+    restarted(store).close()  # second leader epoch: all directories exist already
     path = store.data / "t-0"
     if accident == "corrupt":
         (path / "00000000000000000006.log").write_bytes(b"garbage" * 100)
@@ -365,21 +366,21 @@ def test_a_damaged_partition_is_offline_and_the_rest_serves(store, accident):
 
 
 def test_a_lost_active_segment_is_noticed(store):
-    """The sealed one before it must not quietly become active again."""
+    """A missing active segment takes the partition offline; the sealed one is not made active."""
     store.create_topic("t", 1)
     append_sealed(store, "ab")
     append(store.partition(TP), "c")
     store.close()
     (store.data / "t-0" / "00000000000000000002.log").unlink()
     again = open_store(store.data)
-    with pytest.raises(PartitionOffline, match=r"2\.log is gone"):
+    with pytest.raises(PartitionOffline, match=r"2\.log is missing"):
         again.partition(TP)
     again.close()
 
 
 def test_settings_of_another_program_take_only_their_topic_offline(store):
-    """Named, not guessed; the others serve."""
-    store.catalog.create_topics([Topic("odd", store_id(), 1, {"no.such.setting": "1"}, 0)])
+    """An unknown setting in the catalog takes only its topic offline, and the error names it."""
+    store.metadata.cluster.create_topics([Topic("odd", store_id(), 1, {"no.such.setting": "1"}, 0)])
     store.create_topic("t", 1)
     again = restarted(store)
     with pytest.raises(PartitionOffline, match=r"no\.such\.setting"):
@@ -389,7 +390,7 @@ def test_settings_of_another_program_take_only_their_topic_offline(store):
 
 
 def test_a_damaged_catalog_stops_the_start(store):
-    """Without it nobody knows what the directories are; nothing is touched."""
+    """A damaged catalog stops start-up with an error that names the file."""
     store.close()
     for name in ("meta.db-wal", "meta.db-shm"):
         (store.data / name).unlink(missing_ok=True)
@@ -399,11 +400,11 @@ def test_a_damaged_catalog_stops_the_start(store):
 
 
 def test_all_terms_begin_in_one_transaction(store):
-    """A start costs one sync for every partition's epoch together, however many there are."""
+    """Start-up increments the leader epochs of all partitions in one transaction."""
     store.create_topic("many", 20)
-    before, _ = store.catalog._store.range("x")
+    before = revision(store.directory.metadata_path)
     again = restarted(store)
-    assert again.catalog._store.range("x")[0] == before + 1
+    assert revision(again.directory.metadata_path) == before + 1
     assert len(again.partitions("many")) == 20
     again.close()
 
@@ -412,60 +413,60 @@ def test_all_terms_begin_in_one_transaction(store):
 
 
 def sealed_plan(store, count):
-    """Drop the oldest ``count`` segments."""
+    """Return a plan that drops the oldest ``count`` segments."""
     infos = store.partition(TP).segments()[:count]
     return RetentionPlan(tuple(Drop(info, Reason.AGE) for info in infos), ())
 
 
 def test_sealed_segments_are_indexed_with_their_sum(store):
-    """By the background, for segments the writer sealed itself too."""
+    """The background job indexes all sealed segments with their SHA-256 hash."""
     store.create_topic("t", 1, {"segment.entries": "2"})
     for letter in "abcde":
         append(store.partition(TP), letter)
-    assert store.hash_sealed() == 2
-    entries = store.catalog.segments(TP).entries()
+    assert store.segments.hash_sealed() == 2
+    entries = store.metadata.cluster.segments(TP).entries()
     assert [(e.base_offset, e.end_offset, e.records) for e in entries] == [(0, 2, 2), (2, 4, 2)]
     assert all(len(entry.sha256) == 64 for entry in entries)
-    assert store.hash_sealed() == 0
+    assert store.segments.hash_sealed() == 0
 
 
 def test_hashing_stops_when_told(store):
-    """Shutting down does not wait for gigabytes."""
+    """Hashing stops when the store shuts down."""
     store.create_topic("t", 1)
     append_sealed(store, "a", "b")
-    assert store.hash_sealed(lambda: True) == 0
+    assert store.segments.hash_sealed(lambda: True) == 0
 
 
 def test_a_segment_replaced_while_it_is_hashed_keeps_the_new_sum(store, monkeypatch):
-    """The sum of a file that is no longer live is thrown away."""
+    """The hash of a segment that was replaced while it was hashed is discarded."""
     store.create_topic("t", 1)
     append_sealed(store, "a")
-    entry = store.catalog.segments(TP).get(0)
+    entry = store.metadata.cluster.segments(TP).get(0)
 
     def meanwhile(*_):
-        store.catalog.put_segments(TP, [replace(entry, sha256="new")])
+        store.metadata.cluster.put_segments(TP, [replace(entry, sha256="new")])
         return type("Digest", (), {"hexdigest": lambda _: "old"})()
 
     monkeypatch.setattr(
         "cordwood.log.lifecycle.segment_index_writer.hashlib.file_digest", meanwhile, raising=True
     )
-    assert store.hash_sealed() == 0
-    assert store.catalog.segments(TP).get(0).sha256 == "new"
+    assert store.segments.hash_sealed() == 0
+    assert store.metadata.cluster.segments(TP).get(0).sha256 == "new"
 
 
 def test_a_reclaimed_segment_is_gone_but_indexed(store):
-    """Its records cannot be read, the log starts after it, the index remembers it."""
+    """A reclaimed segment cannot be read; the log starts after it, and its index entry stays."""
     store.create_topic("t", 1)
     append_sealed(store, "ab", "cd")
-    store.hash_sealed()
-    store.reclaim(store.partition(TP), sealed_plan(store, 1))
+    store.segments.hash_sealed()
+    store.segments.reclaim(store.partition(TP), sealed_plan(store, 1))
     again = restarted(store)
     partition = again.partition(TP)
     assert values_in(partition) == {2: "c", 3: "d"}
     assert partition.log_start_offset == 2
     with pytest.raises(OffsetOutOfRange):
         partition.read(1, 100)
-    entry = again.catalog.segments(TP).find(1)
+    entry = again.metadata.cluster.segments(TP).find(1)
     assert (entry.state, entry.base_offset, entry.records) == (SegmentState.RECLAIMED, 0, 2)
     assert len(entry.sha256) == 64
     assert not list(store.data.glob("t-0/*00000.log*"))
@@ -473,26 +474,28 @@ def test_a_reclaimed_segment_is_gone_but_indexed(store):
 
 
 def test_a_reclaim_of_segments_never_indexed_indexes_them(store):
-    """The background may not have come by yet."""
+    """Reclaiming segments that are not indexed yet adds them to the index."""
     store.create_topic("t", 1, {"segment.entries": "1"})
     for letter in "abc":
         append(store.partition(TP), letter)
-    store.reclaim(store.partition(TP), sealed_plan(store, 2))
-    assert [e.state for e in store.catalog.segments(TP).entries()] == [SegmentState.RECLAIMED] * 2
+    store.segments.reclaim(store.partition(TP), sealed_plan(store, 2))
+    assert [e.state for e in store.metadata.cluster.segments(TP).entries()] == [
+        SegmentState.RECLAIMED
+    ] * 2
 
 
 def test_a_stale_plan_drops_only_what_it_was_made_for(store):
-    """What changed since stays, with all that follows."""
+    """A stale plan does not drop segments that it was not made for."""
     store.create_topic("t", 1)
     append_sealed(store, "ab", "cd")
     plan = sealed_plan(store, 2)
-    store.reclaim(store.partition(TP), sealed_plan(store, 1))
-    store.reclaim(store.partition(TP), plan)
+    store.segments.reclaim(store.partition(TP), sealed_plan(store, 1))
+    store.segments.reclaim(store.partition(TP), plan)
     assert values_in(store.partition(TP)) == {2: "c", 3: "d"}
 
 
 def test_plans_and_the_store_agree(store):
-    """Plan by the clock, apply, plan again: empty, and the log start is the plan's."""
+    """A plan that has been applied leaves the log start it planned, and the next plan is empty."""
     clock = ManualClock(10_000_000)
     store = restarted(store, clock=clock)
     store.create_topic("t", 1, {"retention.ms": "1000"})
@@ -512,20 +515,20 @@ def test_plans_and_the_store_agree(store):
 
     first = plan()
     assert len(first.drops) == 2
-    store.reclaim(partition, first)
+    store.segments.reclaim(partition, first)
     assert partition.log_start_offset == first.log_start(0) == 4
     assert plan() == RetentionPlan((), ())
     store.close()
 
 
 def test_deleted_records_stay_deleted(store):
-    """The log start survives a restart, also in the middle of a segment."""
+    """The log start survives a restart, also inside a segment."""
     store.create_topic("t", 1)
     append_sealed(store, "abcd")
-    assert store.advance_start(TP, 3) == 3
-    assert store.advance_start(TP, 1) == 3
+    assert store.segments.advance_start(TP, 3) == 3
+    assert store.segments.advance_start(TP, 1) == 3
     with pytest.raises(OffsetOutOfRange):
-        store.advance_start(TP, 5)
+        store.segments.advance_start(TP, 5)
     again = restarted(store)
     assert values_in(again.partition(TP)) == {3: "d"}
     again.close()

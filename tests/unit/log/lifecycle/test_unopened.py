@@ -1,4 +1,4 @@
-"""Partitions that nobody has needed yet: a start opens none, the first use opens one, once."""
+"""Lazily opened partitions: start-up opens none of many, and the first use opens one once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TPS = [TopicPartition("t", number) for number in range(4)]
 
 @pytest.fixture
 def data(tmp_path):
-    """One topic, four partitions, a record in each; closed cleanly."""
+    """One topic with four partitions and a record in each; closed cleanly."""
     store = open_store(tmp_path / "data")
     store.create_topic("t", len(TPS))
     for tp in TPS:
@@ -45,7 +45,7 @@ def opened(store):
 
 
 def damage(data, number):
-    """A byte below what was synced at the last clean close."""
+    """Flip a byte that was synced at the last clean close."""
     path = data / f"t-{number}" / "00000000000000000000.log"
     content = bytearray(path.read_bytes())
     content[-1] ^= 0xFF
@@ -53,7 +53,7 @@ def damage(data, number):
 
 
 def test_a_start_opens_no_partition_of_many(data):
-    """Not one of their files is touched; what the catalog knows is known."""
+    """With many partitions, start-up touches none of their files; the catalog describes them."""
     files = CrashFiles(data)
     store = open_store(data, files, eager=len(TPS) - 1)
     assert opened(store) == []
@@ -66,7 +66,7 @@ def test_a_start_opens_no_partition_of_many(data):
 
 
 def test_a_start_opens_all_of_a_few(data):
-    """Damage in a small directory is known before anybody is served."""
+    """With few partitions, start-up opens all of them and so detects damage before serving."""
     damage(data, 2)
     store = open_store(data)
     assert opened(store) == [0, 1, 3]
@@ -76,14 +76,14 @@ def test_a_start_opens_all_of_a_few(data):
 
 
 def test_the_first_read_opens_the_partition_it_needs(lazy):
-    """And no other; from then on it is like any."""
+    """A read opens its partition and no other; the opened one is an ordinary ``Partition``."""
     assert values_in(lazy.partition(TPS[1])) == {0: "v1"}
     assert opened(lazy) == [1]
     assert type(lazy.partition(TPS[1])) is Partition
 
 
 def test_the_first_append_opens_the_partition_it_needs(lazy):
-    """On the thread that writes, and what it holds is recovered first."""
+    """An append is not taken inline by an unopened partition; it opens the partition first."""
     partition = lazy.partition(TPS[3])
     assert not partition.takes_at_once([])
     assert not partition.is_open
@@ -93,7 +93,7 @@ def test_the_first_append_opens_the_partition_it_needs(lazy):
 
 
 def test_a_torn_tail_is_cut_before_anything_is_appended_or_read(data):
-    """The first use is recovery's; the bytes are kept beside, as at any start."""
+    """The first use of a partition runs recovery, which copies a torn tail aside and cuts it."""
     path = data / "t-0" / "00000000000000000000.log"
     whole = path.read_bytes()
     (data / "t-0" / "segment-facts-checkpoint").unlink()
@@ -108,7 +108,7 @@ def test_a_torn_tail_is_cut_before_anything_is_appended_or_read(data):
 
 
 def test_many_threads_open_a_partition_once(data):
-    """They all wait for the same recovery, and see the same partition."""
+    """Concurrent first uses share one recovery and see the same partition."""
     began, goes_on = threading.Event(), threading.Event()
 
     class SlowFiles(Files):
@@ -133,7 +133,7 @@ def test_many_threads_open_a_partition_once(data):
 
 
 def test_damage_takes_it_offline_when_it_is_opened_and_the_rest_serves(data, caplog):
-    """Whoever comes first is told, everybody after, and the store's list of what is wrong."""
+    """Damage found at the first use takes that partition offline; the other partitions serve."""
     damage(data, 1)
     store = open_store(data, eager=0)
     assert not store.offline
@@ -153,7 +153,7 @@ def test_damage_takes_it_offline_when_it_is_opened_and_the_rest_serves(data, cap
 
 
 def test_appends_to_what_cannot_be_opened_all_fail_with_the_reason(data):
-    """An outcome for each, as for any other error: the writer goes on with the others."""
+    """Every append to a partition that cannot be opened gets PartitionOffline as its outcome."""
     damage(data, 1)
     store = open_store(data, eager=0)
     outcomes = store.partition(TPS[1]).append_all(
@@ -164,7 +164,7 @@ def test_appends_to_what_cannot_be_opened_all_fail_with_the_reason(data):
 
 
 def test_running_out_of_descriptors_is_no_reason_to_be_offline(data):
-    """It is opened by whoever asks when there are some again."""
+    """TooManyOpenFiles does not take a partition offline; a later use opens it."""
 
     class Few(Files):
         left = 0
@@ -184,7 +184,7 @@ def test_running_out_of_descriptors_is_no_reason_to_be_offline(data):
 
 
 def test_a_topic_nobody_opened_can_be_altered_and_deleted(lazy):
-    """Settings hold when it opens; after its deletion it opens for nobody."""
+    """An unopened topic can be altered and deleted; after its deletion it cannot be opened."""
     lazy.alter_topic("t", {"retention.ms": 1234})
     assert lazy.partition(TPS[0]).config.retention_ms == 1234
     lazy.partition(TPS[0]).load()
@@ -199,13 +199,13 @@ def test_a_topic_nobody_opened_can_be_altered_and_deleted(lazy):
 
 
 def test_a_name_whose_files_are_there_stays_taken(lazy):
-    """Not opened is not absent."""
+    """A topic cannot be created if an unopened topic has the same name."""
     with pytest.raises(TopicExists):
         lazy.create_topic("t", 1)
 
 
 def test_a_stop_touches_nothing_that_was_not_opened(data):
-    """It takes as long as there is to write."""
+    """Closing the store touches only the partitions that were opened."""
     files = CrashFiles(data)
     store = open_store(data, files, eager=0)
     append(store.partition(TPS[2]), "new")
@@ -223,6 +223,9 @@ def test_a_stop_touches_nothing_that_was_not_opened(data):
 
 
 def test_marks_of_an_unopened_partition_are_those_of_its_last_run(lazy):
-    """Spark reads the files by them whether the broker has opened them or not."""
+    """The published offsets of an unopened partition are those of its last run.
+
+    Spark reads the files up to these offsets.
+    """
     assert read_published_offsets(lazy.data / "t-0").high_watermark == 1
     assert opened(lazy) == []

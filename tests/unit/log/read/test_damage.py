@@ -1,4 +1,4 @@
-"""Damage in a segment: what is sound is served, the rest is refused exactly, and told."""
+"""Damage in a segment: sound batches are served, damaged offset ranges are refused and reported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cordwood.errors import CorruptionError, DamagedRecords
 from cordwood.log.health.registry import Condition
 from support.stores import TP, append, open_store
 
-BATCHES, RECORDS = 12, 3  # of each sealed segment
+BATCHES, RECORDS = 12, 3  # batches per segment, records per batch
 SPAN = BATCHES * RECORDS
 
 
 @pytest.fixture(scope="module", params=[0, 4096], ids=["indexed", "unindexed"])
 def written(tmp_path_factory, request):
-    """Three sealed segments and an active one; one index entry a batch, or none."""
+    """Three sealed segments and an active one, with one index entry per batch or none."""
     data = tmp_path_factory.mktemp("written") / "data"
     opened = open_store(data)
     opened.create_topic("t", 1, {"index.interval.bytes": request.param})
@@ -28,14 +28,14 @@ def written(tmp_path_factory, request):
         for batch in range(BATCHES):
             append(partition, *(f"{segment}.{batch}.{n}" * 20 for n in range(RECORDS)))
         if segment < 3:
-            opened.roll(partition, RollReason.DEMAND)
+            opened.segments.roll(partition, RollReason.DEMAND)
     opened.close()
     return data
 
 
 @pytest.fixture
 def store(tmp_path, written):
-    """A copy of its own for each test to damage."""
+    """A separate copy for each test to damage."""
     shutil.copytree(written, tmp_path / "data")
     opened = open_store(tmp_path / "data")
     yield opened
@@ -62,7 +62,7 @@ def change(store, batch, at, bits=0x40, segment=1):
 
 
 def read_all(partition, max_bytes=1 << 20):
-    """Every offset that is served, and the ranges that are refused, as a consumer goes on."""
+    """All served offsets and all refused ranges, as seen by a consumer that skips each range."""
     served, refused = [], []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
@@ -93,7 +93,7 @@ FIELDS = {
 @pytest.mark.parametrize("batch", [0, 5, BATCHES - 1])
 @pytest.mark.parametrize("field", FIELDS)
 def test_one_flipped_bit_costs_one_batch(store, field, batch, max_bytes):
-    """Before and after it everything is served; its own offsets are refused and told."""
+    """A flipped bit makes one batch unreadable; its range is refused and reported."""
     at, bits = FIELDS[field]
     change(store, batch, at, bits)
     first = SPAN + batch * RECORDS
@@ -108,7 +108,10 @@ def test_one_flipped_bit_costs_one_batch(store, field, batch, max_bytes):
 
 @pytest.mark.parametrize("batch", [1, 5, BATCHES - 2])
 def test_a_false_base_offset_is_laid_to_the_batch_that_has_it(store, batch):
-    """It lies outside the checksum, and shows only in the batch behind it."""
+    """A wrong base offset is attributed to its own batch and not to the next one.
+
+    The base offset is not covered by the checksum, so only the next batch reveals the error.
+    """
     change(store, batch, 7, 0x40)
     first = SPAN + batch * RECORDS
     served, refused = read_all(store.partition(TP))
@@ -118,7 +121,7 @@ def test_a_false_base_offset_is_laid_to_the_batch_that_has_it(store, batch):
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x02", None], ids=["0", "ff", "02", "noise"])
 def test_a_hole_over_many_batches_is_one_range(store, fill):
-    """A lost block of the device: the sound batches on both sides are served."""
+    """An overwritten block is one damaged range; sound batches on both sides are served."""
     path = log_of(store)
     data = bytearray(path.read_bytes())
     at = positions(data)
@@ -132,7 +135,7 @@ def test_a_hole_over_many_batches_is_one_range(store, fill):
 
 
 def test_several_damaged_batches_are_several_ranges(store):
-    """Neighbours are one; each range is refused and told by itself."""
+    """Adjacent damaged batches form one range; separate ranges are reported separately."""
     for batch in (2, 3, 7):
         change(store, batch, BODY)
     _, refused = read_all(store.partition(TP))
@@ -144,8 +147,8 @@ def test_several_damaged_batches_are_several_ranges(store):
 
 
 def test_a_read_may_begin_anywhere_behind_the_damage(store):
-    """A consumer seeks past the range without having met it."""
-    change(store, 5, 8, 0x40)  # its length cannot be believed
+    """A consumer can read from any offset after a damaged range without reading the range."""
+    change(store, 5, 8, 0x40)  # the batch length is now wrong
     partition = store.partition(TP)
     for offset in range(SPAN + 6 * RECORDS, 2 * SPAN):
         assert partition.read(offset, 1).first_offset == offset - offset % RECORDS
@@ -154,7 +157,7 @@ def test_a_read_may_begin_anywhere_behind_the_damage(store):
 
 
 def test_a_segment_whose_file_is_gone_is_one_range(store):
-    """The segments before and after it are served."""
+    """If a segment file is missing, its offsets are refused and the other segments are served."""
     log_of(store).unlink()
     served, refused = read_all(store.partition(TP))
     assert refused == [(SPAN, 2 * SPAN)]
@@ -163,7 +166,7 @@ def test_a_segment_whose_file_is_gone_is_one_range(store):
 
 
 def test_damage_in_the_active_segment_is_mapped_up_to_what_is_published(store):
-    """Appends go on behind it, and are served."""
+    """Damage in the active segment is one refused range; later appends succeed and are served."""
     change(store, 4, BODY, segment=3)
     partition = store.partition(TP)
     first = 3 * SPAN + 4 * RECORDS
@@ -174,10 +177,10 @@ def test_damage_in_the_active_segment_is_mapped_up_to_what_is_published(store):
 
 
 def test_times_are_found_past_the_damage(store):
-    """ListOffsets by time passes over what cannot be read, and says so."""
+    """A lookup by timestamp skips damaged batches and reports them."""
     change(store, 0, 8, 0x80)
     partition = store.partition(TP)
-    store.advance_start(TP, SPAN)
+    store.segments.advance_start(TP, SPAN)
     found = partition.find_time(0)
     assert found is not None
     assert found.offset == SPAN + RECORDS
@@ -186,7 +189,7 @@ def test_times_are_found_past_the_damage(store):
 
 
 def test_retention_of_the_segment_ends_the_damage(store):
-    """Nobody can ask for it any more."""
+    """Dropping the damaged segment removes its damage report."""
     change(store, 5, BODY)
     partition = store.partition(TP)
     read_all(partition)
@@ -196,10 +199,10 @@ def test_retention_of_the_segment_ends_the_damage(store):
 
 
 def test_a_read_the_device_refuses_is_told(store):
-    """An open file that is a directory: neither damage nor silence."""
+    """A file that cannot be opened is reported as a failed read, not as damage."""
     path = log_of(store)
     path.unlink()
-    path.symlink_to(path.name)  # ELOOP, whoever opens it
+    path.symlink_to(path.name)  # opening it fails with ELOOP, also for root
     with pytest.raises(CorruptionError, match="cannot be opened"):
         store.partition(TP).read(SPAN, 1)
     assert list(store.health.conditions(TP)) == [Condition.READ_FAILED]

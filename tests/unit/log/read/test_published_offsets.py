@@ -1,4 +1,4 @@
-"""Marks published for readers of the files."""
+"""Offsets that a partition publishes in a file for readers in other processes."""
 
 import pytest
 
@@ -25,20 +25,20 @@ def published_offsets(tmp_path):
 
 
 def test_nothing_published_is_none(tmp_path, published_offsets):
-    """Neither a missing file nor a new one says anything."""
+    """A missing file and a new file both read as None."""
     assert read_published_offsets(tmp_path) is None
     assert read_published_offsets(tmp_path / "elsewhere") is None
 
 
 def test_readers_see_the_last_publish_at_once(tmp_path, published_offsets):
-    """The page cache is shared; no sync is waited for."""
+    """Readers see each publish immediately through the page cache, without an fsync."""
     for high in range(2, 7):
         published_offsets.publish(at(high))
         assert read_published_offsets(tmp_path) == at(high)
 
 
 def test_marks_outlive_their_writer(tmp_path):
-    """A reopened file goes on counting, so that the newer slot wins."""
+    """A reopened file continues its counter, so that the newer slot wins."""
     for high in range(2, 7):
         again = PublishedOffsets(tmp_path, Files())
         again.publish(at(high))
@@ -48,7 +48,7 @@ def test_marks_outlive_their_writer(tmp_path):
 
 @pytest.mark.parametrize("broken", range(112))
 def test_a_slot_caught_half_written_leaves_the_one_before(tmp_path, published_offsets, broken):
-    """Damage to any byte gives the newer or the older marks, never others."""
+    """With one damaged byte, readers get the newest intact slot and never a mix."""
     published_offsets.publish(at(5))
     published_offsets.publish(at(9))
     path = tmp_path / MARKS_NAME
@@ -61,7 +61,7 @@ def test_a_slot_caught_half_written_leaves_the_one_before(tmp_path, published_of
 
 
 def test_an_abandoned_partition_writes_nothing(tmp_path):
-    """Its files are on their way out, or in a place that is not ours any more."""
+    """Abandoning a partition writes nothing, because its directory may be moved or deleted."""
     files = CrashFiles(tmp_path)
     partition = open_partition(tmp_path, files=files)
     append_data(partition, a_batch(b"a"))

@@ -1,4 +1,4 @@
-"""What opening a directory does with each thing it may find there: the table in ``recovery``."""
+"""Opening a partition: each state of the directory that the table in ``recovery`` lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIVE, SEALED = f"{18:020d}", f"{9:020d}"
 
 @pytest.fixture
 def log(tmp_path) -> Partition:
-    """Sealed segments 0 and 9 and an active one at 18, of nine records each; not closed."""
+    """Sealed segments at 0 and 9 and an active one at 18, of nine records each; not closed."""
     return build(tmp_path)
 
 
@@ -38,18 +38,18 @@ def build(root) -> Partition:
 ALL = {o: b"v%d" % o for o in range(27)}
 
 
-# --- nothing there ------------------------------------------------------------------------------
+# --- no files -----------------------------------------------------------------------------------
 
 
 def test_a_missing_directory_is_created_at_the_log_start(tmp_path):
-    """Offsets never go back, even if the files are gone."""
+    """A new directory starts at the given log start, so offsets never go back."""
     partition = open_partition(tmp_path, CONFIG, log_start_offset=500)
-    assert (partition.log_start_offset, partition.next_offset) == (500, 500)
+    assert (partition.log_start_offset, partition.log_end_offset) == (500, 500)
     assert append(partition, b"a").base_offset == 500
 
 
 def test_an_untouched_log_opens_clean(log, tmp_path):
-    """All of the active segment is scanned, nothing is rebuilt, the offsets go on."""
+    """Opening scans the whole active segment, rebuilds nothing and continues the offsets."""
     reopened = open_partition(tmp_path, CONFIG)
     found = reopened.recovery
     assert (found.end, found.next_offset, found.cut_bytes) == (End.CLEAN, 27, 0)
@@ -59,7 +59,7 @@ def test_an_untouched_log_opens_clean(log, tmp_path):
 
 
 def test_sealed_segments_are_not_read_at_open(log, tmp_path):
-    """Their facts come from the checkpoint: garbage of the same size goes unnoticed until read."""
+    """Opening takes statistics of sealed segments from the checkpoint and reads none of them."""
     path = log.directory / f"{SEALED}.log"
     path.write_bytes(b"\xee" * path.stat().st_size)
     reopened = open_partition(tmp_path, CONFIG)
@@ -71,7 +71,7 @@ def test_sealed_segments_are_not_read_at_open(log, tmp_path):
 
 
 def test_a_torn_tail_is_kept_aside_and_cut(log, tmp_path):
-    """The copy holds exactly the cut bytes; the offset of the torn batch is given again."""
+    """A torn tail is copied to a separate file and cut; its offset is assigned again."""
     path = log.directory / f"{ACTIVE}.log"
     data = path.read_bytes()
     path.write_bytes(data[:-5])
@@ -89,7 +89,7 @@ def test_a_torn_tail_is_kept_aside_and_cut(log, tmp_path):
 
 
 def test_a_zero_filled_tail_is_cut(log, tmp_path):
-    """Nothing in it is worth keeping."""
+    """A zero-filled tail is cut without a copy."""
     path = log.directory / f"{ACTIVE}.log"
     size_bytes = path.stat().st_size
     with path.open("ab") as file:
@@ -102,42 +102,42 @@ def test_a_zero_filled_tail_is_cut(log, tmp_path):
 
 
 def test_a_zero_filled_active_segment_is_emptied(log, tmp_path):
-    """Its blocks never reached the device."""
+    """A zero-filled active segment is truncated to zero records."""
     path = log.directory / f"{ACTIVE}.log"
     path.write_bytes(bytes(path.stat().st_size))
     reopened = open_partition(tmp_path, CONFIG)
-    assert (reopened.recovery.end, reopened.next_offset) == (End.TORN, 18)
+    assert (reopened.recovery.end, reopened.log_end_offset) == (End.TORN, 18)
 
 
 def test_an_empty_active_segment_is_fine(log, tmp_path):
-    """That is how one begins."""
+    """An empty active segment is valid."""
     (log.directory / f"{ACTIVE}.log").write_bytes(b"")
     reopened = open_partition(tmp_path, CONFIG)
-    assert (reopened.recovery.end, reopened.next_offset) == (End.CLEAN, 18)
+    assert (reopened.recovery.end, reopened.log_end_offset) == (End.CLEAN, 18)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: data[:40] + b"\xff" + data[41:],  # a flipped byte, whole batches behind it
-        lambda data: data[:8] + b"\x7f" + data[9:],  # a length past the end
+        lambda data: data[:40] + b"\xff" + data[41:],  # a flipped byte, with whole batches after it
+        lambda data: data[:8] + b"\x7f" + data[9:],  # a length past the end of the file
         lambda data: b"not a log at all\n" * 40,
         lambda data: data + b"GET / HTTP/1.1\r\n" * 8,
     ],
     ids=["byte", "length", "foreign", "foreign tail"],
 )
 def test_damage_in_the_active_segment_cuts_nothing(log, tmp_path, damage):
-    """The partition stays closed with an error that names the file; the bytes are as they were."""
+    """Damage in the active segment fails the open; the error names the file, which is unchanged."""
     path = log.directory / f"{ACTIVE}.log"
     wrong = damage(path.read_bytes())
     path.write_bytes(wrong)
-    with pytest.raises(CorruptionError, match=rf"{ACTIVE}.log.*nothing was cut"):
+    with pytest.raises(CorruptionError, match=rf"{ACTIVE}.log.*nothing was truncated"):
         open_partition(tmp_path, CONFIG)
     assert path.read_bytes() == wrong
 
 
 def test_after_a_clean_close_a_bad_tail_is_corruption(log, tmp_path):
-    """All of it was synced: no append was under way, so nothing can be torn."""
+    """After a clean close everything was synced, so a bad tail is corruption and not torn."""
     log.close()
     path = log.directory / f"{ACTIVE}.log"
     data = path.read_bytes()
@@ -152,7 +152,7 @@ def test_after_a_clean_close_a_bad_tail_is_corruption(log, tmp_path):
 
 
 def test_what_recovery_found_is_synced_before_it_is_served(log, tmp_path):
-    """A killed process leaves bytes in the page cache only; a reader must not see them go."""
+    """Recovery syncs the log before it is served, since the bytes may only be in the page cache."""
     files = FailingFiles()
     open_partition(tmp_path, CONFIG, files=files)
     assert "sync_data" in files.seen
@@ -163,18 +163,18 @@ def test_what_recovery_found_is_synced_before_it_is_served(log, tmp_path):
 
 @pytest.mark.parametrize("left", [0, 1, 100])
 def test_a_shortened_sealed_segment_is_corruption(log, tmp_path, left):
-    """Truncated or emptied: records are missing, and the error names file and sizes."""
+    """A sealed segment that is too short is corruption; the error names the file and both sizes."""
     path = log.directory / f"{SEALED}.log"
     size_bytes = path.stat().st_size
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(
-        CorruptionError, match=f"{SEALED}.log has {left} bytes and had {size_bytes}"
+        CorruptionError, match=f"{SEALED}.log has {left} bytes, but had {size_bytes}"
     ):
         open_partition(tmp_path, CONFIG)
 
 
 def test_a_sealed_segment_with_bytes_behind_it_is_corruption(log, tmp_path):
-    """Nobody appends to a sealed file."""
+    """A sealed segment with extra bytes at its end is corruption."""
     path = log.directory / f"{SEALED}.log"
     path.write_bytes(path.read_bytes() + bytes(100))
     with pytest.raises(CorruptionError, match="restore"):
@@ -186,12 +186,12 @@ def test_a_sealed_segment_with_bytes_behind_it_is_corruption(log, tmp_path):
     [
         (lambda data: bytes(len(data)), 9),
         (lambda data: (b"foreign " * len(data))[: len(data)], 9),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), 15),  # batches before it are sound
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), 15),  # the batches before it are sound
     ],
     ids=["zeros", "foreign", "byte"],
 )
 def test_damage_in_a_sealed_segment_is_told_when_a_read_meets_it(log, tmp_path, damage, sound_end):
-    """With file and position; what is sound around it is served."""
+    """A read of a damaged batch fails with file and position; the sound parts are served."""
     path = log.directory / f"{SEALED}.log"
     path.write_bytes(damage(path.read_bytes()))
     reopened = open_partition(tmp_path, CONFIG)
@@ -204,7 +204,7 @@ def test_damage_in_a_sealed_segment_is_told_when_a_read_meets_it(log, tmp_path, 
 
 @pytest.mark.parametrize("claimed", [-1, 0, 9, 17, 18, 10**15])
 def test_an_offset_out_of_place_is_corruption_and_not_a_gap(log, tmp_path, claimed):
-    """Offsets lie outside the checksum; one that was changed must not hide its batch."""
+    """Checksums do not cover offsets, so a wrong base offset is corruption and not a gap."""
     path = log.directory / f"{SEALED}.log"
     data = path.read_bytes()
     second = 12 + int.from_bytes(data[8:12], "big")
@@ -215,15 +215,15 @@ def test_an_offset_out_of_place_is_corruption_and_not_a_gap(log, tmp_path, claim
 
 
 def test_a_sealed_segment_of_another_log_is_corruption(log, tmp_path):
-    """Its offsets reach into the next segment."""
+    """A sealed segment whose offsets overlap the next segment is corruption."""
     (log.directory / "segment-facts-checkpoint").unlink()
     (log.directory / f"{SEALED}.log").write_bytes((log.directory / f"{ACTIVE}.log").read_bytes())
-    with pytest.raises(CorruptionError, match="one of both is foreign"):
+    with pytest.raises(CorruptionError, match="one of the two files is from elsewhere"):
         open_partition(tmp_path, CONFIG)
 
 
 def test_an_empty_sealed_segment_without_facts_is_accepted_and_told(log, tmp_path):
-    """Compaction can empty one, and Kafka leaves such files."""
+    """Opening accepts and notes an empty sealed segment, because compaction can empty one."""
     (log.directory / "segment-facts-checkpoint").unlink()
     (log.directory / f"{SEALED}.log").write_bytes(b"")
     reopened = open_partition(tmp_path, CONFIG)
@@ -231,18 +231,18 @@ def test_an_empty_sealed_segment_without_facts_is_accepted_and_told(log, tmp_pat
     assert sorted(values_of(reopened)) == [*range(9), *range(18, 27)]
 
 
-# --- what can be made again ---------------------------------------------------------------------
+# --- files that can be rebuilt ------------------------------------------------------------------
 
 
 def stored(log: Partition) -> dict[str, bytes]:
-    """The files, but for those that also tell how far the active segment has come."""
+    """Return the files, except those that record the progress of the active segment."""
     skipped = {"marks", "segment-facts-checkpoint"}
     return {p.name: p.read_bytes() for p in log.directory.iterdir() if p.name not in skipped}
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_missing_index_is_rebuilt(log, tmp_path, suffix):
-    """Byte for byte what it was, and reported."""
+    """A missing index is rebuilt byte for byte, and recovery reports it."""
     before = stored(log)
     (log.directory / f"{SEALED}{suffix}").unlink()
     reopened = open_partition(tmp_path, CONFIG)
@@ -268,7 +268,7 @@ def test_a_missing_index_is_rebuilt(log, tmp_path, suffix):
 )
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_wrong_index_is_noticed_when_it_is_used(tmp_path, suffix, damage):
-    """Reads and lookups by time are right all the same; the file is mended at the next roll."""
+    """Reads and time lookups are correct with a damaged index, and the next roll rewrites it."""
     partition = open_partition(tmp_path, CONFIG)
     for offset in range(60):
         append(partition, b"v", times_ms=[NOW_MS + offset])
@@ -290,7 +290,7 @@ def test_a_wrong_index_is_noticed_when_it_is_used(tmp_path, suffix, damage):
 
 
 def test_an_index_entry_that_points_into_a_batch_is_noticed(tmp_path):
-    """It grows and lies within the log, yet no batch that ends so begins there."""
+    """An index entry that points into a batch is detected, and the index is rewritten."""
     partition = open_partition(tmp_path, CONFIG)
     for offset in range(60):
         append(partition, b"v", times_ms=[NOW_MS + offset])
@@ -304,14 +304,14 @@ def test_an_index_entry_that_points_into_a_batch_is_noticed(tmp_path):
         ]
         path.write_bytes(b"".join(entries))
         reopened = open_partition(tmp_path, CONFIG)
-        for offset in reversed(range(60)):  # forwards, a read goes on without the index
+        for offset in reversed(range(60)):  # forwards, a read continues without the index
             assert reopened.read(offset, 1).first_offset == offset
         reopened.close()
         assert path.read_bytes() == good
 
 
 def test_all_sealed_files_but_the_logs_can_be_lost(log, tmp_path):
-    """Indexes, snapshots, facts and terms are made again from the logs."""
+    """All files except the logs can be rebuilt from the logs."""
     log.close()
     before = stored(log)
     for path in log.directory.iterdir():
@@ -328,7 +328,7 @@ def test_all_sealed_files_but_the_logs_can_be_lost(log, tmp_path):
 
 
 def test_a_lost_snapshot_is_replayed_from_the_logs(tmp_path):
-    """Producers of sealed segments are still known."""
+    """A lost or damaged producer snapshot is rebuilt from the logs."""
     partition = open_partition(tmp_path, CONFIG)
     fields = {"producer_id": 5, "producer_epoch": 1}
     append(partition, b"a", base_sequence=0, **fields)
@@ -345,7 +345,7 @@ def test_a_lost_snapshot_is_replayed_from_the_logs(tmp_path):
 
 
 def test_a_lost_transaction_index_is_replayed(tmp_path):
-    """Its aborted ranges are told as before."""
+    """A lost or damaged transaction index is rebuilt with the same aborted ranges."""
     partition = open_partition(tmp_path, CONFIG)
     fields = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
     marker = encode_marker(
@@ -370,7 +370,7 @@ def test_a_lost_transaction_index_is_replayed(tmp_path):
 
 
 def test_a_damaged_term_checkpoint_is_rebuilt(tmp_path):
-    """From the active segment, and told."""
+    """A damaged leader epoch checkpoint is rebuilt from the active segment and reported."""
     partition = open_partition(tmp_path, CONFIG, leader_epoch=4)
     append(partition, b"a")
     path = partition.directory / "leader-epoch-checkpoint"
@@ -381,7 +381,7 @@ def test_a_damaged_term_checkpoint_is_rebuilt(tmp_path):
 
 
 def test_files_that_are_not_ours_are_left_alone(log, tmp_path):
-    """And named, so that an operator can look."""
+    """Unknown files are kept, and recovery lists them in its notes."""
     names = ["notes.txt", "123.log", f"{0:020d}.log.bak", "core"]
     for name in names:
         (log.directory / name).write_bytes(b"mine")
@@ -393,7 +393,7 @@ def test_files_that_are_not_ours_are_left_alone(log, tmp_path):
 
 
 def test_the_age_of_the_active_segment_survives_a_crash(tmp_path):
-    """Or a broker that restarts often would never cut by age."""
+    """The creation time of the active segment survives a crash, so rolls by age still happen."""
     partition = open_partition(tmp_path, CONFIG)
     append(partition, b"a")
     created_ms = partition.segments()[-1].created_ms
@@ -402,7 +402,7 @@ def test_the_age_of_the_active_segment_survives_a_crash(tmp_path):
 
 
 def test_the_log_start_of_the_catalog_is_kept(log, tmp_path):
-    """It may lie within a segment."""
+    """The log start of the catalog is used, also inside a segment."""
     reopened = open_partition(tmp_path, CONFIG, log_start_offset=13)
     assert reopened.log_start_offset == 13
     assert min(values_of(reopened)) == 13

@@ -1,4 +1,4 @@
-"""The staging area: no name and no link leads out of it, and nobody else's file is believed."""
+"""The staging area: no name or link leads out of it, and files of other users are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cordwood.log.staging.area import Owners, StagingArea, check_name
 
 @pytest.fixture
 def area(tmp_path) -> StagingArea:
-    """One job with one file, and a secret beside the staging directory."""
+    """A staging area with one job and one file, and a secret file next to the staging directory."""
     made = StagingArea(tmp_path / "data")
     (tmp_path / "data").mkdir()
     with made.new_job("job") as files:
@@ -29,7 +29,7 @@ def read(area, job="job", name="file"):
 
 
 def test_what_is_staged_is_read(area):
-    """Under its job's name and its own."""
+    """A staged file is read by its job name and its file name."""
     assert read(area) == b"one two"
     with area.job("job") as files:
         files.sync("file")
@@ -42,18 +42,18 @@ def test_what_is_staged_is_read(area):
     ["", ".", "..", "../secret", "a/b", "/etc/passwd", ".hidden", "a\n", "a\0", "x" * 129, 7],
 )
 def test_only_plain_names_are_taken(area, name):
-    """For jobs and for files, whatever is done with them."""
-    with pytest.raises(RequestError, match="no job name"), area.job(name):
+    """Every operation refuses a job name or file name that is not a plain name."""
+    with pytest.raises(RequestError, match="not a valid job name"), area.job(name):
         pass
-    with pytest.raises(RequestError, match="no job name"), area.new_job(name):
+    with pytest.raises(RequestError, match="not a valid job name"), area.new_job(name):
         pass
-    with pytest.raises(RequestError, match="no job name"):
+    with pytest.raises(RequestError, match="not a valid job name"):
         area.remove(name)
     with area.job("job") as files:
         for use in (files.open, files.create, files.identity, files.sync):
-            with pytest.raises(RequestError, match="no file name"):
+            with pytest.raises(RequestError, match="not a valid file name"):
                 use(name)
-        with pytest.raises(RequestError, match="no file name"):
+        with pytest.raises(RequestError, match="not a valid file name"):
             files.write(name, [])
     with pytest.raises(RequestError):
         check_name(name, "job")
@@ -61,20 +61,20 @@ def test_only_plain_names_are_taken(area, name):
 
 @pytest.mark.parametrize("target", ["../../secret", "/etc/hostname", "file"])
 def test_a_link_is_refused_and_what_it_names_is_left_alone(area, target):
-    """Reading, writing and looking: also a link to a file beside it."""
+    """A symbolic link is never followed, even to a file of the same job; a write replaces it."""
     (area.directory / "job" / "link").symlink_to(target)
     with area.job("job") as files:
         for use in (files.open, files.create, files.identity, files.sync):
-            with pytest.raises(UnsafePath, match="is a link or no regular file"):
+            with pytest.raises(UnsafePath, match="is a link or not a regular file"):
                 use("link")
-        files.write("link", [b"new"])  # takes the link's place
+        files.write("link", [b"new"])  # replaces the link
     assert read(area, name="link") == b"new"
     assert (area.directory.parent / "secret").read_bytes() == b"secret"
     assert read(area) == b"one two"
 
 
 def test_a_job_that_is_a_link_is_refused_and_removing_it_removes_the_link(area, tmp_path):
-    """Or every name in it would be somewhere else."""
+    """A job directory that is a link is refused; removing the job does not touch the target."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "file").write_bytes(b"not staged")
@@ -88,7 +88,7 @@ def test_a_job_that_is_a_link_is_refused_and_removing_it_removes_the_link(area, 
 
 
 def test_a_directory_that_changes_while_it_is_open_changes_nothing(area, tmp_path):
-    """Names are found in the directory that was checked, not in what has its name by now."""
+    """Names are resolved in the directory that was opened, even if its path is replaced."""
     with area.job("job") as files:
         (area.directory / "job").rename(tmp_path / "moved")
         (area.directory / "job").symlink_to(area.directory.parent)
@@ -98,7 +98,7 @@ def test_a_directory_that_changes_while_it_is_open_changes_nothing(area, tmp_pat
 
 
 def test_what_is_no_regular_file_is_refused_at_once(area):
-    """A FIFO would block its reader, a directory has no bytes."""
+    """A FIFO or a directory is refused; opening the FIFO does not block."""
     os.mkfifo(area.directory / "job" / "fifo")
     (area.directory / "job" / "directory").mkdir()
     with area.job("job") as files:
@@ -108,7 +108,7 @@ def test_what_is_no_regular_file_is_refused_at_once(area):
 
 
 def test_somebody_elses_file_is_refused_unless_the_group_may_stage(area):
-    """The owner is the broker's user or that of the directory; else the directory's group."""
+    """A file of another user is accepted only if it has the group that may write to staging."""
     found = os.stat_result((0o100644, 0, 0, 1, 1001, 2002, 0, 0, 0, 0))
     own, shared = Owners((1,), None), Owners((1,), 2002)
     with pytest.raises(UnsafePath, match="belongs to user 1001"):
@@ -121,20 +121,20 @@ def test_somebody_elses_file_is_refused_unless_the_group_may_stage(area):
 
 
 def test_a_foreign_owner_is_noticed_on_the_job_and_on_the_file(area, monkeypatch):
-    """As the descriptor that was opened tells it."""
+    """Reading is refused if the owner may not stage files."""
     monkeypatch.setattr(staging_module.Owners, "of", classmethod(lambda cls, _: cls((-5,), None)))
     with pytest.raises(UnsafePath, match="may not stage files here"):
         read(area)
 
 
 def test_a_file_larger_than_asked_for_is_refused(area):
-    """A manifest has a bound."""
+    """A read refuses a file that exceeds its byte limit."""
     with area.job("job") as files, pytest.raises(RequestError, match="more than 3 bytes"):
         files.read("file", 3)
 
 
 def test_what_the_disk_refuses_names_the_path(area, monkeypatch):
-    """An I/O error is not a missing file."""
+    """An I/O error names the path and is not reported as a missing file."""
 
     def refuse(*_, **__):
         raise OSError(5, "Input/output error")
@@ -146,10 +146,11 @@ def test_what_the_disk_refuses_names_the_path(area, monkeypatch):
 
 
 def test_no_other_module_opens_a_staged_file():
-    """The name of the directory appears where it is opened, and where data directories are listed.
+    """Only these modules name the staging directory.
 
-    ``pipeline.compact.compaction_pass`` and ``pipeline.compact.rewrite`` write segments for a swap
-    on the job's side.
+    Of these, ``log.staging.area`` opens staged files, ``log.lifecycle.directory`` lists data
+    directories, and those in ``pipeline`` run in the job's process, which writes the staged
+    segments.
     """
     root = Path(staging_module.__file__).parents[2]
     using = {
@@ -161,7 +162,6 @@ def test_no_other_module_opens_a_staged_file():
         "log/format/manifest.py",
         "log/lifecycle/directory.py",
         "log/staging/area.py",
-        "pipeline/compact/compaction_pass.py",
-        "pipeline/route/query.py",  # the name of a field that travels to the tasks
+        "pipeline/compact/pass_files.py",
         "pipeline/runtime/staging.py",
     }

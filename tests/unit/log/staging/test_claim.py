@@ -1,4 +1,4 @@
-"""What was verified is what is put live, whatever a job still holds of its staged files."""
+"""The verified bytes are the ones that become live, even if a job keeps access to its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path):
 
 
 def a_job(store, job="job-1") -> Path:
-    """A staged segment in the place of both; the path of its log."""
+    """Stage one segment that replaces both sealed segments; return the path of its log."""
     return stage(store, job, [0, 2], {0: [a_batch({1: "b", 2: "a", 3: "c"})]}) / NAME
 
 
@@ -44,11 +44,11 @@ def claimed(store) -> list[Path]:
     return [p for p in store.data.glob(f"{CLAIMED_NAME}/*/*") if p.is_file()]
 
 
-# --- who else can write -------------------------------------------------------------------------
+# --- other writers of the file ------------------------------------------------------------------
 
 
 class Descriptor:
-    """A task that has not closed its file."""
+    """A task that keeps its file open for writing."""
 
     def __init__(self, log):
         self.file = log.open("r+b", buffering=0)
@@ -61,7 +61,7 @@ class Descriptor:
 
 
 class Mapping(Descriptor):
-    """One that has closed it, and keeps a mapping."""
+    """A task that closed its file but keeps a writable memory mapping."""
 
     def __init__(self, log):
         super().__init__(log)
@@ -76,7 +76,7 @@ class Mapping(Descriptor):
 
 
 class HardLink(Descriptor):
-    """One that kept a second name."""
+    """A task that keeps a second hard link to the file."""
 
     def __init__(self, log):
         self.path = log.parent.parent / "second-name"
@@ -91,7 +91,7 @@ class HardLink(Descriptor):
 
 
 class Replaced(Descriptor):
-    """One that writes another file by the same name, as a task that runs twice does."""
+    """A task that writes a new file under the same name, as a task that runs twice does."""
 
     def __init__(self, log):
         self.path = log
@@ -100,24 +100,24 @@ class Replaced(Descriptor):
         self.path.write_bytes(b"forged" * 100)
 
     def close(self):
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 @pytest.mark.parametrize("holder", [Descriptor, Mapping, HardLink, Replaced])
 @pytest.mark.parametrize("moment", ["verified", "applied"])
 def test_a_job_changes_no_byte_after_it_was_checked(store, holder, moment):
-    """Neither between the check and the swap, nor later."""
+    """A job cannot change verified bytes, either before the swap or after it."""
     log = a_job(store)
     good = log.read_bytes()
     held = holder(log)
     try:
-        verified = store.verify_job("job-1")
+        verified = store.segments.verify_job("job-1")
         if moment == "verified":
             held.write()
-            store.apply_job(verified)
+            store.segments.apply_job(verified)
         else:
-            store.apply_job(verified)
-            if holder is not Replaced:  # its directory is gone
+            store.segments.apply_job(verified)
+            if holder is not Replaced:  # the swap removed its directory
                 held.write()
     finally:
         held.close()
@@ -126,29 +126,29 @@ def test_a_job_changes_no_byte_after_it_was_checked(store, holder, moment):
 
 
 def test_a_file_that_nobody_else_can_write_is_moved_and_not_copied(store):
-    """A pass may be as large as the log: no second copy of it is written."""
+    """A file that no other process can write is renamed, so large files are not copied."""
     log = a_job(store)
     log.chmod(0o660)
     inode = log.stat().st_ino
-    store.apply_job(store.verify_job("job-1"))
+    store.segments.apply_job(store.segments.verify_job("job-1"))
     found = (store.data / "t-0" / NAME).stat()
     assert (found.st_ino, found.st_mode & 0o777) == (inode, 0o600)
 
 
 def test_staging_on_another_filesystem_is_copied_from(store):
-    """An operator may put it behind a link."""
+    """If the staging directory is a link to another filesystem, files are copied."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         if Path(other).stat().st_dev == store.data.stat().st_dev:
             pytest.skip("there is no second filesystem")
         (store.data / "staging").symlink_to(other)
         a_job(store)
-        store.apply_job(store.verify_job("job-1"))
+        store.segments.apply_job(store.segments.verify_job("job-1"))
         assert list(Path(other).iterdir()) == []
     assert values_in(store.partition(TP)) == AFTER
 
 
 def test_a_lease_tells_whether_anybody_writes(tmp_path):
-    """And who opens the file for writing later is not held up."""
+    """The check finds an open writer, and leaves no lease that blocks later writers."""
     path = tmp_path / "file"
     path.write_bytes(b"x")
     fd = os.open(path, os.O_RDONLY)
@@ -163,7 +163,10 @@ def test_a_lease_tells_whether_anybody_writes(tmp_path):
 
 
 def test_who_opens_a_file_during_the_lease_does_not_end_the_broker(tmp_path):
-    """The kernel's signal for that ends a process unless another signal was chosen."""
+    """A process that opens the file during the lease does not kill the broker.
+
+    The kernel's default signal for a broken lease, SIGIO, would end the process.
+    """
     path = tmp_path / "file"
     path.write_bytes(b"x")
     opener = f"open({str(path)!r}, 'r+b').close()"
@@ -189,63 +192,63 @@ print(claim.has_writers(os.open({str(path)!r}, os.O_RDONLY)))
     assert ended.stdout == b"False\n", ended.stderr
 
 
-# --- names that lead elsewhere ------------------------------------------------------------------
+# --- links and special files --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["log", "manifest.json", "job"])
 def test_links_in_staging_are_refused(store, tmp_path, what):
-    """Also one to a file whose bytes are what the manifest says."""
+    """A link is refused even if the bytes of its target match the manifest."""
     log = a_job(store)
     path = {"log": log, "manifest.json": log.parent / "manifest.json", "job": log.parent}[what]
     elsewhere = tmp_path / "elsewhere"
     shutil.move(path, elsewhere)
     path.symlink_to(elsewhere)
     with pytest.raises(UnsafePath):
-        store.verify_job("job-1")
+        store.segments.verify_job("job-1")
     assert elsewhere.exists()
     assert claimed(store) == []
     assert values_in(store.partition(TP)) == BEFORE
 
 
 def test_a_fifo_in_staging_is_refused_and_holds_nobody_up(store):
-    """Opening one waits for a writer, unless it is asked not to."""
+    """A FIFO is refused, and opening it does not wait for a writer."""
     log = a_job(store)
     log.unlink()
     os.mkfifo(log)
     with pytest.raises(UnsafePath):
-        store.verify_job("job-1")
+        store.segments.verify_job("job-1")
 
 
 def test_a_link_that_takes_the_place_of_the_staging_directory_leads_no_removal_out(store, tmp_path):
-    """What is removed after the swap is the job's directory, not what a link names."""
+    """If a link replaces the job's directory, the swap removes the link and not its target."""
     log = a_job(store)
-    verified = store.verify_job("job-1")
+    verified = store.segments.verify_job("job-1")
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("keep me")
     shutil.rmtree(log.parent)
     log.parent.symlink_to(precious)
-    store.apply_job(verified)
+    store.segments.apply_job(verified)
     assert (precious / "file").read_text() == "keep me"
     assert not log.parent.is_symlink()
 
 
-# --- what is left over --------------------------------------------------------------------------
+# --- leftover claims ----------------------------------------------------------------------------
 
 
 def test_a_refused_job_leaves_nothing_claimed(store):
-    """Its bytes are not the manifest's."""
+    """A job whose bytes do not match its manifest leaves no claimed files."""
     log = a_job(store)
     log.write_bytes(bytes(len(log.read_bytes())))
     with pytest.raises(InvalidManifest):
-        store.verify_job("job-1")
+        store.segments.verify_job("job-1")
     assert claimed(store) == []
 
 
 def test_a_start_removes_what_was_claimed_and_never_applied(store):
-    """The order ended with the process that gave it."""
+    """A start removes claimed files that were never applied; the log is unchanged."""
     a_job(store)
-    store.verify_job("job-1")
+    store.segments.verify_job("job-1")
     assert len(claimed(store)) == 1
     store.close()
     again = open_store(store.data)
@@ -255,13 +258,13 @@ def test_a_start_removes_what_was_claimed_and_never_applied(store):
 
 
 def test_a_second_check_of_a_job_cannot_reach_the_files_of_the_first(store):
-    """Staged anew under the same name, other bytes are another claim."""
+    """A job staged again under the same name gets a new claim; the first claim is unchanged."""
     good = a_job(store).read_bytes()
-    first = store.verify_job("job-1")
+    first = store.segments.verify_job("job-1")
     shutil.rmtree(store.data / "staging" / "job-1")
     stage(store, "job-1", [0, 2], {0: [a_batch({3: "x"})]})
-    second = store.verify_job("job-1")
-    store.apply_job(first)
+    second = store.segments.verify_job("job-1")
+    store.segments.apply_job(first)
     assert live_bytes(store) == good
-    store.release_jobs([second])
+    store.segments.release_jobs([second])
     assert claimed(store) == []

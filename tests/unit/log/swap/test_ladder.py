@@ -1,4 +1,4 @@
-"""The gate: staged segments become live ones, or nothing happens."""
+"""Swaps: staged segments replace live segments completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cordwood.errors import (
 from cordwood.log.files.disk import Files
 from cordwood.log.format.layout import CLEANED, SWAP
 from cordwood.log.swap.ladder import recover_swaps
+from cordwood.log.write.partition_files import PartitionFiles
 from cordwood.model import SegmentState
 from support.crash import FailingFiles
 from support.stores import TP, a_batch, append, append_sealed, open_store, stage, values_in
@@ -41,20 +42,20 @@ def store(tmp_path, files):
 
 
 def a_log(store) -> None:
-    """Three sealed segments of two records each, and one record in the active one."""
+    """Create three sealed segments of two records each, and one record in the active segment."""
     store.create_topic("t", 1)
     append_sealed(store, "ab", "ac", "bd")
     append(store.partition(TP), "z")
 
 
 def stage_compaction(store, job: str = "job-1", **changes):
-    """What compaction of all three makes of them: one segment with gaps."""
+    """Stage the compaction of all three sealed segments: one segment with gaps."""
     batches = [a_batch({2: "a", 3: "c"}), a_batch({4: "b", 5: "d"})]
     return stage(store, job, [0, 2, 4], {0: batches}, **changes)
 
 
 def swap(store, job: str = "job-1") -> None:
-    store.apply_job(store.verify_job(job))
+    store.segments.apply_job(store.segments.verify_job(job))
 
 
 def bases(store):
@@ -67,8 +68,8 @@ def suffixed(store):
 
 
 def test_staged_segments_take_the_place_of_live_ones(store):
-    """Readers see the new ones, offsets stay, the index has history, staging is gone."""
-    store.hash_sealed()
+    """A swap replaces segments, keeps offsets, records the old segments and removes staging."""
+    store.segments.hash_sealed()
     assert values_in(store.partition(TP)) == BEFORE
     staging = stage_compaction(store)
     swap(store)
@@ -76,13 +77,13 @@ def test_staged_segments_take_the_place_of_live_ones(store):
     assert bases(store) == [0, 6]
     assert suffixed(store) == []
     assert not staging.exists()
-    (entry,) = store.catalog.segments(TP).entries()
+    (entry,) = store.metadata.cluster.segments(TP).entries()
     assert (entry.base_offset, entry.end_offset, entry.records) == (0, 6, 4)
-    past = [e for _, e in store.catalog.replaced_segments(TP)]
+    past = [e for _, e in store.metadata.cluster.replaced_segments(TP)]
     assert [(e.base_offset, e.state) for e in past] == [
         (b, SegmentState.REPLACED) for b in (0, 2, 4)
     ]
-    assert store.catalog.swaps == {}
+    assert store.metadata.cluster.swaps == {}
     append(store.partition(TP), "y")
     store.close()
     again = open_store(store.data)
@@ -92,7 +93,7 @@ def test_staged_segments_take_the_place_of_live_ones(store):
 
 
 def test_one_segment_may_become_several(store):
-    """A run in the middle by more than there were, with gaps between them."""
+    """A swap may replace segments in the middle of the log by more segments, with gaps."""
     segments = {2: [a_batch({2: "a"})], 3: [a_batch({3: "c"})], 4: [a_batch({5: "d"})]}
     stage(store, "job-1", [2, 4], segments)
     swap(store)
@@ -101,7 +102,7 @@ def test_one_segment_may_become_several(store):
 
 
 def test_a_segment_may_be_emptied(store):
-    """Reads go on over it, also after a restart."""
+    """Reads skip an emptied segment, also after a restart."""
     stage(store, "job-1", [0, 2, 4], {0: [], 2: [], 4: [a_batch({5: "d"})]})
     swap(store)
     assert values_in(store.partition(TP)) == {5: "d", 6: "z"}
@@ -112,7 +113,7 @@ def test_a_segment_may_be_emptied(store):
 
 
 def test_a_reader_in_the_old_file_goes_on(store):
-    """What it holds open stays readable until the delay is over."""
+    """Replaced files stay until the delete delay has passed; reads continue."""
     partition = store.partition(TP)
     assert partition.read(0, 1).data
     stage_compaction(store)
@@ -125,45 +126,45 @@ def test_a_reader_in_the_old_file_goes_on(store):
 
 
 def test_the_same_job_is_applied_once(store):
-    """Its staging is gone; and a verified job kept from before no longer matches the log."""
+    """A job cannot be applied twice: its staging is gone and its manifest is stale."""
     stage_compaction(store)
-    verified = store.verify_job("job-1")
-    store.apply_job(verified)
+    verified = store.segments.verify_job("job-1")
+    store.segments.apply_job(verified)
     with pytest.raises(StaleManifest):
-        store.apply_job(verified)
+        store.segments.apply_job(verified)
     with pytest.raises(InvalidManifest, match="not staged"):
-        store.verify_job("job-1")
+        store.segments.verify_job("job-1")
     assert values_in(store.partition(TP)) == AFTER
-    assert store.catalog.swaps == {}
+    assert store.metadata.cluster.swaps == {}
 
 
 def test_of_two_jobs_on_the_same_segments_the_second_is_stale(store):
-    """The first one wins, and nothing of the second gets in."""
+    """Of two jobs on the same segments, the first is applied and the second is stale."""
     stage_compaction(store, "job-1")
     stage_compaction(store, "job-2")
-    first, second = store.verify_job("job-1"), store.verify_job("job-2")
-    store.apply_job(first)
+    first, second = store.segments.verify_job("job-1"), store.segments.verify_job("job-2")
+    store.segments.apply_job(first)
     with pytest.raises(StaleManifest):
-        store.apply_job(second)
+        store.segments.apply_job(second)
     assert suffixed(store) == []
 
 
 def test_a_job_of_a_deleted_topic_is_refused(store):
-    """Also when a topic of the same name has the same segments again."""
+    """A job is refused if its topic was deleted, also if the topic was created again."""
     stage_compaction(store)
-    verified = store.verify_job("job-1")
+    verified = store.segments.verify_job("job-1")
     store.delete_topic("t")
     with pytest.raises(UnknownTopic):
-        store.apply_job(verified)
+        store.segments.apply_job(verified)
     a_log(store)
     with pytest.raises(StaleManifest, match="created again"):
-        store.apply_job(verified)
+        store.segments.apply_job(verified)
     assert values_in(store.partition(TP)) == BEFORE
 
 
 @pytest.mark.parametrize("accident", ["byte", "short", "missing", "sum", "count", "end", "crc"])
 def test_staged_files_that_are_not_as_stated_are_refused(store, accident):
-    """Every byte is read before anything is renamed."""
+    """Staged files that differ from their manifest are rejected before anything is renamed."""
     staging = stage_compaction(store)
     log = staging / "00000000000000000000.log"
     manifest = json.loads((staging / "manifest.json").read_text())
@@ -189,36 +190,36 @@ def test_staged_files_that_are_not_as_stated_are_refused(store, accident):
         log.write_bytes(data)
         (staging / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidManifest):
-        store.verify_job("job-1")
+        store.segments.verify_job("job-1")
     assert values_in(store.partition(TP)) == BEFORE
 
 
 @pytest.mark.parametrize("job", ["..", "", "a/b", ".hidden"])
 def test_a_job_name_stays_in_staging(store, job):
-    """No path leads out."""
+    """A job name cannot be a path outside the staging directory."""
     with pytest.raises(InvalidManifest, match="job name"):
-        store.verify_job(job)
+        store.segments.verify_job(job)
 
 
 def test_a_manifest_of_another_job_is_refused(store):
-    """A directory copied under a new name is not a new job."""
+    """A manifest is refused if its job name differs from its directory's name."""
     stage_compaction(store, job="job-1")
     (store.data / "staging" / "job-1").rename(store.data / "staging" / "job-2")
     with pytest.raises(InvalidManifest, match="manifest of job job-1"):
-        store.verify_job("job-2")
+        store.segments.verify_job("job-2")
 
 
 @pytest.mark.parametrize("effect", ["rename", "sync_dir"])
 def test_an_error_before_the_new_segments_count_is_undone(store, files, effect):
-    """The old log serves on, and the next try works."""
+    """An error before the swap is committed is undone; the old log serves, and a retry works."""
     stage_compaction(store)
-    verified = store.verify_job("job-1")
+    verified = store.segments.verify_job("job-1")
     files.refused.add(effect)
     with pytest.raises(UnavailableError):
-        store.apply_job(verified)
+        store.segments.apply_job(verified)
     files.refused.clear()
     assert values_in(store.partition(TP)) == BEFORE
-    assert store.catalog.swaps == {}
+    assert store.metadata.cluster.swaps == {}
     shutil.rmtree(store.data / "staging" / "job-1", ignore_errors=True)
     stage_compaction(store)
     swap(store)
@@ -227,44 +228,46 @@ def test_an_error_before_the_new_segments_count_is_undone(store, files, effect):
 
 
 def test_an_error_after_that_takes_the_partition_offline_until_the_next_start(store, monkeypatch):
-    """Which finishes the swap."""
+    """An error after that takes the partition offline, and the next start completes the swap."""
     stage_compaction(store)
-    verified = store.verify_job("job-1")
-    partition = store.partition(TP)
+    verified = store.segments.verify_job("job-1")
 
     def fails(*_):
-        partition._health.go_offline("disk")
         raise DiskFull("no space")
 
-    monkeypatch.setattr(partition, "_swap_names", fails)
+    monkeypatch.setattr(PartitionFiles, "swap_names", fails)
     with pytest.raises(PartitionOffline, match="job-1"):
-        store.apply_job(verified)
+        store.segments.apply_job(verified)
     with pytest.raises(PartitionOffline):
         store.partition(TP)
     store.close()
     again = open_store(store.data)
     assert values_in(again.partition(TP)) == AFTER
-    assert [e.base_offset for e in again.catalog.segments(TP).entries()] == [0]
-    assert again.catalog.swaps == {}
+    assert [e.base_offset for e in again.metadata.cluster.segments(TP).entries()] == [0]
+    assert again.metadata.cluster.swaps == {}
     again.close()
 
 
 def test_another_filesystem_is_copied_from(store, monkeypatch):
-    """A partition's directory may be a mount of its own."""
+    """A swap copies staged files if the partition is on another filesystem."""
     stage_compaction(store)
-    verified = store.verify_job("job-1")
+    verified = store.segments.verify_job("job-1")
     monkeypatch.setattr("cordwood.log.swap.ladder._is_same_filesystem", lambda *_: False)
-    store.apply_job(verified)
+    store.segments.apply_job(verified)
     assert values_in(store.partition(TP)) == AFTER
     assert not (store.data / "staging" / "job-1").exists()
 
 
-# --- Kafka's six crash points, from names alone -----------------------------------------------
+# --- Kafka's six crash points, from file names alone ------------------------------------------
 
 
 @pytest.mark.parametrize("point", range(1, 7))
 def test_names_alone_tell_which_log_holds(tmp_path, point):
-    """(1) .cleaned (2) log .swap, index .cleaned: old. (3) to (6) .swap on: new."""
+    """After a crash, file names decide which log is live.
+
+    The old log is live at points 1 (all .cleaned) and 2 (log .swap, index .cleaned). The new log is
+    live from point 3 on (all .swap).
+    """
     old = {0: b"old0", 5: b"old5"}
     for base, data in old.items():
         for kind in ("log", "index"):

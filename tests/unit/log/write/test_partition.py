@@ -1,4 +1,4 @@
-"""A partition: appends, reads, time, rolls, drops, truncations, and a disk that says no."""
+"""A partition: appends, reads, time lookups, rolls, drops, truncations and disk errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from cordwood.errors import (
 )
 from cordwood.log.files.file_cache import FileCache
 from cordwood.log.format.layout import parse_metadata
-from cordwood.log.format.producers import Aborted
 from cordwood.log.read.segment import Retired
 from cordwood.log.read.survey import survey
 from cordwood.log.write.partition import Partition
-from cordwood.model import TimestampType
+from cordwood.model import Aborted, TimestampType
 from support.crash import CrashFiles, FailingFiles, FullDisk
 from support.logs import (
     NOW_MS,
@@ -46,9 +45,9 @@ SMALL = TopicConfig(index_interval_bytes=100, file_delete_delay_ms=1000)
 
 
 def fill(partition: Partition, batches: int, *, roll_every: int = 0, per_batch: int = 3) -> None:
-    """``batches`` of numbered values; the time of offset o is ``NOW_MS + o``."""
+    """Append ``batches`` of numbered values; the record at offset o has the time ``NOW_MS + o``."""
     for i in range(batches):
-        base = partition.next_offset
+        base = partition.log_end_offset
         offsets = range(base, base + per_batch)
         append(
             partition,
@@ -63,7 +62,7 @@ def fill(partition: Partition, batches: int, *, roll_every: int = 0, per_batch: 
 
 
 def test_offsets_are_contiguous_and_values_come_back(tmp_path):
-    """Across batches, segments and a reopening."""
+    """Offsets and values are the same across batches, segments and a reopening."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 20, roll_every=3)
     expected = {o: b"v%d" % o for o in range(60)}
@@ -76,7 +75,7 @@ def test_offsets_are_contiguous_and_values_come_back(tmp_path):
 
 
 def test_a_read_begins_with_the_batch_that_holds_the_offset(tmp_path):
-    """Batches are never cut; the reader skips what it did not ask for."""
+    """A read never splits a batch; the reader skips the records before its offset."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 20)
     for offset in range(60):
@@ -89,7 +88,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(tmp_path):
 
 
 def test_a_read_returns_whole_batches_up_to_its_size(tmp_path):
-    """At least one, and never more bytes than asked for otherwise."""
+    """A read returns at least one whole batch, and otherwise at most the requested bytes."""
     partition = open_partition(tmp_path)
     fill(partition, 10)
     one = len(partition.read(0, 1).data)
@@ -100,11 +99,11 @@ def test_a_read_returns_whole_batches_up_to_its_size(tmp_path):
 
 
 def test_what_is_not_published_cannot_be_read(tmp_path):
-    """Not written, not synced, not even in a segment that was sealed meanwhile."""
+    """Records above the high watermark cannot be read, even when synced or in a sealed segment."""
     partition = open_partition(tmp_path, SMALL)
     append(partition, b"seen")
     append(partition, b"unseen", publish=False)
-    assert (partition.high_watermark, partition.next_offset) == (1, 2)
+    assert (partition.high_watermark, partition.log_end_offset) == (1, 2)
     assert values_of(partition) == {0: b"seen"}
     assert partition.read(1, 1000).data == b""
     partition.roll(RollReason.DEMAND)
@@ -119,7 +118,7 @@ def test_what_is_not_published_cannot_be_read(tmp_path):
 
 
 def test_reads_outside_the_log_are_out_of_range(tmp_path):
-    """Below the start and past the end; at the end there is nothing yet."""
+    """A read below the log start or past the high watermark fails; a read at it returns no data."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 4)
     found = partition.read(12, 100)
@@ -134,7 +133,7 @@ def test_reads_outside_the_log_are_out_of_range(tmp_path):
 
 
 def test_a_read_stops_at_the_offset_it_is_told(tmp_path):
-    """As for read_committed: batches that begin there or later are not returned."""
+    """A read returns no batch that begins at or after ``end_offset``, as read_committed needs."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 4)
     assert partition.read(0, 10_000, end_offset=6).next_offset == 6
@@ -143,7 +142,7 @@ def test_a_read_stops_at_the_offset_it_is_told(tmp_path):
 
 
 def test_appends_get_their_offset_and_term_patched_in(tmp_path):
-    """And nothing else: the bytes are the producer's."""
+    """An append changes only the base offset and the leader epoch of a batch."""
     partition = open_partition(tmp_path, leader_epoch=7)
     append(partition, b"a", b"b")
     sent = a_batch(b"c")
@@ -155,7 +154,7 @@ def test_appends_get_their_offset_and_term_patched_in(tmp_path):
 
 
 def test_one_append_of_many_batches_is_one_write(tmp_path):
-    """And each batch gets its own offsets."""
+    """An append of several batches makes one write, and each batch gets its own offsets."""
     files = FailingFiles()
     partition = open_partition(tmp_path, files=files)
     append(partition, b"0")
@@ -169,7 +168,7 @@ def test_one_append_of_many_batches_is_one_write(tmp_path):
 
 
 def test_append_time_topics_stamp_what_arrives(tmp_path):
-    """The broker's clock, a new checksum, and the time in the answer."""
+    """With LogAppendTime, records get the broker's time, and the append returns that time."""
     clock = ManualClock(NOW_MS)
     config = TopicConfig(message_timestamp_type="LogAppendTime")
     partition = open_partition(tmp_path, config, clock=clock)
@@ -185,7 +184,7 @@ def test_append_time_topics_stamp_what_arrives(tmp_path):
 
 
 def compact(partition: Partition, base_offset: int, keep: set[int]) -> None:
-    """Replace one sealed segment by its batches that hold an offset of ``keep``."""
+    """Replace one sealed segment by those of its batches that hold an offset in ``keep``."""
     info = next(s for s in partition.segments() if s.base_offset == base_offset)
     source = partition.directory / f"{base_offset:020d}.log"
     out, position, data = b"", 0, source.read_bytes()
@@ -199,9 +198,9 @@ def compact(partition: Partition, base_offset: int, keep: set[int]) -> None:
 
 
 def test_a_reader_is_never_stuck_in_a_gap(tmp_path):
-    """Compaction removed the tail of one segment and all of the next two: reads go on after them.
+    """A read at an offset that compaction removed returns the next batch, in a later segment.
 
-    Rivven's first defect: there a reader at such an offset receives nothing for ever.
+    Rivven has a defect here: a reader at such an offset never receives data again.
     """
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 12, roll_every=3)  # segments 0, 9, 18, 27; active 36
@@ -222,7 +221,7 @@ def test_a_reader_is_never_stuck_in_a_gap(tmp_path):
 
 
 def test_a_reader_is_not_stuck_before_an_empty_end(tmp_path):
-    """Everything sealed is gone and the active segment is empty: the reader moves to the end."""
+    """If all sealed segments are empty and so is the active one, a read moves to the log end."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 3, roll_every=3)
     compact(partition, 0, set())
@@ -233,7 +232,7 @@ def test_a_reader_is_not_stuck_before_an_empty_end(tmp_path):
 
 
 def test_counts_after_compaction_survive_a_restart_without_a_scan(tmp_path):
-    """Records are fewer than the span, and opening does not read sealed segments to know."""
+    """Record counts of compacted segments survive a restart without a scan."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 6, roll_every=3)
     compact(partition, 0, {3})
@@ -249,7 +248,7 @@ def test_counts_after_compaction_survive_a_restart_without_a_scan(tmp_path):
 
 
 def test_a_time_is_found_to_the_record(tmp_path):
-    """The first record at or after it, in whatever batch and segment."""
+    """A time lookup returns the first record at or after the time, in any batch and segment."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 40, roll_every=7)
     for offset in range(120):
@@ -262,7 +261,7 @@ def test_a_time_is_found_to_the_record(tmp_path):
 
 
 def test_times_that_jump_back_and_forth_are_found(tmp_path):
-    """The first record in offset order that reaches the time, as a scan would find it."""
+    """With unordered timestamps, a lookup returns the first match in offset order."""
     partition = open_partition(tmp_path, SMALL)
     times = [(i * 7919) % 1000 for i in range(300)]
     for i in range(0, 300, 3):
@@ -278,7 +277,7 @@ def test_times_that_jump_back_and_forth_are_found(tmp_path):
 
 
 def test_records_below_the_log_start_are_not_found_by_time(tmp_path):
-    """Not even the largest time of all, nor within a batch that straddles the start."""
+    """Time lookups ignore records below the log start, also inside a batch that spans the start."""
     partition = open_partition(tmp_path, SMALL)
     append(partition, b"a", b"b", b"c", times_ms=[900, 800, 100])
     append(partition, b"d", b"e", times_ms=[300, 200])
@@ -292,7 +291,7 @@ def test_records_below_the_log_start_are_not_found_by_time(tmp_path):
 
 
 def test_a_time_is_looked_for_while_nothing_is_published(tmp_path):
-    """The log start stands at the high watermark and the next batch is written and indexed."""
+    """A time lookup ignores written and indexed batches until they are published."""
     config = TopicConfig(index_interval_bytes=0)
     partition = open_partition(tmp_path, config)
     for seal in (False, True):
@@ -309,7 +308,7 @@ def test_a_time_is_looked_for_while_nothing_is_published(tmp_path):
 
 
 def test_a_time_lookup_does_not_walk_the_segment(tmp_path, monkeypatch):
-    """One early record of the far future must not make later lookups linear."""
+    """One early record with a high timestamp does not make later time lookups linear."""
     partition = open_partition(tmp_path, TopicConfig(index_interval_bytes=500))
     append(partition, b"x", times_ms=[NOW_MS + 50])
     for _ in range(300):
@@ -334,7 +333,7 @@ def test_a_time_lookup_does_not_walk_the_segment(tmp_path, monkeypatch):
 
 
 def test_the_segment_is_cut_before_the_batch_that_would_pass_its_size(tmp_path):
-    """At a batch boundary; sealing and counting are one step."""
+    """The partition rolls at a batch boundary, before a batch would exceed segment_bytes."""
     size_bytes = len(a_batch(b"value"))
     partition = open_partition(tmp_path, TopicConfig(segment_bytes=3 * size_bytes))
     for _ in range(7):
@@ -346,7 +345,7 @@ def test_the_segment_is_cut_before_the_batch_that_would_pass_its_size(tmp_path):
 
 
 def test_an_empty_segment_is_not_cut(tmp_path):
-    """There is nothing to seal."""
+    """Rolling an empty segment does nothing."""
     partition = open_partition(tmp_path)
     assert partition.roll(RollReason.DEMAND) is None
     append(partition, b"a")
@@ -356,7 +355,7 @@ def test_an_empty_segment_is_not_cut(tmp_path):
 
 
 def test_the_log_file_never_has_padding(tmp_path):
-    """Kafka's tools refuse zeros at the end."""
+    """The log file ends with its last batch, because Kafka's tools reject trailing zeros."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 5)
     path = partition.directory / f"{0:020d}.log"
@@ -369,7 +368,7 @@ def test_the_log_file_never_has_padding(tmp_path):
 
 
 def test_a_retried_append_answers_with_its_first_offsets(tmp_path):
-    """And stores nothing; also after a restart."""
+    """A retried append returns its first offsets and stores nothing, also after a restart."""
     fields = {"producer_id": 5, "producer_epoch": 0}
     partition = open_partition(tmp_path)
     append(partition, b"a", b"b", base_sequence=0, **fields)
@@ -385,7 +384,7 @@ def test_a_retried_append_answers_with_its_first_offsets(tmp_path):
 
 
 def test_producers_are_known_after_a_roll_and_a_crash(tmp_path):
-    """From the snapshot at the active segment's base and the batches in it."""
+    """After a crash, producer state comes from the last snapshot and the active segment."""
     fields = {"producer_id": 5, "producer_epoch": 3}
     partition = open_partition(tmp_path)
     append(partition, b"a", base_sequence=0, **fields)
@@ -399,7 +398,10 @@ def test_producers_are_known_after_a_roll_and_a_crash(tmp_path):
 
 
 def test_a_refused_append_changes_nothing(tmp_path):
-    """Neither the file nor the next offset, also when a later batch of it is the bad one."""
+    """A rejected append changes neither the file nor the next offset.
+
+    This holds also if only a later batch of the append is bad.
+    """
     partition = open_partition(tmp_path)
     fields = {"producer_id": 5, "producer_epoch": 0}
     append(partition, b"a", base_sequence=0, **fields)
@@ -407,7 +409,7 @@ def test_a_refused_append_changes_nothing(tmp_path):
     data = a_batch(b"b", base_sequence=1, **fields) + a_batch(b"c", base_sequence=7, **fields)
     with pytest.raises(OutOfOrderSequence):
         append_data(partition, data)
-    assert (partition.next_offset, partition.size_bytes) == (1, size_bytes)
+    assert (partition.log_end_offset, partition.size_bytes) == (1, size_bytes)
 
 
 def a_marker(commit: bool, producer_id: int = 5) -> bytearray:
@@ -423,7 +425,7 @@ def a_marker(commit: bool, producer_id: int = 5) -> bytearray:
 
 
 def test_aborted_transactions_are_told_across_segments_and_restarts(tmp_path):
-    """Where its marker is, a transaction is noted; asked by the range of a read."""
+    """Aborted transactions are returned for a range of offsets, across segments and restarts."""
     partition = open_partition(tmp_path, SMALL)
     fields = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
     append(partition, b"plain")
@@ -451,7 +453,7 @@ def test_aborted_transactions_are_told_across_segments_and_restarts(tmp_path):
 
 
 def test_an_undecided_transaction_survives_a_restart(tmp_path):
-    """The last stable offset stands where it began."""
+    """After a restart, the last stable offset is still the first offset of the open transaction."""
     partition = open_partition(tmp_path, SMALL)
     append(partition, b"plain")
     append(partition, b"t", producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -465,7 +467,7 @@ def test_an_undecided_transaction_survives_a_restart(tmp_path):
 
 
 def test_dropped_segments_are_renamed_and_removed_later(tmp_path):
-    """The log start moves; the files stay for the delay."""
+    """A drop advances the log start; the files stay until the delete delay has passed."""
     clock = ManualClock(NOW_MS)
     partition = open_partition(tmp_path, SMALL, clock=clock)
     fill(partition, 9, roll_every=3)
@@ -482,7 +484,7 @@ def test_dropped_segments_are_renamed_and_removed_later(tmp_path):
 
 
 def test_a_drop_renames_the_oldest_log_first_and_then_syncs_the_directory(tmp_path):
-    """Whatever a crash leaves is the newer part of the log, and indexes without one."""
+    """A drop renames the oldest segment first, so a crash leaves only the newer part of the log."""
     files = CrashFiles(tmp_path)
     partition = open_partition(tmp_path, SMALL, files=files)
     fill(partition, 6, roll_every=3)
@@ -496,7 +498,7 @@ def test_a_drop_renames_the_oldest_log_first_and_then_syncs_the_directory(tmp_pa
 
 
 def test_leftovers_of_an_earlier_process_are_removed_at_open(tmp_path):
-    """Its dropped files, half-written ones, and indexes without a log."""
+    """Opening removes dropped files, temporary files, and indexes without a log."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 6, roll_every=3)
     partition.drop([0])
@@ -513,7 +515,7 @@ def test_leftovers_of_an_earlier_process_are_removed_at_open(tmp_path):
 
 
 def test_a_reader_in_a_dropped_file_reads_on(tmp_path):
-    """It holds the file open; one that would have to open it learns that there is a newer view."""
+    """A reader with the file open reads on; a reader that must open the file gets ``Retired``."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 9, roll_every=3)
     old_view = partition._read_state.view
@@ -527,7 +529,7 @@ def test_a_reader_in_a_dropped_file_reads_on(tmp_path):
 
 
 def test_readers_see_no_gap_repeat_or_error_while_segments_are_replaced(tmp_path):
-    """Threads read all the time while every sealed segment is replaced, again and again."""
+    """Concurrent readers get every record once while all sealed segments are replaced."""
     partition = open_partition(tmp_path, SMALL, descriptors=FileCache(idle_max=2))
     fill(partition, 12, roll_every=3)
     expected = list(range(36))
@@ -559,7 +561,7 @@ def test_readers_see_no_gap_repeat_or_error_while_segments_are_replaced(tmp_path
 
 
 def test_open_files_are_bounded(tmp_path):
-    """However many segments are read."""
+    """The number of open files stays at its maximum, however many segments are read."""
     descriptors = FileCache(idle_max=4)
     partition = open_partition(tmp_path, SMALL, descriptors=descriptors)
     fill(partition, 30, roll_every=1)
@@ -570,7 +572,7 @@ def test_open_files_are_bounded(tmp_path):
 
 
 def test_a_closed_partition_answers_that_it_is_closed(tmp_path):
-    """To writers and to readers that come too late; closing twice is closing once."""
+    """Reads and appends on a closed partition raise PartitionOffline; closing twice is no error."""
     partition = open_partition(tmp_path, SMALL)
     append(partition, b"a")
     partition.close()
@@ -585,11 +587,11 @@ def test_a_closed_partition_answers_that_it_is_closed(tmp_path):
 
 
 def test_truncation_removes_whole_batches_and_later_segments(tmp_path):
-    """Down to the batch that holds the offset; appends go on from there."""
+    """Truncation removes the batch that holds the offset and everything after it."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 12, roll_every=3)
     partition.truncate_to(14)
-    assert (partition.next_offset, partition.high_watermark) == (12, 12)
+    assert (partition.log_end_offset, partition.high_watermark) == (12, 12)
     assert list(values_of(partition)) == list(range(12))
     append(partition, b"new")
     assert values_of(partition)[12] == b"new"
@@ -598,7 +600,7 @@ def test_truncation_removes_whole_batches_and_later_segments(tmp_path):
 
 
 def test_truncation_takes_producer_state_back(tmp_path):
-    """What was truncated was never sent, as far as sequences and transactions go."""
+    """Truncation also removes the truncated sequences and transactions from the producer state."""
     partition = open_partition(tmp_path, SMALL)
     fields = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
     append(partition, b"a", base_sequence=0, **fields)
@@ -614,12 +616,12 @@ def test_truncation_takes_producer_state_back(tmp_path):
 
 
 def test_a_reader_caught_by_a_truncation_reads_again(tmp_path):
-    """What it read from the cut segment is thrown away, whether the bytes were whole or not."""
+    """A reader of a truncated segment discards what it read and gets ``Retired``."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 6)
     view = partition._read_state.view
     segment = view.segments[0]
-    with segment.reading():  # a reader that was there before
+    with segment.reading():  # a reader that started before the truncation
         partition.truncate_to(9)
         for offset in (0, 12):
             with pytest.raises(Retired):
@@ -630,21 +632,21 @@ def test_a_reader_caught_by_a_truncation_reads_again(tmp_path):
 
 
 def test_truncation_below_the_log_start_is_refused(tmp_path):
-    """And past the end is nothing."""
+    """Truncation below the log start fails; truncation past the log end does nothing."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 4)
     partition.truncate_to(99)
-    assert partition.next_offset == 12
+    assert partition.log_end_offset == 12
     partition.advance_start(6)
     with pytest.raises(OffsetOutOfRange):
         partition.truncate_to(5)
 
 
-# --- terms --------------------------------------------------------------------------------------
+# --- leader epochs ------------------------------------------------------------------------------
 
 
 def test_terms_are_remembered_with_their_first_offset(tmp_path):
-    """For those who ask where a term ended."""
+    """The checkpoint stores the first offset of each leader epoch, so its end can be looked up."""
     for term in (3, 5):
         partition = open_partition(tmp_path, leader_epoch=term)
         append(partition, b"a", b"b")
@@ -660,7 +662,7 @@ def test_terms_are_remembered_with_their_first_offset(tmp_path):
 
 
 def test_the_topics_id_is_written_beside_the_log(tmp_path):
-    """As Kafka does, once."""
+    """The topic ID is written to ``partition.metadata`` in Kafka's format."""
     topic_id = UUID(int=0x1234567890ABCDEF1234567890ABCDEF)
     partition = open_partition(tmp_path, topic_id=topic_id)
     text = (partition.directory / "partition.metadata").read_bytes()
@@ -668,11 +670,11 @@ def test_the_topics_id_is_written_beside_the_log(tmp_path):
     assert parse_metadata(text) == topic_id
 
 
-# --- a disk that says no ------------------------------------------------------------------------
+# --- disk errors --------------------------------------------------------------------------------
 
 
 def test_a_full_disk_changes_nothing_and_heals(tmp_path):
-    """A short write is cut back; reads go on; once there is space, so do appends."""
+    """A failed write on a full disk is undone; reads go on, and appends succeed with free space."""
     disk = FullDisk(10**6)
     partition = open_partition(tmp_path, files=disk)
     append(partition, b"a")
@@ -684,7 +686,7 @@ def test_a_full_disk_changes_nothing_and_heals(tmp_path):
         path = partition.directory / f"{0:020d}.log"
         assert path.stat().st_size == size_bytes
         assert values_of(partition) == {0: b"a"}
-        assert partition.next_offset == 1
+        assert partition.log_end_offset == 1
     disk.left_bytes = 10**6
     append(partition, b"c")
     assert values_of(partition) == {0: b"a", 1: b"c"}
@@ -693,7 +695,7 @@ def test_a_full_disk_changes_nothing_and_heals(tmp_path):
 
 
 def test_a_disk_too_full_to_roll_keeps_the_segment_active(tmp_path):
-    """The append that needed the roll is refused; later it succeeds."""
+    """An append that needs a roll fails while the disk is full, and succeeds later."""
     disk = FullDisk(10**6)
     config = TopicConfig(segment_entries=2)
     partition = open_partition(tmp_path, config, files=disk)
@@ -709,7 +711,7 @@ def test_a_disk_too_full_to_roll_keeps_the_segment_active(tmp_path):
 
 
 def test_an_io_error_on_a_write_is_undone(tmp_path):
-    """Unavailable, and nothing has changed."""
+    """A write that fails with an I/O error raises UnavailableError and changes nothing."""
     files = FailingFiles()
     partition = open_partition(tmp_path, files=files)
     append(partition, b"a")
@@ -721,7 +723,10 @@ def test_an_io_error_on_a_write_is_undone(tmp_path):
 
 
 def test_a_failed_sync_is_not_tried_again(tmp_path):
-    """Offline for writes, what was published still readable, what was not is gone at reopening."""
+    """After a failed fsync the partition rejects writes.
+
+    Published records stay readable, and unpublished ones are removed when the partition reopens.
+    """
     files = FailingFiles()
     partition = open_partition(tmp_path, files=files)
     append(partition, b"a")
@@ -742,7 +747,7 @@ def test_a_failed_sync_is_not_tried_again(tmp_path):
 
 
 def test_a_write_that_cannot_be_undone_takes_the_partition_offline(tmp_path):
-    """Where the file ends is not known; reopening finds out."""
+    """If a failed write cannot be undone, the partition goes offline until it is reopened."""
     files = FailingFiles()
     partition = open_partition(tmp_path, files=files)
     append(partition, b"a")
@@ -759,21 +764,21 @@ def test_a_write_that_cannot_be_undone_takes_the_partition_offline(tmp_path):
 
 
 def test_a_survey_finds_what_the_partition_knew(tmp_path):
-    """Facts and index of a sealed segment can be made from its log alone."""
+    """The statistics and indexes of a sealed segment can be rebuilt from its log file alone."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 12, roll_every=12)
     sealed = partition._read_state.segments[0]
     found, index = survey(
         sealed.path(), 0, interval_bytes=100, created_ms=sealed.created_ms, verify=True
     )
-    assert found == sealed.facts()
+    assert found == sealed.stats()
     stem = partition.directory / f"{0:020d}"
     assert index.encode_offsets() == stem.with_suffix(".index").read_bytes()
     assert index.encode_times() == stem.with_suffix(".timeindex").read_bytes()
 
 
 def test_a_survey_refuses_any_end_but_a_clean_one(tmp_path):
-    """A sealed file is never torn."""
+    """A survey of a sealed segment fails if the file has a torn or corrupt end."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 3)
     path = partition.directory / f"{0:020d}.log"
@@ -785,7 +790,7 @@ def test_a_survey_refuses_any_end_but_a_clean_one(tmp_path):
 
 
 def test_settings_can_change_while_open(tmp_path):
-    """The next append looks at them."""
+    """Changed settings apply from the next append on."""
     partition = open_partition(tmp_path)
     append(partition, b"a", b"b")
     partition.config = replace(partition.config, segment_entries=2)

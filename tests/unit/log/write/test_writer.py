@@ -1,11 +1,11 @@
-"""The writer: what is submitted together is committed together; a full disk and its end."""
+"""The writer: group commit, inline writes, a full disk and shutdown."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -15,14 +15,15 @@ from cordwood.clock import SystemClock
 from cordwood.config import TopicConfig
 from cordwood.errors import DiskFull, ShuttingDown
 from cordwood.log.files.disk import Files, OpenFile
-from cordwood.log.write.commit import Append, Commit
+from cordwood.log.write.commit import Append
 from cordwood.log.write.partition import Appended, Outcome, Partition
-from cordwood.log.write.writer import SMALL_BYTES, TOLD_AT_ONCE, Writer
+from cordwood.log.write.writer import REPLIES_PER_TURN, SMALL_BYTES, EventLoop, Writer
 from cordwood.model import Record, TopicPartition
+from support.event_loops import ImmediateLoop, QueuedLoop, SteppedLoop
 
 
 class FickleFiles(Files):
-    """Refuses appends while it is full, and syncs logs when it may."""
+    """Fails appends while ``is_full`` is set, and syncs logs only while ``may_sync`` is set."""
 
     is_full = False
 
@@ -44,9 +45,11 @@ class FickleFiles(Files):
 
 
 class Service:
-    """Submits records and hears what became of them."""
+    """Submits records and collects their outcomes."""
 
-    def __init__(self, directory: Path, durability: str = "os", **writer: object) -> None:
+    def __init__(
+        self, directory: Path, durability: str = "os", loop: EventLoop | None = None, **writer: Any
+    ) -> None:
         self.files = FickleFiles()
         self.partition = Partition.open(
             directory / "t-0",
@@ -55,20 +58,17 @@ class Service:
             files=self.files,
             clock=SystemClock(),
         )
-        self.commits: list[Commit] = []
+        self.commits: list[int] = []  # the number of outcomes of each commit
         self.settled = threading.Semaphore(0)
         self.outcomes: list[Outcome] = []
-        self.turn = threading.RLock()  # one event loop: nobody's turn begins in another's
-        given = {"post": self._in_turn, "soon": self._in_turn} | writer
-        self.writer = Writer(durability, deliver=self._deliver, **given)
+        self.loop = loop or ImmediateLoop()
+        self.writer = Writer(durability, on_commit=self._on_commit, **writer)
 
-    def _in_turn(self, act: Callable[[], None]) -> None:
-        with self.turn:
-            act()
+    def start(self) -> None:
+        self.writer.start(self.loop)
 
-    def _deliver(self, commit: Commit) -> None:
-        self.commits.append(commit)
-        commit.settle()
+    def _on_commit(self, _: list[Partition]) -> None:
+        self.commits.append(len(self.outcomes) - sum(self.commits))
 
     def _done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -90,74 +90,68 @@ class Service:
 
 
 @pytest.fixture
-def waking() -> list[Callable[[], None]]:
-    """What was asked to be done soon."""
-    return []
-
-
-@pytest.fixture
-def service(tmp_path: Path, waking: list[Callable[[], None]]) -> Iterator[Service]:
-    """A writer that is woken when the test says so."""
-    service = Service(tmp_path, soon=waking.append)
-    service.writer.start()
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A writer whose event loop turns end when the test ends them."""
+    service = Service(tmp_path, loop=SteppedLoop())
+    service.start()
     yield service
     service.stop()
 
 
-def told_by_turn(service: Service, turns: Queue[Callable[[], None]], count: int) -> list[int]:
-    """Run turns of a loop until so many appends were told of; how many each of them told."""
-    told = []
-    while sum(told) < count:
+def replies_by_turn(service: Service, loop: QueuedLoop, count: int) -> list[int]:
+    """Run event loop turns until ``count`` replies are sent; return the replies of each turn."""
+    replies = []
+    while sum(replies) < count:
         before = len(service.outcomes)
-        turns.get(timeout=30)()
-        told.append(len(service.outcomes) - before)
-    return [number for number in told if number]
+        loop.turns.get(timeout=30)()
+        replies.append(len(service.outcomes) - before)
+    return [number for number in replies if number]
 
 
-def test_a_commit_of_many_appends_is_told_in_several_turns(tmp_path: Path):
-    """No turn of the loop tells more than its share, all are told, in order."""
-    turns: Queue[Callable[[], None]] = Queue()
-    service = Service(tmp_path, soon=turns.put, post=turns.put)
-    service.writer.start()
-    count = 2 * TOLD_AT_ONCE + 5
+def test_a_commit_of_many_appends_is_replied_to_in_several_turns(tmp_path: Path):
+    """One event loop turn sends a limited number of replies; all replies are sent in order."""
+    loop = QueuedLoop()
+    service = Service(tmp_path, loop=loop)
+    service.start()
+    count = 2 * REPLIES_PER_TURN + 5
     for n in range(count):
         service.submit(b"%d" % n)
-    assert told_by_turn(service, turns, count) == [TOLD_AT_ONCE, TOLD_AT_ONCE, 5]
+    assert replies_by_turn(service, loop, count) == [REPLIES_PER_TURN, REPLIES_PER_TURN, 5]
     service.stop()
     offsets = [outcome.base_offset for outcome in service.outcomes if isinstance(outcome, Appended)]
     assert offsets == list(range(count))
 
 
-def test_a_closed_writer_tells_what_is_left_at_once(tmp_path: Path):
-    """A stop loses no answer because it would have come in a later turn."""
-    turns: Queue[Callable[[], None]] = Queue()
-    service = Service(tmp_path, soon=turns.put, post=turns.put)
-    service.writer.start()
-    for n in range(TOLD_AT_ONCE + 1):
+def test_a_closed_writer_sends_the_remaining_replies_at_once(tmp_path: Path):
+    """Closing the writer sends all replies that were left for later event loop turns."""
+    loop = QueuedLoop()
+    service = Service(tmp_path, loop=loop)
+    service.start()
+    for n in range(REPLIES_PER_TURN + 1):
         service.submit(b"%d" % n)
-    assert told_by_turn(service, turns, TOLD_AT_ONCE) == [TOLD_AT_ONCE]
+    assert replies_by_turn(service, loop, REPLIES_PER_TURN) == [REPLIES_PER_TURN]
     service.stop()
-    service.writer.tell_rest()
-    assert len(service.outcomes) == TOLD_AT_ONCE + 1
+    service.writer.reply_all()
+    assert len(service.outcomes) == REPLIES_PER_TURN + 1
 
 
-def test_one_turn_of_the_loop_is_one_commit(service: Service, waking: list[Callable[[], None]]):
-    """Many sockets submit, the thread is woken once, and one commit takes them all, in order."""
+def test_one_turn_of_the_loop_is_one_commit(service: Service):
+    """Appends of one event loop turn wake the thread once and form one commit, in order."""
     for n in range(64):
         service.submit(b"%d" % n)
-    assert len(waking) == 1
-    waking.pop()()
+    assert len(service.loop.turn_ends) == 1
+    service.loop.turn_ends.pop()()
     service.wait(64)
-    assert [len(commit.outcomes) for commit in service.commits] == [64]
+    assert service.commits == [64]
     assert [outcome.base_offset for outcome in service.outcomes] == list(range(64))
     service.submit(b"later")
-    assert len(waking) == 1
-    waking.pop()()
+    assert len(service.loop.turn_ends) == 1
+    service.loop.turn_ends.pop()()
     service.wait(1)
 
 
 def test_close_writes_what_nobody_was_woken_for(service: Service):
-    """A stop does not lose what was submitted in the same turn."""
+    """Closing the writer commits appends that were submitted in the same event loop turn."""
     service.submit(b"last")
     service.writer.close()
     service.wait(1)
@@ -167,9 +161,9 @@ def test_close_writes_what_nobody_was_woken_for(service: Service):
 
 
 def test_held_appends_wait_for_space_in_order(tmp_path: Path):
-    """What may wait does, and is written before what comes after it; what may not hears at once."""
+    """While the disk is full, held appends wait in order; other appends fail immediately."""
     service = Service(tmp_path)
-    service.writer.start()
+    service.start()
     service.files.is_full = True
     service.submit(b"held 1", hold=True)
     service.submit(b"refused")
@@ -185,9 +179,9 @@ def test_held_appends_wait_for_space_in_order(tmp_path: Path):
     service.partition.close()
 
 
-@pytest.mark.parametrize("stored", [0, 1], ids=["by the thread", "on the spot"])
+@pytest.mark.parametrize("stored", [0, 1], ids=["by the thread", "inline"])
 def test_space_is_looked_for_when_nothing_waits(tmp_path: Path, stored: int):
-    """After a refusal with nothing held, the writer asks by itself until there is space."""
+    """After a disk-full error the writer checks for space by itself, even if no append waits."""
     has_space = threading.Event()
     asked = threading.Semaphore(0)
 
@@ -196,7 +190,7 @@ def test_space_is_looked_for_when_nothing_waits(tmp_path: Path, stored: int):
         return has_space.is_set()
 
     service = Service(tmp_path, has_space=ask)
-    service.writer.start()
+    service.start()
     for _ in range(stored):
         service.submit(b"first")
     service.wait(stored)
@@ -213,27 +207,27 @@ def test_space_is_looked_for_when_nothing_waits(tmp_path: Path, stored: int):
     service.partition.close()
 
 
-def test_eviction_takes_the_oldest_that_may_go(service: Service, waking: list[Callable[[], None]]):
-    """drop_oldest: nobody who waits for an answer loses it."""
+def test_eviction_takes_the_oldest_that_may_go(service: Service):
+    """Eviction removes the oldest droppable appends and no others."""
     service.submit(b"kept")
     service.submit(b"gone 1", droppable=True)
     service.submit(b"gone 2", droppable=True)
     service.submit(b"stays", droppable=True)
     assert len(service.writer.evict(2)) == 2
     assert service.writer.waiting_records == 2
-    waking.pop()()
+    service.loop.turn_ends.pop()()
     service.wait(2)
-    assert [len(commit.outcomes) for commit in service.commits] == [2]
+    assert service.commits == [2]
 
 
-# --- on the spot ------------------------------------------------------------------------------
+# --- inline writes -----------------------------------------------------------------------------
 
 
 def settled_service(directory: Path, durability: str = "os", **config: object) -> Service:
-    """A running service whose first record, which begins a segment and a term, is stored."""
+    """Return a running service that has stored its first record, so a segment and epoch exist."""
     service = Service(directory, durability)
     service.partition.config = TopicConfig(**config)
-    service.writer.start()
+    service.start()
     service.submit(b"first")
     service.wait(1)
     service.files.writers.clear()
@@ -241,7 +235,7 @@ def settled_service(directory: Path, durability: str = "os", **config: object) -
 
 
 def test_what_needs_no_sync_is_committed_before_submit_returns(tmp_path: Path):
-    """One message, no other thread: the answer is there, and readers see the record."""
+    """Without fsync, one append is written inline and published before ``submit`` returns."""
     service = settled_service(tmp_path)
     service.submit(b"second")
     assert [outcome.base_offset for outcome in service.outcomes] == [0, 1]
@@ -251,16 +245,16 @@ def test_what_needs_no_sync_is_committed_before_submit_returns(tmp_path: Path):
 
 
 def test_what_is_synced_is_told_and_seen_after_the_sync_only(tmp_path: Path):
-    """The bytes are written on the spot; until they are on the device nobody hears of them."""
+    """With fsync, bytes are written inline; replies and the high watermark wait for the sync."""
     service = settled_service(tmp_path, "fsync")
     service.files.may_sync.clear()
     service.submit(b"second")
     assert service.files.writers == [threading.current_thread()]
-    assert service.partition.next_offset == 2
+    assert service.partition.log_end_offset == 2
     assert service.partition.high_watermark == 1
     assert len(service.outcomes) == 1
-    service.submit(b"third")  # waits for the sync: somebody is the writer
-    assert service.partition.next_offset == 2
+    service.submit(b"third")  # queued, because a sync is under way
+    assert service.partition.log_end_offset == 2
     service.files.may_sync.set()
     service.wait(2)
     assert [outcome.base_offset for outcome in service.outcomes] == [0, 1, 2]
@@ -268,8 +262,8 @@ def test_what_is_synced_is_told_and_seen_after_the_sync_only(tmp_path: Path):
     service.stop()
 
 
-def test_nothing_is_written_on_the_spot_while_the_thread_is_at_work(tmp_path: Path):
-    """A roll, a swap, a topic's birth: whatever changes partitions does so alone."""
+def test_nothing_is_written_inline_while_the_thread_is_at_work(tmp_path: Path):
+    """While the writer thread runs a call, appends are queued and not written inline."""
     service = settled_service(tmp_path)
     entered, leave = threading.Event(), threading.Event()
     call = service.writer.call(lambda: (entered.set(), leave.wait(30)))
@@ -289,7 +283,7 @@ def test_nothing_is_written_on_the_spot_while_the_thread_is_at_work(tmp_path: Pa
     ids=["a roll", "a large append"],
 )
 def test_what_takes_long_is_left_to_the_thread(tmp_path: Path, config, value):
-    """A submitter is an event loop: it never waits for a roll's files, nor copies megabytes."""
+    """Appends that need a roll and large appends go to the thread, to keep the event loop free."""
     service = settled_service(tmp_path, **config)
     service.submit(value)
     service.wait(1)
@@ -298,48 +292,48 @@ def test_what_takes_long_is_left_to_the_thread(tmp_path: Path, config, value):
     service.stop()
 
 
-def test_a_mistake_on_the_spot_ends_the_thread_too(tmp_path: Path, monkeypatch):
-    """No writer is left that would take appends and never answer them."""
+def test_a_mistake_in_an_inline_write_ends_the_thread_too(tmp_path: Path, monkeypatch):
+    """An assertion error in an inline write also stops the writer thread."""
     died = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _: died.set())
     service = settled_service(tmp_path)
     monkeypatch.setattr(service.partition, "append_all", lambda _: [])
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(AssertionError, match="only a roll"):
         service.submit(b"second")
     assert died.wait(30)
     service.stop()
 
 
-def test_an_offer_is_taken_at_once_when_nobody_writes(tmp_path: Path):
-    """What it submits is committed in the same turn."""
+def test_an_idle_callback_runs_at_once_when_nobody_writes(tmp_path: Path):
+    """An idle callback runs immediately if the writer is idle, and its append is written inline."""
     service = settled_service(tmp_path)
-    service.writer.offer(lambda: service.submit(b"second"))
+    service.writer.on_writer_idle(lambda: service.submit(b"second"))
     assert [outcome.base_offset for outcome in service.outcomes] == [0, 1]
     service.stop()
 
 
-def test_an_offer_waits_for_a_sync_and_is_one_commit_after_it(tmp_path: Path):
-    """Whatever gathers meanwhile is submitted together, and not a moment before it can be used."""
+def test_an_idle_callback_waits_for_a_sync_and_is_one_commit_after_it(tmp_path: Path):
+    """An idle callback runs after the sync, and all appends it submits form one commit."""
     service = settled_service(tmp_path, "fsync")
     service.files.may_sync.clear()
     service.submit(b"second")
     gathered = [b"third"]
-    service.writer.offer(lambda: [service.submit(value) for value in gathered])
+    service.writer.on_writer_idle(lambda: [service.submit(value) for value in gathered])
     gathered.append(b"fourth")
     assert service.writer.waiting_records == 0
     service.files.may_sync.set()
     service.wait(3)
-    assert [len(commit.outcomes) for commit in service.commits] == [1, 1, 2]
+    assert service.commits == [1, 1, 2]
     service.stop()
 
 
-def test_an_offer_made_during_a_call_is_taken_after_it(tmp_path: Path):
-    """No commit follows that would bring it to mind."""
+def test_an_idle_callback_given_during_a_call_runs_after_it(tmp_path: Path):
+    """An idle callback added during a call runs after the call, without waiting for a commit."""
     service = settled_service(tmp_path)
     entered, leave = threading.Event(), threading.Event()
     service.writer.call(lambda: (entered.set(), leave.wait(30)))
     assert entered.wait(30)
-    service.writer.offer(lambda: service.submit(b"second"))
+    service.writer.on_writer_idle(lambda: service.submit(b"second"))
     assert len(service.outcomes) == 1
     leave.set()
     service.wait(1)

@@ -1,4 +1,4 @@
-"""Key digests: the hash, the file, and what makes one unusable."""
+"""Key digests of the compactor: the hash, the file format, and when a file is not used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.batch.kernels import llvm_intrinsics
 from cordwood.batch.records import encode_batch
 from cordwood.errors import DamagedDigest
 from cordwood.model import Record
-from cordwood.pipeline.compact import digests, superseded
+from cordwood.pipeline.compact import digests
 from cordwood.pipeline.compact.digests import BUCKETS, DigestWriter, open_secret, read_digest
 from cordwood.pipeline.compact.superseded import (
     ENTRY_BYTES,
@@ -54,17 +54,20 @@ def hash_of(key: bytes, secret: bytes = bytes(range(16))) -> bytes:
     ],
 )
 def test_the_hash_is_siphash_2_4_128(length, expected):
-    """The reference vectors: key 00 … 0f, message 00 … ."""
+    """The hash matches the SipHash-2-4-128 reference vectors for key 00 … 0f."""
     assert hash_of(bytes(range(length))).hex() == expected
 
 
 def test_another_secret_gives_other_hashes():
-    """Who does not know it cannot make keys collide."""
+    """Another secret gives another hash, so that a client cannot construct colliding keys."""
     assert hash_of(b"key") != hash_of(b"key", bytes(16))
 
 
 def test_digest_kernels_state_the_pieces_they_are_made_of():
-    """Numba's cache does not see a change in llvm_intrinsics.py."""
+    """The kernels record the digest of llvm_intrinsics.py.
+
+    Numba's cache does not notice changes in that file, so the constant must change with it.
+    """
     digest = hashlib.sha256(Path(llvm_intrinsics.__file__).read_bytes()).hexdigest()[:16]
     assert digest == digest_kernels.INTRINSICS_DIGEST, "set MACHINE_DIGEST to this"
 
@@ -80,7 +83,7 @@ def make(path: Path, count: int = 100, base: int = 1000, secret=None):
 
 
 def test_a_digest_reads_back_entry_by_entry(tmp_path):
-    """Every bucket, each in the log's order; the summary counts."""
+    """A digest file returns all entries, by bucket, in log order, and its summary counts them."""
     secret = make(tmp_path / "a.keys")
     digest = read_digest(tmp_path / "a.keys", TOPIC_ID, secret)
     entries = digest.entries(0, BUCKETS)
@@ -91,11 +94,10 @@ def test_a_digest_reads_back_entry_by_entry(tmp_path):
     assert np.array_equal(np.concatenate(parts), entries)
 
 
-def test_small_blocks_hold_the_same(tmp_path, monkeypatch):
-    """A segment with more records than fit a block is sorted piece by piece."""
-    monkeypatch.setattr(digests, "BLOCK_ENTRIES", 7)
+def test_small_blocks_hold_the_same(tmp_path):
+    """A segment with more records than a block is sorted block by block, with the same result."""
     secret = open_secret(tmp_path)
-    writer = DigestWriter(tmp_path / "a.keys", TOPIC_ID, 0, secret)
+    writer = DigestWriter(tmp_path / "a.keys", TOPIC_ID, 0, secret, block_entries=7)
     for i in range(50):
         writer.add(encode_batch([Record(i, 5, b"k%d" % (i % 20), b"v")]))
     writer.finish()
@@ -107,7 +109,7 @@ def test_small_blocks_hold_the_same(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 100])
 def test_a_digest_cut_short_is_not_there(tmp_path, cut):
-    """Whatever a crash left of it."""
+    """A truncated digest file is treated as missing."""
     secret = make(tmp_path / "a.keys")
     data = (tmp_path / "a.keys").read_bytes()
     (tmp_path / "a.keys").write_bytes(data[: len(data) - cut - 1] if cut else b"")
@@ -115,7 +117,7 @@ def test_a_digest_cut_short_is_not_there(tmp_path, cut):
 
 
 def test_no_flipped_bit_of_a_digest_goes_unnoticed(tmp_path):
-    """In entries when they are read, elsewhere when it is opened."""
+    """A flipped bit is detected: when entries are read, or when the file is opened."""
     secret = make(tmp_path / "a.keys", count=20)
     data = (tmp_path / "a.keys").read_bytes()
     for position in (*range(0, len(data), 97), *range(len(data) - 400, len(data), 5)):
@@ -129,14 +131,14 @@ def test_no_flipped_bit_of_a_digest_goes_unnoticed(tmp_path):
 
 
 def test_a_digest_of_another_topic_or_secret_is_not_used(tmp_path):
-    """Same name, same numbers, other keys."""
+    """A digest of another topic or with another secret is treated as missing."""
     secret = make(tmp_path / "a.keys")
     assert read_digest(tmp_path / "a.keys", "another", secret) is None
     assert read_digest(tmp_path / "a.keys", TOPIC_ID, secret + np.uint64(1)) is None
 
 
 def test_the_secret_is_made_once_and_kept_to_its_owner(tmp_path):
-    """Two jobs at once agree on one."""
+    """The secret is created once and is readable only by its owner."""
     first = open_secret(tmp_path)
     assert np.array_equal(first, open_secret(tmp_path))
     path = tmp_path / "cleaner" / "secret"
@@ -146,7 +148,7 @@ def test_the_secret_is_made_once_and_kept_to_its_owner(tmp_path):
 
 @pytest.mark.parametrize("entries", [0, 1, 1000, 10**6, 10**12])
 def test_ranges_cover_the_hash_space_and_fit_the_budget(entries):
-    """Equal slices, none missing, as many as the budget asks for."""
+    """The ranges cover the whole hash space without gaps, and each fits the memory budget."""
     ranges = plan_ranges(entries, 1 << 20)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 2**32
@@ -155,7 +157,7 @@ def test_ranges_cover_the_hash_space_and_fit_the_budget(entries):
 
 
 def test_finer_ranges_than_buckets_find_the_same(tmp_path):
-    """A bucket too large for a task is taken in slices."""
+    """Ranges smaller than a bucket find the same superseded records."""
     secret = make(tmp_path / "a.keys")
     paths = (str(tmp_path / "a.keys"),)
     results = []
@@ -174,16 +176,15 @@ def test_finer_ranges_than_buckets_find_the_same(tmp_path):
     )
 
 
-def test_a_range_gone_through_in_slices_finds_the_same(tmp_path, monkeypatch):
-    """Superseded records of two segments, in one slice, sixteen and 256."""
+def test_a_range_gone_through_in_slices_finds_the_same(tmp_path):
+    """A range that is processed in slices finds the same superseded records as in one piece."""
     secret = make(tmp_path / "a.keys")
     make(tmp_path / "b.keys")
     paths = tuple(str(tmp_path / name) for name in ("a.keys", "b.keys"))
     task = RangeTask(0, 2**32, paths, TOPIC_ID, secret.tobytes(), str(tmp_path / "dead"))
     found = []
     for entries in (10**6, 20, 1):
-        monkeypatch.setattr(superseded, "SLICE_ENTRIES", entries)
-        counts = find_range(task)
+        counts = find_range(task._replace(slice_entries=entries))
         dead = [read_deltas([task.out], 2, segment).tolist() for segment in (0, 1)]
         found.append((counts, dead))
     assert all(one == found[0] for one in found)
@@ -191,7 +192,7 @@ def test_a_range_gone_through_in_slices_finds_the_same(tmp_path, monkeypatch):
 
 
 def test_deltas_come_back_by_segment_from_all_files(tmp_path):
-    """Sorted, whichever task found them."""
+    """Deltas of a segment are read from the files of all tasks and returned in order."""
     for name, deltas in (("a", [5, 1, 9]), ("b", [7, 0, 3])):
         write_deltas(tmp_path / name, np.array(deltas, np.uint32), np.array([0, 2, 3]))
     paths = [str(tmp_path / name) for name in "ab"]

@@ -1,7 +1,4 @@
-"""A pass over a real store, its tasks in this process: Kafka's behaviours, one by one.
-
-Numbers in brackets are those of the list in the notes on Kafka's cleaner (KAFKA.md 4.1).
-"""
+"""Compaction passes over a real store, with tasks in this process: one test per Kafka behaviour."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from cordwood.batch.header import seal
 from cordwood.decide.compaction import Horizon
 from cordwood.errors import PolicyViolation
 from cordwood.model import Codec, Header
-from cordwood.pipeline.compact import rewrite
+from cordwood.pipeline.compact import PassLimits, batch_cleaner
 from cordwood.pipeline.compact.job import in_process
 from cordwood.pipeline.compact.superseded import write_deltas
 from support.compaction import HOUR_MS, NOW_MS, TP, CompactionHarness, facts_of, latest
@@ -32,7 +29,7 @@ def harness(tmp_path):
 
 
 def fill(harness, *values, cut=True, **fields):
-    """One batch of ``key:value`` words; ``key`` alone is a tombstone."""
+    """Append one batch of ``key:value`` words. A ``key`` without a colon is a tombstone."""
     pairs = [word.partition(":") for word in values]
     harness.append(
         *[(k.encode(), v.encode() if colon else None) for k, colon, v in pairs], **fields
@@ -42,7 +39,7 @@ def fill(harness, *values, cut=True, **fields):
 
 
 def state_of(harness):
-    """Key → newest value, as a consumer from the start folds it; deleted keys are gone."""
+    """Return the newest value of each key that is not deleted, as a consumer computes it."""
     found = {r.key: r.value for r in records_in(harness.partition) if r.key is not None}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -55,7 +52,7 @@ def offsets(harness):
 
 
 def test_superseded_records_go_and_the_rest_stays_at_its_offsets(harness):
-    """[1, 6] And the outcome counts what was read and what is left."""
+    """Superseded records are removed, the rest keeps its offsets, and the outcome counts both."""
     fill(harness, "a:1", "b:1", "a:2")
     fill(harness, "c:1", "b:2")
     outcome = harness.compact_well()
@@ -65,14 +62,14 @@ def test_superseded_records_go_and_the_rest_stays_at_its_offsets(harness):
 
 
 def outcome_segments(harness):
-    """The segments of the last order, as the broker gave them."""
-    past = harness.store.catalog.replaced_segments(TP)
+    """Return the segments that the last pass replaced."""
+    past = harness.store.metadata.cluster.replaced_segments(TP)
     return [entry for _, entry in past]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_the_latest_value_of_every_key_is_unchanged_for_every_codec(harness, codec):
-    """[2] Compressed batches are thinned and compressed again as they were."""
+    """Compressed batches are rewritten with the same codec, and no key changes its latest value."""
     for turn in range(4):
         fill(harness, *(f"k{i}:{turn}-{'x' * 50}" for i in range(turn, 20)), codec=codec)
     before = state_of(harness)
@@ -82,7 +79,7 @@ def test_the_latest_value_of_every_key_is_unchanged_for_every_codec(harness, cod
 
 
 def test_duplicates_appended_after_a_pass_go_with_the_next(harness):
-    """[3] And only the new segment is read for its keys."""
+    """The next pass removes records superseded since then, and digests only the new segment."""
     fill(harness, "a:1", "b:1")
     harness.compact_well()
     fill(harness, "a:2", "c:1")
@@ -94,21 +91,21 @@ def test_duplicates_appended_after_a_pass_go_with_the_next(harness):
 
 
 def test_an_empty_value_is_a_value_and_only_null_deletes(harness):
-    """[4] Rivven's empty-means-delete is not ours."""
+    """An empty value is a value. Only a null value is a tombstone."""
     fill(harness, "a:1", "b:1", "a:", "b")
     harness.compact_well()
     assert state_of(harness) == {b"a": b""}
 
 
 def test_an_empty_key_is_a_key(harness):
-    """Not to be taken for none."""
+    """An empty key is a key and differs from a null key."""
     fill(harness, ":1", ":2", "a:1")
     harness.compact_well()
     assert state_of(harness) == {b"a": b"1", b"": b"2"}
 
 
 def test_records_without_a_key_stay_and_are_counted(harness):
-    """[5] They were acknowledged before the policy was switched, and nothing supersedes them."""
+    """Records without a key are kept and counted, because nothing supersedes them."""
     harness.append((None, b"x"), (b"a", b"1"), (None, None), (b"a", b"2"), (None, b"x"))
     harness.cut()
     outcome = harness.compact_well()
@@ -122,7 +119,7 @@ def test_records_without_a_key_stay_and_are_counted(harness):
 
 
 def test_headers_and_timestamps_survive_a_rewrite(harness):
-    """What is kept of a batch is kept whole."""
+    """A rewritten record keeps its headers and its timestamp."""
     headers = (Header("h", b"1"), Header("null", None))
     fill(harness, "a:1", "b:1", headers=headers, time_ms=NOW_MS - 77)
     fill(harness, "a:2")
@@ -132,7 +129,7 @@ def test_headers_and_timestamps_survive_a_rewrite(harness):
 
 
 def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(harness):
-    """Also between neighbours that lose something."""
+    """A batch that loses no record is copied byte for byte, even between batches that do."""
     fill(harness, "a:1", "b:1", cut=False)
     fill(harness, "c:1", "d:1", codec=Codec.GZIP, cut=False)
     fill(harness, "a:2")
@@ -145,7 +142,7 @@ def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(harness):
 
 
 def test_a_thinned_batch_keeps_its_span_sequence_and_epoch(harness):
-    """KAFKA.md 3.4: base offset, last offset, base sequence, producer and term are as they were."""
+    """A rewritten batch keeps its offset span, sequence, producer, epochs and attributes."""
     numbered = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 40}
     fill(harness, "a:1", "b:1", "c:1", "d:1", **numbered)
     before = harness.batches()[0].header
@@ -159,7 +156,7 @@ def test_a_thinned_batch_keeps_its_span_sequence_and_epoch(harness):
 
 
 def test_offsets_never_go_backwards_though_the_last_record_goes(harness):
-    """[30, 35] The range's last batch stays, empty if need be, and appends go on after it."""
+    """The last batch of the range stays, empty if need be, so that offsets never go back."""
     fill(harness, "a:1")
     harness.append((None, b"x"))
     harness.cut()
@@ -169,7 +166,7 @@ def test_offsets_never_go_backwards_though_the_last_record_goes(harness):
 
 
 def test_a_pass_with_nothing_to_remove_replaces_nothing_and_is_remembered(harness):
-    """Unique keys: the clean end moves, no file does."""
+    """If all keys are unique, the pass advances the clean end and replaces no file."""
     fill(harness, "a:1", "b:1")
     outcome = harness.compact_well(demand=False)
     assert (outcome.segments_staged, harness.state().clean_end) == (0, 2)
@@ -177,7 +174,7 @@ def test_a_pass_with_nothing_to_remove_replaces_nothing_and_is_remembered(harnes
 
 
 def test_compacting_twice_at_the_same_moment_changes_nothing(harness):
-    """The second pass finds every key once."""
+    """A second pass at the same time changes nothing."""
     fill(harness, "a:1", "b:1", "a:2", "b")
     harness.compact_well()
     first = facts_of(harness.batches())
@@ -187,14 +184,14 @@ def test_compacting_twice_at_the_same_moment_changes_nothing(harness):
 
 
 def test_a_segment_that_ends_in_a_gap_is_filled_up_to_its_end(harness):
-    """As other cleaners leave them: an empty batch takes the place of what is missing there."""
+    """A segment that another cleaner left with a gap at its end gets an empty batch there."""
     fill(harness, "a:1", cut=False)
     fill(harness, "b:1")
     fill(harness, "a:2")
     gap = a_batch({0: "a1"})
     stage(harness.store, "foreign", [0, 2], {0: [gap], 2: [a_batch({2: "a2"})]})
-    harness.store.apply_job(harness.store.verify_job("foreign"))
-    harness.store.alter_topic("t", {"segment.bytes": "20"})  # so that the two stay apart
+    harness.store.segments.apply_job(harness.store.segments.verify_job("foreign"))
+    harness.store.alter_topic("t", {"segment.bytes": "20"})  # so that they are not merged
     harness.compact_well()
     spans = [
         (b.header.base_offset, b.header.last_offset, b.header.count) for b in harness.batches()
@@ -206,7 +203,7 @@ def test_a_segment_that_ends_in_a_gap_is_filled_up_to_its_end(harness):
 
 
 def test_the_active_segment_is_never_touched(harness):
-    """[8] Rivven's figure: K1:F stays while K1:I is in the active segment."""
+    """The active segment is not compacted, and its records do not supersede older ones."""
     fill(harness, "K1:A", "K2:B", "K1:C", "K3:D", "K2:E", "K1:F", "K3:G", "K2:H")
     fill(harness, "K1:I", cut=False)
     harness.compact_well(demand=False)
@@ -215,7 +212,7 @@ def test_the_active_segment_is_never_touched(harness):
 
 
 def test_an_undecided_transaction_blocks_and_its_end_lets_go(harness):
-    """[10] Nothing at or past the last stable offset is looked at."""
+    """Records at or past the last stable offset are not compacted until the transaction ends."""
     fill(harness, "a:1", "a:2")
     numbered = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     fill(harness, "a:3", is_transactional=True, **numbered)
@@ -230,7 +227,7 @@ def records_in_data(harness):
 
 
 def test_a_topic_policy_without_compact_is_refused_by_name(tmp_path):
-    """With the remedy."""
+    """A topic whose policy lacks ``compact`` is refused with the name of the setting."""
     refused = pytest.raises(PolicyViolation, match=r"cleanup\.policy")
     with CompactionHarness(tmp_path / "data", {"cleanup.policy": "delete"}) as harness, refused:
         harness.compact()
@@ -240,7 +237,10 @@ def test_a_topic_policy_without_compact_is_refused_by_name(tmp_path):
 
 
 def test_a_tombstone_stays_for_its_retention_from_the_first_pass(harness):
-    """[20, 21] However old the record: cleaned again at once it stays; past the horizon it goes."""
+    """A tombstone is kept for its retention time, which starts at the first pass.
+
+    The age of the record does not matter.
+    """
     fill(harness, "a:1", "a", time_ms=NOW_MS - 99 * DAY_MS)
     harness.clock.advance(1000)
     harness.compact_well()
@@ -256,7 +256,7 @@ def test_a_tombstone_stays_for_its_retention_from_the_first_pass(harness):
 
 
 def test_the_horizon_is_set_once(harness):
-    """A later pass does not start the clock again."""
+    """A later pass does not change the deletion horizon of a batch."""
     fill(harness, "a")
     harness.compact_well()
     first = harness.batches()[0].horizon_ms
@@ -267,14 +267,14 @@ def test_the_horizon_is_set_once(harness):
 
 
 def test_a_record_beside_a_tombstone_keeps_its_timestamp(harness):
-    """The horizon takes the base timestamp's place in the batch, and readers see no difference."""
+    """The horizon replaces the base timestamp in the batch, but record timestamps do not change."""
     fill(harness, "a", "b:1", time_ms=NOW_MS - 5)
     harness.compact_well()
     assert [r.timestamp_ms for r in records_in(harness.partition)] == [NOW_MS - 5] * 2
 
 
 def test_a_due_tombstone_goes_without_a_new_append(harness):
-    """Kafka needs dirty data for that; here the horizon itself makes the partition due."""
+    """A tombstone past its horizon makes the partition due for a pass, without a new append."""
     fill(harness, "a:1", "a")
     harness.compact_well(demand=False)
     assert harness.state().horizons == (Horizon(harness.clock.now_ms() + DAY_MS, 1),)
@@ -286,7 +286,7 @@ def test_a_due_tombstone_goes_without_a_new_append(harness):
 
 
 def test_a_tombstone_waits_for_every_registered_reader(harness):
-    """A slow reader cannot keep a ghost key: it sees the tombstone, whenever it comes."""
+    """A tombstone stays until every registered reader has read past it."""
     fill(harness, "a:1", "a")
     harness.register("slow", 1)
     harness.compact_well()
@@ -300,7 +300,7 @@ def test_a_tombstone_waits_for_every_registered_reader(harness):
 
 
 def test_a_tombstone_stays_for_its_reader_in_a_segment_that_is_rewritten_too(harness):
-    """Its neighbour goes; the tombstone beside it is due, and still not seen by everybody."""
+    """A due tombstone that a reader has not read yet stays when its batch is rewritten."""
     fill(harness, "b:1", "a")
     harness.register("slow", 1)
     harness.compact_well()
@@ -311,7 +311,7 @@ def test_a_tombstone_stays_for_its_reader_in_a_segment_that_is_rewritten_too(har
 
 
 def test_an_old_value_never_comes_back_when_its_tombstone_goes(harness):
-    """Value and tombstone in segments of their own, and a crash between the swaps of one pass."""
+    """No old value reappears when tombstones in later segments are removed."""
     for index in range(6):
         fill(harness, f"k{index}:" + "x" * 40)
     for index in range(6):
@@ -328,7 +328,7 @@ TXN = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
 
 
 def test_an_aborted_record_never_wins(harness):
-    """The committed value before it stays; Rivven kept the aborted one."""
+    """A record of an aborted transaction does not supersede the committed value before it."""
     fill(harness, "a:good")
     fill(harness, "a:bad", base_sequence=0, **TXN)
     harness.marker(5, commit=False)
@@ -338,7 +338,7 @@ def test_an_aborted_record_never_wins(harness):
 
 
 def test_the_marker_of_an_aborted_transaction_may_lie_in_the_active_segment(harness):
-    """The job asks the broker, who knows; no file says so yet."""
+    """An abort marker may still be in the active segment; the job learns of it from the broker."""
     fill(harness, "a:good")
     fill(harness, "a:bad", base_sequence=0, **TXN)
     harness.marker(5, commit=False)
@@ -347,10 +347,13 @@ def test_the_marker_of_an_aborted_transaction_may_lie_in_the_active_segment(harn
 
 
 def test_a_commit_marker_stays_while_a_record_lives_and_goes_by_its_own_horizon(harness):
-    """[22] Two passes after the last record, and a retention between them."""
+    """A commit marker is kept while a record of its transaction is left.
+
+    After that it gets a horizon of its own and is removed when it has passed.
+    """
     fill(harness, "a:1", base_sequence=0, **TXN)
     harness.marker(5, commit=True)
-    fill(harness, "b:1", base_sequence=1, **TXN)  # keeps the producer's last sequence elsewhere
+    fill(harness, "b:1", base_sequence=1, **TXN)  # holds the producer's last sequence
     harness.marker(5, commit=True)
     harness.cut()
     harness.compact_well()
@@ -365,7 +368,10 @@ def test_a_commit_marker_stays_while_a_record_lives_and_goes_by_its_own_horizon(
 
 
 def test_the_index_of_aborted_transactions_keeps_those_with_batches_left(harness):
-    """[19, 23] It goes with the last batch, before the marker does."""
+    """An aborted transaction stays in the index until its last batch is removed.
+
+    Its marker is removed later.
+    """
     fill(harness, "a:bad", base_sequence=0, **TXN)
     harness.marker(5, commit=False)
     fill(harness, "b:1", base_sequence=1, **TXN)
@@ -382,7 +388,7 @@ def test_the_index_of_aborted_transactions_keeps_those_with_batches_left(harness
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_over_several_segments(harness, commit):
-    """[24] All of it stays, or all of it goes."""
+    """The records of a transaction over several segments are kept or removed together."""
     fill(harness, "a:0", "b:0", "c:0")
     fill(harness, "a:1", base_sequence=0, **TXN)
     fill(harness, "b:1", base_sequence=1, **TXN)
@@ -394,7 +400,7 @@ def test_a_transaction_over_several_segments(harness, commit):
 
 
 def test_a_key_that_looks_like_a_marker_does_not_meet_one(harness):
-    """[26] Markers are told by their batch, not by their key."""
+    """Markers are recognised by their batch attributes, so a record may have a marker's key."""
     harness.append((b"\x00\x00\x00\x01", b"mine"))
     fill(harness, "a:1", base_sequence=0, **TXN)
     harness.marker(5, commit=True)
@@ -405,7 +411,7 @@ def test_a_key_that_looks_like_a_marker_does_not_meet_one(harness):
 
 
 def test_an_emptied_control_batch_survives_and_can_be_cleaned_again(harness):
-    """[25] A producer of which only markers are known is remembered by its epoch."""
+    """A producer with no batches but markers keeps an empty control batch with its epoch."""
     harness.marker(5, commit=True, epoch=4)
     fill(harness, "a:1")
     harness.compact_well()
@@ -420,7 +426,10 @@ def test_an_emptied_control_batch_survives_and_can_be_cleaned_again(harness):
 
 
 def test_the_last_sequence_of_a_producer_survives_as_an_empty_batch(harness, tmp_path):
-    """[27] After a restart that replays the log, a resent batch is still known for what it is."""
+    """An empty batch keeps a producer's last sequence.
+
+    After a restart that replays the log, a resent batch is still recognised as a duplicate.
+    """
     numbered = {"producer_id": 7, "producer_epoch": 0}
     fill(harness, "a:1", base_sequence=0, **numbered)
     fill(harness, "a:2")
@@ -436,7 +445,7 @@ def test_the_last_sequence_of_a_producer_survives_as_an_empty_batch(harness, tmp
 
 
 def test_the_same_when_the_last_batch_was_aborted(harness):
-    """[28] Its records go, its sequence stays."""
+    """An aborted batch loses its records, but keeps the producer's last sequence."""
     fill(harness, "a:1", base_sequence=0, **TXN)
     harness.marker(5, commit=False)
     harness.cut()
@@ -446,7 +455,7 @@ def test_the_same_when_the_last_batch_was_aborted(harness):
 
 
 def test_the_empty_batch_goes_once_its_producer_writes_again(harness):
-    """[29] A thorough pass takes it."""
+    """The empty batch is removed after its producer has appended a newer batch."""
     numbered = {"producer_id": 7, "producer_epoch": 0}
     fill(harness, "a:1", base_sequence=0, **numbered)
     fill(harness, "a:2")
@@ -460,7 +469,7 @@ def test_the_empty_batch_goes_once_its_producer_writes_again(harness):
 
 
 def test_neighbours_become_one_segment_and_its_indexes_are_built(harness, tmp_path):
-    """[31] Reading by offset and by time works in the new file, also after a restart."""
+    """Adjacent small segments are merged, and the merged one is indexed by offset and by time."""
     for turn in range(5):
         fill(harness, *(f"k{i}:{turn}" for i in range(turn, 30)), time_ms=NOW_MS + turn)
     harness.compact_well()
@@ -472,7 +481,7 @@ def test_neighbours_become_one_segment_and_its_indexes_are_built(harness, tmp_pa
 
 
 def test_segment_bytes_bounds_what_is_merged(tmp_path):
-    """[31] What a pass leaves counts, not what it found."""
+    """Merged segments stay within ``segment.bytes``, measured after compaction."""
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "300"}) as harness:
         for turn in range(4):
             fill(harness, f"k{turn}:" + "x" * 60)
@@ -483,7 +492,7 @@ def test_segment_bytes_bounds_what_is_merged(tmp_path):
 
 
 def test_segments_that_lose_most_of_their_records_become_one(tmp_path):
-    """Each is as large as a segment may be, yet what stays of all of them fits in one."""
+    """Full segments are merged if what remains of them fits in one segment."""
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "1000"}) as harness:
         for turn in range(20):
             fill(harness, f"k{turn}:1", *(f"same{i}:" + "x" * 90 for i in range(8)))
@@ -495,7 +504,10 @@ def test_segments_that_lose_most_of_their_records_become_one(tmp_path):
 
 
 def test_a_group_that_becomes_larger_than_expected_is_divided(tmp_path):
-    """Small records go and large ones stay: by their share, too little was expected."""
+    """A merge whose result is larger than estimated is split, so no segment exceeds its limit.
+
+    Small records are removed and large ones stay, so the estimate by record count is too low.
+    """
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "2500"}) as harness:
         for turn in range(8):
             fill(harness, *(f"small{i}:1" for i in range(50)), f"large{turn}:" + "x" * 1000)
@@ -508,12 +520,11 @@ def test_a_group_that_becomes_larger_than_expected_is_divided(tmp_path):
         assert not list((tmp_path / "data" / "staging").glob("*/*.log")), "halves left nothing"
 
 
-def test_a_batch_larger_than_a_chunk_is_cleaned(harness, monkeypatch):
-    """[33] Memory is bounded by the largest batch, not by a setting."""
-    monkeypatch.setattr("cordwood.pipeline.compact.digests.read_chunks.__defaults__", (100,))
+def test_a_batch_larger_than_a_chunk_is_cleaned(harness):
+    """A batch larger than the chunk size is compacted."""
     fill(harness, "a:" + "x" * 5000, "b:1")
     fill(harness, "a:2")
-    harness.compact_well()
+    harness.compact_well(limits=PassLimits(chunk_bytes=100))
     assert state_of(harness) == {b"a": b"2", b"b": b"1"}
 
 
@@ -521,7 +532,7 @@ def test_a_batch_larger_than_a_chunk_is_cleaned(harness, monkeypatch):
     ("asked", "codec"), [("zstd", Codec.ZSTD), ("lz4", Codec.LZ4), ("uncompressed", Codec.NONE)]
 )
 def test_compression_type_recompresses_what_is_rewritten(tmp_path, asked, codec):
-    """Sealed segments take less room where the topic asks for it."""
+    """Rewritten batches use the codec of ``compression.type``."""
     with CompactionHarness(tmp_path / "data", {"compression.type": asked}) as harness:
         fill(harness, "a:" + "x" * 500, "b:" + "y" * 500, codec=Codec.SNAPPY)
         fill(harness, "a:2")
@@ -532,7 +543,7 @@ def test_compression_type_recompresses_what_is_rewritten(tmp_path, asked, codec)
 
 
 def test_only_segments_with_something_to_change_are_rewritten(tmp_path):
-    """Large clean segments stay where they are, byte for byte, when only the tail is dirty."""
+    """Only segments that lose records are rewritten. Clean segments are not."""
     with CompactionHarness(tmp_path / "data", {"segment.bytes": "1000"}) as harness:
         for turn in range(4):
             fill(harness, *(f"k{turn}-{i}:" + "x" * 90 for i in range(7)))
@@ -556,7 +567,7 @@ def damage(harness, base=0):
 
 
 def test_a_corrupt_segment_quarantines_its_partition_and_no_other(tmp_path):
-    """[34, 40] Rivven rewrote the prefix before the damage and lost the rest."""
+    """A corrupt segment quarantines its partition. Other partitions are compacted."""
     with CompactionHarness(tmp_path / "data", partitions=2) as harness:
         for number in range(2):
             partition = harness.store.topic("t").partition(number)
@@ -574,7 +585,7 @@ def test_a_corrupt_segment_quarantines_its_partition_and_no_other(tmp_path):
 
 
 def test_a_damaged_digest_is_made_again(harness):
-    """A cache may be wrong at any time and cost only time."""
+    """A damaged digest file is rebuilt."""
     fill(harness, "a:1", "b:1")
     harness.compact_well()
     fill(harness, "a:2")
@@ -588,7 +599,7 @@ def test_a_damaged_digest_is_made_again(harness):
 
 
 def test_lost_digests_are_made_again(harness):
-    """The whole directory may be removed."""
+    """Digests are rebuilt if their directory was removed."""
     fill(harness, "a:1", "b:1")
     harness.compact_well()
     shutil.rmtree(harness.data / "cleaner")
@@ -598,7 +609,7 @@ def test_lost_digests_are_made_again(harness):
 
 
 def test_digests_of_a_deleted_topic_are_not_believed_of_its_namesake(harness):
-    """Same name, same base offset, another topic."""
+    """A new topic with the name of a deleted one does not use the old topic's digests."""
     fill(harness, "a:1", "a:2")
     harness.compact_well()
     harness.store.delete_topic("t")
@@ -609,7 +620,7 @@ def test_digests_of_a_deleted_topic_are_not_believed_of_its_namesake(harness):
 
 
 def test_a_segment_reclaimed_meanwhile_makes_the_pass_stale_not_wrong(harness):
-    """[36, 37] No quarantine: the log moved on, and the next look takes it up."""
+    """If a segment is reclaimed during the pass, the pass fails without a quarantine."""
     fill(harness, "a:1", "a:2")
     fill(harness, "b:1", "b:2")
     path = harness.partition.directory / f"{0:020d}.log"
@@ -622,17 +633,17 @@ def test_a_segment_reclaimed_meanwhile_makes_the_pass_stale_not_wrong(harness):
     (outcome,) = harness.compact(run=run)
     assert "run the job again" in outcome.error
     assert harness.state().failures == 0
-    assert not harness.service.look("t")[0].facts.is_running
+    assert not harness.service.look("t")[0].inputs.is_running
 
 
 def test_a_result_that_would_lose_a_key_is_not_swapped_in(harness):
-    """The proof: a task that loses the newest record of a key is caught before the manifest."""
+    """A pass that would lose the newest record of a key is refused before the swap."""
     fill(harness, "a:1", "b:1")
     fill(harness, "a:2")
 
     def run(function, items):
         answers = in_process(function, items)
-        if function.__name__ == "_survivors":  # claim that everything is superseded
+        if function.__name__ == "_find":  # claim that every record is superseded
             write_deltas(Path(items[0].out), np.array([0, 1, 0], np.uint32), np.array([0, 2, 3]))
         return answers
 
@@ -643,10 +654,10 @@ def test_a_result_that_would_lose_a_key_is_not_swapped_in(harness):
 
 
 def test_a_rewrite_that_does_not_read_back_is_not_swapped_in(harness, monkeypatch):
-    """The proof of values: a bit flipped between decoding and writing is caught."""
+    """A rewrite whose values differ from the original ones is refused before the swap."""
     fill(harness, "a:1", "b:right")
     fill(harness, "a:2")
-    encode = rewrite.encode_columns
+    encode = batch_cleaner.encode_columns
 
     def flip(columns, batches):
         data = encode(columns, batches)
@@ -654,14 +665,14 @@ def test_a_rewrite_that_does_not_read_back_is_not_swapped_in(harness, monkeypatc
         seal(data, 0, len(data))
         return data
 
-    monkeypatch.setattr(rewrite, "encode_columns", flip)
+    monkeypatch.setattr(batch_cleaner, "encode_columns", flip)
     (outcome,) = harness.compact()
-    assert "does not read back" in outcome.error
+    assert "differ from the original ones" in outcome.error
     assert state_of(harness) == {b"a": b"2", b"b": b"right"}
 
 
 def test_the_manifest_records_the_proof(harness):
-    """Keys, their sum, the high offset, and how far the cleaner has come."""
+    """The manifest records the number of keys, the highest offset and the clean end."""
     fill(harness, "a:1", "a:2", "b:1")
     seen = []
     harness.inline.before_swap = lambda job: seen.append(
@@ -674,7 +685,7 @@ def test_the_manifest_records_the_proof(harness):
 
 
 def test_a_dry_run_says_what_it_frees_and_changes_nothing(harness):
-    """By the very pass that would be applied, all but its swap."""
+    """A dry run reports what a real pass would free, and changes nothing."""
     fill(harness, "a:1", "a:2")
     before = harness.partition.segments()
     dry = harness.compact_well(dry=True)
@@ -687,12 +698,12 @@ def test_a_dry_run_says_what_it_frees_and_changes_nothing(harness):
 
 @pytest.mark.slow
 def test_small_budgets_give_the_same_result(tmp_path):
-    """Tasks with room for a handful of entries: more ranges, the same survivors."""
+    """A small memory budget gives more ranges and the same result."""
     found = []
     for number, task_bytes in enumerate((1 << 27, 1 << 10, 1)):
         with CompactionHarness(tmp_path / str(number)) as harness:
             for turn in range(3):
                 fill(harness, *(f"k{i}:{turn}" for i in range(turn, 40)))
-            harness.compact_well(task_bytes=task_bytes)
+            harness.compact_well(limits=PassLimits(task_bytes=task_bytes))
             found.append(facts_of(harness.batches()))
     assert found[0] == found[1] == found[2]

@@ -1,4 +1,4 @@
-"""A chunk routed at once is routed as record by record, and its headers say where it came from."""
+"""Routing of whole chunks gives the same result as routing each record alone."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.batch.columns import decode_columns
+from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.header import check_batches
 from cordwood.batch.kernels import keys as key_kernels
 from cordwood.batch.kernels import llvm_intrinsics
@@ -16,10 +16,10 @@ from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.decide.deadletters import headers_for_record, parse_cause
 from cordwood.decide.routing import Bindings, Routed, route
 from cordwood.model import Header, Record, TopicPartition
-from cordwood.pipeline.route import executor
-from cordwood.pipeline.route.executor import Router, RoutingTable
-from cordwood.pipeline.runtime.broker_api import TargetTopic
-from cordwood.pipeline.sink.targets import Targets
+from cordwood.pipeline.route.executor import RecordRouter, RoutingTable
+from cordwood.pipeline.runtime.broker_api import BrokerAddress, TargetTopic
+from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
+from cordwood.pipeline.runtime.targets import Targets
 
 TP = TopicPartition("append", 3)
 KEYS = st.sampled_from(
@@ -36,26 +36,22 @@ BINDINGS = Bindings(
 
 
 def targets(partitions=1, bytes_max=1 << 20):
-    """The topic ``work`` as the broker has it."""
+    """Return the topic ``work`` as the broker describes it."""
     return Targets(
         {"work": TargetTopic("id", partitions, bytes_max)}, dead_letter_topic="dead_letter"
     )
 
 
-class Kept:
-    """An outbox that keeps what it is given."""
+class Kept(StagingWriter):
+    """A staging writer that keeps the batches instead of writing files."""
 
     def __init__(self):
+        target = StagingTarget(BrokerAddress(), "nowhere")
+        super().__init__(target, "job", Targets(dead_letter_topic="dead_letter"))
         self.rows = {}
 
-    def add(self, topic, partition, columns):
-        from cordwood.batch.columns import encode_columns
-
-        assert columns.offsets.tolist() == list(range(len(columns)))
-        self.put(topic, partition, bytes(encode_columns(columns)))
-
     def put(self, topic, partition, data):
-        headers = check_batches(data, len(data))  # as the gate will
+        headers = check_batches(data, len(data))  # the broker runs the same check
         assert [header.base_offset for header in headers] == [
             sum(header.count for header in headers[:at]) for at in range(len(headers))
         ]
@@ -68,7 +64,7 @@ class Kept:
 
 
 def expected(records):
-    """Record by record, as the pure decision says."""
+    """Route each record alone with the pure function ``route``."""
     found = {}
     for record in records:
         verdict = route(record.key, BINDINGS)
@@ -87,14 +83,17 @@ def expected(records):
 
 @given(ROWS, st.integers(0, 10**12))
 def test_a_chunk_goes_where_its_records_would_go_one_by_one(rows, first):
-    """Topic, order, key, value, timestamp, headers; twice, as a task remembers its decisions."""
+    """A chunk is routed as its records would be one by one, with source headers added.
+
+    It is routed twice, because a task caches its decisions.
+    """
     records = [
         Record(first + i, 1000 + i, key, value, tuple(headers))
         for i, (key, value, headers) in enumerate(rows)
     ]
     columns = decode_columns(encode_batch(records, base_offset=first))
     kept = Kept()
-    router = Router(RoutingTable(BINDINGS, "dead_letter", Targets()), kept)
+    router = RecordRouter(RoutingTable(BINDINGS, "dead_letter", Targets()), kept)
     router.route(TP, columns)
     router.route(TP, columns)
     found = {
@@ -106,10 +105,10 @@ def test_a_chunk_goes_where_its_records_would_go_one_by_one(rows, first):
 
 @given(ROWS)
 def test_a_route_of_several_partitions_keeps_a_key_in_one(rows):
-    """Order holds within each partition."""
+    """In a topic with several partitions, a key has one partition, which keeps the record order."""
     records = [Record(i, i, key, value) for i, (key, value, _) in enumerate(rows)]
     kept = Kept()
-    Router(RoutingTable(BINDINGS, "dead_letter", targets(4)), kept).route(
+    RecordRouter(RoutingTable(BINDINGS, "dead_letter", targets(4)), kept).route(
         TP, decode_columns(encode_batch(records))
     )
     homes = {}
@@ -122,9 +121,8 @@ def test_a_route_of_several_partitions_keeps_a_key_in_one(rows):
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 100, 10_000])
-def test_routed_batches_are_cut_and_numbered_on(batch_bytes, monkeypatch):
-    """However small batches are cut, every record is there once, in order, and fits its bound."""
-    monkeypatch.setattr(executor, "BATCH_BYTES", batch_bytes)
+def test_routed_batches_are_cut_and_numbered_on(batch_bytes):
+    """For any batch size, every record arrives once, unchanged, with consecutive offsets."""
     records = [
         Record(
             10**18 + i, i * 7 % 50, b"jobs.%d" % i, b"v" * (i % 90), (Header("h", None),) * (i % 3)
@@ -132,7 +130,8 @@ def test_routed_batches_are_cut_and_numbered_on(batch_bytes, monkeypatch):
         for i in range(300)
     ]
     kept = Kept()
-    router = Router(RoutingTable(BINDINGS, "dead_letter", targets(3)), kept)
+    routes = RoutingTable(BINDINGS, "dead_letter", targets(3))
+    router = RecordRouter(routes, kept, batch_bytes=batch_bytes)
     router.route(TP, decode_columns(encode_batch(records, base_offset=10**18)))
     found = sorted((r.headers[-1].value, r) for rows in kept.rows.values() for r in rows)
     assert [int(offset) for offset, _ in found] == [record.offset for record in records]
@@ -147,7 +146,10 @@ def test_routed_batches_are_cut_and_numbered_on(batch_bytes, monkeypatch):
     st.integers(200, 900),
 )
 def test_no_routed_batch_is_larger_than_its_topic_takes(sizes, header_sizes, bytes_max):
-    """A record that does not fit even alone is a dead letter; every other one arrives, in order."""
+    """No batch exceeds ``max.message.bytes`` of its topic.
+
+    A record that does not fit alone becomes a dead letter, and the others arrive in order.
+    """
     headers = tuple(Header("h", b"x" * size) for size in header_sizes)
     records = [Record(i, i, b"jobs.x", b"v" * size, headers) for i, size in enumerate(sizes)]
     kept, put = Kept(), []
@@ -156,7 +158,7 @@ def test_no_routed_batch_is_larger_than_its_topic_takes(sizes, header_sizes, byt
         put.append((topic, bytes(data))),
         kept_put(topic, partition, data),
     )
-    router = Router(RoutingTable(BINDINGS, "dead_letter", targets(1, bytes_max)), kept)
+    router = RecordRouter(RoutingTable(BINDINGS, "dead_letter", targets(1, bytes_max)), kept)
     router.route(TP, decode_columns(encode_batch(records)))
     for topic, data in put:
         if topic == "work":
@@ -171,6 +173,6 @@ def test_no_routed_batch_is_larger_than_its_topic_takes(sizes, header_sizes, byt
 
 @pytest.mark.parametrize("module", [key_kernels, route_kernels])
 def test_kernels_state_the_digest_of_what_they_are_made_of(module):
-    """So that numba's cache of them is renewed when it changes."""
+    """The kernels record the digest of llvm_intrinsics.py, so that numba's cache is invalidated."""
     digest = sha256(Path(llvm_intrinsics.__file__).read_bytes()).hexdigest()[:16]
     assert digest == module.INTRINSICS_DIGEST, "set MACHINE_DIGEST to this"

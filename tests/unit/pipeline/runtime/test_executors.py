@@ -1,4 +1,4 @@
-"""How long a job on a cluster waits for executors before it counts their cores."""
+"""How long a job waits for the executors of a cluster before it counts their cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.pipeline.runtime.session import parallelism
 
 
 class Cluster:
-    """A clock that moves when somebody sleeps, and executors that register by it."""
+    """A fake clock that ``sleep`` advances, with executors that register at given times."""
 
     def __init__(self, *registered_s):
         self.now_s = 0.0
@@ -25,33 +25,33 @@ class Cluster:
         self.now_s += seconds
 
     def wait(self, expected=None):
-        """How many there are when the wait is over."""
+        """Wait, then return how many executors are registered."""
         clock = {"monotonic": lambda: self.now_s, "sleep": self.sleep}
         wait_until_settled(self.count, expected=expected, **clock)
         return self.count()
 
 
 def test_executors_that_come_one_after_another_are_all_waited_for():
-    """A large cluster's do not register in the same moment."""
+    """The wait continues while executors register one after another."""
     assert Cluster(5.0, 5.5, 6.3).wait() == 3
 
 
 def test_a_cluster_whose_size_is_known_is_not_waited_for_any_longer():
-    """``spark.executor.instances`` says how many come."""
+    """The wait ends as soon as ``spark.executor.instances`` executors are registered."""
     cluster = Cluster(1.0, 9.0)
     assert cluster.wait(expected=2) == 2
     assert cluster.now_s < 9.0 + SETTLED_S
 
 
 def test_a_cluster_without_a_free_core_holds_nobody_up_for_ever():
-    """Spark queues the job; it is planned for what is known."""
+    """If no executor registers, the wait ends after ``REGISTER_S``."""
     cluster = Cluster()
     assert cluster.wait() == 0
     assert REGISTER_S <= cluster.now_s < REGISTER_S + 1
 
 
 def test_executors_that_come_and_go_hold_nobody_up_for_ever():
-    """As where each of them fails to start."""
+    """If the number of executors keeps changing, the wait still ends after ``REGISTER_S``."""
     cluster = Cluster()
     cluster.count = lambda: int(cluster.now_s * 2) % 2
     cluster.wait()
@@ -59,7 +59,7 @@ def test_executors_that_come_and_go_hold_nobody_up_for_ever():
 
 
 class Context:
-    """As much of a driver on a cluster as is asked."""
+    """A fake ``SparkContext`` with executors that register while it is polled."""
 
     def __init__(self, **settings):
         self.applicationId = f"app-{id(self)}"
@@ -84,7 +84,7 @@ class Context:
 
 
 def test_cores_of_a_cluster_are_counted_when_its_executors_are_there_and_waited_for_once():
-    """Later jobs take what Spark counts then."""
+    """Cores are counted once the executors are registered, and only the first job waits."""
     context = Context(spark_executor_instances="2")
     spark = SimpleNamespace(sparkContext=context)
     assert parallelism(spark) == 8
@@ -97,7 +97,7 @@ def test_cores_of_a_cluster_are_counted_when_its_executors_are_there_and_waited_
     "settings", [{"spark_dynamicAllocation_enabled": "true"}, {"spark_default_parallelism": "12"}]
 )
 def test_nobody_waits_where_the_count_does_not_come_from_executors(settings):
-    """Dynamic allocation starts them for tasks; and whoever says a number is believed."""
+    """With dynamic allocation or a configured parallelism, the job does not wait for executors."""
     context = Context(**settings)
     executors.wait_for_executors(context)
     assert context.asked == 0

@@ -1,4 +1,4 @@
-"""What Spark says, told in a sentence; and which jobs are worth another try."""
+"""One-line reasons for Spark failures, and which jobs are retried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ cordwood.errors.CorruptionError: t-0 is damaged at offset 7; restore it
 
 
 def test_a_worker_that_came_too_late_is_told_in_a_sentence():
-    """With what to do; Java's stack says nothing more."""
+    """A Python worker that connects too late is reported on one line, without Java's stack."""
     assert is_late(Exception(LATE))
     assert plain_reason(Exception(LATE)).startswith("Spark's Python worker did not start in time")
     assert "PythonWorkerFactory" not in str(failure(Exception(LATE)))
@@ -38,20 +38,23 @@ def test_a_worker_that_came_too_late_is_told_in_a_sentence():
 
 
 def test_an_error_of_ours_comes_out_of_spark_s_pages_as_itself():
-    """Its class decides the exit code."""
+    """A cordwood error inside a Spark traceback is raised again with its own class and message."""
     found = failure(Exception(OURS))
     assert type(found) is CorruptionError
     assert str(found) == plain_reason(Exception(OURS)) == "t-0 is damaged at offset 7; restore it"
 
 
 def test_any_other_failure_of_a_job_is_its_first_cause():
-    """One line of it."""
+    """Any other failure is reported by its root cause, on one line."""
     text = "[X_Y] boom SQLSTATE: 1\n\tat a.b\nCaused by: java.io.IOException: no space\n\tat c"
     assert str(failure(Exception(text))) == "the Spark job failed: no space"
 
 
 def test_a_job_whose_worker_came_too_late_is_run_again(caplog):
-    """Each try is logged; the last one's error is the job's."""
+    """A job whose Python worker connected too late is retried, and each retry is logged.
+
+    After the last attempt, its error is raised.
+    """
     fates = [Exception(LATE)] * (ATTEMPTS - 1)
 
     def job():
@@ -68,7 +71,7 @@ def test_a_job_whose_worker_came_too_late_is_run_again(caplog):
 
 
 def test_a_job_that_failed_for_another_reason_is_not_run_again():
-    """It would fail in the same way, after as long a time."""
+    """A job that failed for another reason is not retried."""
     fates = [Exception(OURS)]
 
     def job():
@@ -79,7 +82,7 @@ def test_a_job_that_failed_for_another_reason_is_not_run_again():
 
 
 def test_labels_nest_in_one_short_line():
-    """Spark's UI shows them in a column."""
+    """Nested job labels are joined on one line with a maximum length for Spark's UI."""
     assert join_labels(None, "audit\n  t") == "audit t"
     assert join_labels("cordwood sql", "select 1") == "cordwood sql: select 1"
     assert len(join_labels("a", "b" * 999)) == TEXT_MAX

@@ -1,4 +1,4 @@
-"""Which Java Spark gets: the first that is new enough, behind a shim where its image is short."""
+"""Which Java is used for Spark, and the wrapper script for one without the vector module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = 'JAVA_VERSION="25.0.2"\nMODULES="java.base java.sql"\n'
 
 
 def install(home: Path, release: str | None, script: str = "exit 1") -> Path:
-    """A directory that looks like a Java; its ``bin/java`` is a shell script."""
+    """Create a fake Java home. Its ``bin/java`` is a shell script."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -28,63 +28,65 @@ def install(home: Path, release: str | None, script: str = "exit 1") -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a machine without any Java."""
-    monkeypatch.setattr(java, "_JVM_DIRECTORIES", (str(tmp_path / "jvm"),))
+    """Return the environment of a machine without Java."""
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
     return {"PATH": str(tmp_path / "none"), "HOME": str(tmp_path)}
 
 
 def test_java_home_of_the_environment_wins(bare: dict[str, str], tmp_path: Path):
-    """What the operator says goes before what is lying around."""
+    """``JAVA_HOME`` takes precedence over installed Javas."""
     install(tmp_path / "jvm" / "java-21", WHOLE)
     chosen = install(tmp_path / "mine", WHOLE)
-    assert java.java_home({**bare, "JAVA_HOME": str(chosen)}) == chosen
-    assert java.java_home(bare) == tmp_path / "jvm" / "java-21"
+    assert java.java_home({**bare, "JAVA_HOME": str(chosen)}, [str(tmp_path / "jvm")]) == chosen
+    assert java.java_home(bare, [str(tmp_path / "jvm")]) == tmp_path / "jvm" / "java-21"
 
 
 def test_java_on_the_path_is_followed_to_its_home(bare: dict[str, str], tmp_path: Path):
-    """Distributions put a chain of links in front."""
+    """Symbolic links to ``java`` on the ``PATH`` are resolved to its home."""
     home = install(tmp_path / "real", WHOLE)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
-    assert java.java_home({**bare, "PATH": str(tmp_path / "bin")}) == home
+    assert java.java_home({**bare, "PATH": str(tmp_path / "bin")}, [str(tmp_path / "jvm")]) == home
 
 
 def test_old_java_is_passed_over(bare: dict[str, str], tmp_path: Path):
-    """Even when it is the one named first."""
+    """A Java that is too old is skipped, even if ``JAVA_HOME`` names it."""
     old = install(tmp_path / "old", WHOLE.replace("17.0.1", "1.8.0_402"))
     new = install(tmp_path / "jvm" / "new", WHOLE)
-    assert java.java_home({**bare, "JAVA_HOME": str(old)}) == new
+    assert java.java_home({**bare, "JAVA_HOME": str(old)}, [str(tmp_path / "jvm")]) == new
 
 
 def test_no_java_is_one_sentence_with_remedies(bare: dict[str, str], tmp_path: Path):
-    """It names what was passed over and three ways out."""
+    """Without a suitable Java, the error names those that were skipped and three ways to fix it."""
     old = install(tmp_path / "old", WHOLE.replace("17.0.1", "11.0.2"))
     with pytest.raises(ConfigError) as refusal:
-        java.java_home({**bare, "JAVA_HOME": str(old)})
+        java.java_home({**bare, "JAVA_HOME": str(old)}, [str(tmp_path / "jvm")])
     for word in ("Java 17", f"{old} (Java 11)", "cordwood[jdk]", "openjdk-17", "JAVA_HOME"):
         assert word in str(refusal.value)
 
 
 def test_java_without_a_release_file_is_asked(bare: dict[str, str], tmp_path: Path):
-    """Its own words count, on the stream and in the form every Java uses."""
+    """Without a release file, the version comes from ``java -version``, which prints to stderr."""
     said = 'echo openjdk version \\"21.0.1\\" 2023-10-17 >&2'
     home = install(tmp_path / "jvm" / "plain", None, said)
     assert java.read_java(home) == java.Java(home, 21, has_vector=True)
 
 
 def test_java_that_does_not_run_is_none(tmp_path: Path):
-    """A broken installation is passed over, not a traceback."""
+    """A Java that does not run is skipped without a traceback."""
     assert java.read_java(install(tmp_path / "broken", None, "exit 1")) is None
 
 
 def test_short_image_runs_behind_a_shim_without_the_one_argument(
     bare: dict[str, str], tmp_path: Path
 ):
-    """Every other argument arrives whole, in order; the exit code is Java's."""
+    """A Java without the vector module runs behind a wrapper that drops the argument for it.
+
+    The other arguments and the exit code are passed through unchanged.
+    """
     echo = "printf '%s\\n' \"$@\"; exit 7"
     real = install(tmp_path / "it's short", SHORT, echo)
-    home = java.java_home({**bare, "JAVA_HOME": str(real)})
+    home = java.java_home({**bare, "JAVA_HOME": str(real)}, [str(tmp_path / "jvm")])
     assert home != real
     arguments = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=x", "Main"]
     run = subprocess.run(
@@ -95,7 +97,7 @@ def test_short_image_runs_behind_a_shim_without_the_one_argument(
 
 
 def test_shim_is_made_once_and_mended_when_changed(bare: dict[str, str], tmp_path: Path):
-    """A second look writes nothing; a damaged shim is replaced."""
+    """The wrapper is written once, and is replaced only if its content has changed."""
     real = install(tmp_path / "short", SHORT)
     shim = java.write_shim(real, tmp_path / "cache") / "bin" / "java"
     first = shim.stat().st_mtime_ns, shim.stat().st_ino
@@ -109,7 +111,7 @@ def test_shim_is_made_once_and_mended_when_changed(bare: dict[str, str], tmp_pat
 
 
 def test_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
-    """A file where the directory should be: the sentence says which variable to set."""
+    """If the cache directory cannot be written, the error names ``XDG_CACHE_HOME``."""
     (tmp_path / "cache").write_text("")
     with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):
         java.write_shim(tmp_path, tmp_path / "cache")
@@ -125,5 +127,5 @@ def test_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path):
     ],
 )
 def test_version_is_read_from_either_form(text: str, version: int | None):
-    """The release file and the program write it differently; 1.8 is 8."""
+    """The version is parsed from the release file and from ``java -version``; 1.8 is 8."""
     assert java.parse_version(text) == version

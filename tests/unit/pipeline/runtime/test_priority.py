@@ -1,4 +1,4 @@
-"""Work that can wait leaves the cores to others; whoever asked for it does not."""
+"""Background tasks run at a lower priority, and the thread that starts them keeps its own."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="SCHED_IDL
 
 
 def rank(_=None):
-    """How the kernel ranks the thread that asks."""
+    """Return the scheduling policy and the nice value of this thread."""
     return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
@@ -22,20 +22,20 @@ HERE = rank()
 
 
 def test_a_task_in_the_background_is_nice_and_its_caller_is_not():
-    """The worker's own thread serves the router next; not under SCHED_IDLE, so that it advances."""
+    """A background task has a higher nice value, and its caller's priority is unchanged."""
     assert in_background(rank, None) == (os.SCHED_OTHER, max(NICE, HERE[1]))
     assert rank() == HERE
 
 
 def test_only_a_session_that_says_idle_runs_on_the_cores_nobody_wants():
-    """On a busy machine that may be none for hours; nothing of ours chooses it by itself."""
+    """``SCHED_IDLE`` is used only if the session asks for ``idle``."""
     assert in_background(rank, None, word="idle")[0] == os.SCHED_IDLE
     assert in_background(rank, None, word="normal") == HERE
     assert rank() == HERE
 
 
 def test_who_is_nicer_already_stays_so():
-    """A rank that was given up is not asked back: the kernel would refuse."""
+    """A thread that has a higher nice value keeps it, because the kernel forbids lowering it."""
 
     def twice(_):
         os.setpriority(os.PRIO_PROCESS, 0, 19)
@@ -46,13 +46,13 @@ def test_who_is_nicer_already_stays_so():
 
 
 def test_an_error_in_the_background_reaches_who_asked():
-    """As if the work had been done in place."""
+    """An error in a background task is raised in the caller."""
     with pytest.raises(ZeroDivisionError):
         in_background(lambda _: 1 // 0, None)
 
 
 def test_what_a_thread_starts_after_it_has_yielded_yields_too():
-    """Java is started once, and its workers by it."""
+    """Processes that a low-priority thread starts inherit its priority."""
     ask = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
     with ThreadPoolExecutor(1, initializer=yield_cores) as pool:
         said = pool.submit(subprocess.check_output, [sys.executable, "-c", ask]).result()
@@ -60,7 +60,7 @@ def test_what_a_thread_starts_after_it_has_yielded_yields_too():
 
 
 def test_a_priority_nobody_knows_is_refused_by_name():
-    """With the nearest one that is known."""
+    """An unknown priority is refused with the nearest known one."""
     assert [check_word(word) for word in ("idle", "background", "normal")]
     with pytest.raises(ConfigError, match=r"spark\.cordwood\.priority.*did you mean idle"):
         check_word("idl")

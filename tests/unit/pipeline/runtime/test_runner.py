@@ -1,4 +1,4 @@
-"""The runner: streams that are kept open, schedules that go on, and names that are checked."""
+"""The pipeline runner: it reopens streams, repeats scheduled jobs and checks job names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cordwood.pipeline.runtime.runner import (
 
 
 class Fake:
-    """A stream whose fate a test decides."""
+    """A fake stream whose failure the test sets."""
 
     def __init__(self):
         self.why = None
@@ -47,62 +47,60 @@ def context():
 
 
 def test_jobs_are_named_and_all_run_by_default():
-    """A wrong name is refused with the nearest."""
+    """All jobs run by default. An unknown name is refused with the nearest one."""
     assert parse_jobs("") == list(JOBS)
     assert parse_jobs(" route ,") == ["route"]
     with pytest.raises(ConfigError, match="no job ruote; did you mean route"):
         parse_jobs("ruote")
 
 
-def test_a_stream_that_ends_is_opened_again_after_a_pause(context, monkeypatch):
-    """Pauses grow; the report tells what ailed it."""
-    monkeypatch.setattr(runner, "PAUSES_S", (0.0, 99.0))
+def test_a_stream_that_ends_is_opened_again_after_a_pause(context):
+    """A failed stream is reopened after a growing pause, and its report has the last error."""
     opened = []
 
     def open_stream(_):
         opened.append(Fake())
         return opened[-1]
 
-    keeper = StreamSupervisor("x", Stream(open_stream), context)
-    keeper.look()
+    keeper = StreamSupervisor("x", Stream(open_stream), context, pauses_s=(0.0, 99.0))
+    keeper.check()
     assert keeper.report() == {"open": True, "failures": 0, "failed": 0, "error": None, "batch": 1}
     opened[0].why = "it fell over"
-    keeper.look()
+    keeper.check()
     assert opened[0].stopped
     assert len(opened) == 2
     opened[1].why = "again"
-    keeper.look()
-    keeper.look()
+    keeper.check()
+    keeper.check()
     assert len(opened) == 2
     assert keeper.report() == {"open": False, "failures": 2, "failed": 2, "error": "again"}
 
 
-def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context, monkeypatch):
-    """The error is kept, and it is tried again."""
-    monkeypatch.setattr(runner, "PAUSES_S", (0.0,))
+def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context):
+    """A stream that cannot be opened is retried, and its error is reported."""
 
     def refuse(_):
         raise UnavailableError("no broker")
 
-    keeper = StreamSupervisor("x", Stream(refuse), context)
-    keeper.look()
-    keeper.look()
+    keeper = StreamSupervisor("x", Stream(refuse), context, pauses_s=(0.0,))
+    keeper.check()
+    keeper.check()
     assert keeper.report()["failures"] == 2
     assert "no broker" in keeper.report()["error"]
 
 
 def test_a_spark_that_does_not_answer_ends_the_runner(context):
-    """The supervisor starts a new one; a dead JVM is never mended."""
+    """If Spark does not answer, the runner fails, so that its supervisor starts a new process."""
     stream = Fake()
     keeper = StreamSupervisor("x", Stream(lambda _: stream), context)
-    keeper.look()
+    keeper.check()
     stream.why = ConnectionError("py4j")
-    with pytest.raises(UnavailableError, match="Spark is gone"):
-        keeper.look()
+    with pytest.raises(UnavailableError, match="Spark is no longer running"):
+        keeper.check()
 
 
 def test_a_schedule_goes_on_after_a_round_that_failed(context):
-    """One bad round is logged; the next comes."""
+    """A scheduled job runs again after a failed run."""
     rounds = threading.Semaphore(0)
 
     def work(_):
@@ -121,7 +119,7 @@ def test_a_schedule_goes_on_after_a_round_that_failed(context):
 
 
 def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
-    """Its last error is still told, and counted."""
+    """A successful run makes the job healthy again. The last error and the count stay reported."""
     outcomes = iter([ValueError("once")])
 
     def work(_):
@@ -135,7 +133,7 @@ def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
 
 
 def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
-    """Its report says so instead; the others' reports come."""
+    """If the report of one stream fails, the error replaces it and other streams still report."""
 
     class Mute(Fake):
         def report(self):
@@ -144,14 +142,14 @@ def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
     keepers = {"mute": StreamSupervisor("mute", Stream(lambda _: Mute()), context),
                "well": StreamSupervisor("well", Stream(lambda _: Fake()), context)}  # fmt: skip
     for keeper in keepers.values():
-        keeper.look()
+        keeper.check()
     told = runner._reports(keepers, [])
     assert told["mute"]["report_error"] == "RuntimeError: no progress yet"
     assert told["well"]["batch"] == 1
 
 
 def test_the_end_of_the_lifeline_ends_the_process():
-    """Whoever started it is gone: so is it, whatever it was doing."""
+    """The process exits when its stdin is closed, which means that its parent is gone."""
     code = (
         "import time; from cordwood.pipeline.runtime.runner import follow_lifeline\n"
         "follow_lifeline();"

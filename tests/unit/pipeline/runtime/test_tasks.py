@@ -1,4 +1,4 @@
-"""Spark tasks of plain values: what becomes of an error in one of them."""
+"""How errors in Spark tasks are returned to the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.pipeline.runtime.tasks import outcome as outcome_of
 
 
 def test_an_error_of_ours_comes_back_as_itself():
-    """With its class, so that who asked can tell what to do."""
+    """A cordwood error is returned with its own class."""
 
     def work(_):
         raise StaleManifest("moved on")
@@ -21,7 +21,7 @@ def test_an_error_of_ours_comes_back_as_itself():
 
 
 def test_a_full_disk_is_one_sentence_with_the_place():
-    """Whichever task met it; no traceback through Spark."""
+    """A full disk becomes ``UnavailableError`` with the file's path, without a traceback."""
 
     def work(_):
         raise OSError(errno.ENOSPC, "No space left on device", "/tape/bundle.part")
@@ -32,7 +32,7 @@ def test_a_full_disk_is_one_sentence_with_the_place():
 
 
 def test_a_write_that_names_no_file_is_told_with_its_place(tmp_path):
-    """The system names a file it opens, and none it writes to; a place once named stays."""
+    """``naming`` adds the path to an ``OSError`` that has none, and keeps a path that is set."""
     full = errno.ENOSPC, "No space left on device"
     for names in ((), ("/tape/inner",)):
         with pytest.raises(OSError, match="No space") as caught, naming(tmp_path):
@@ -41,6 +41,6 @@ def test_a_write_that_names_no_file_is_told_with_its_place(tmp_path):
 
 
 def test_a_mistake_of_our_own_stays_one():
-    """Only what the world does to us is told in a sentence."""
+    """A programming error is not converted."""
     with pytest.raises(ZeroDivisionError):
         outcome_of(lambda _: 1 // 0, 1)

@@ -1,4 +1,4 @@
-"""Sink options and columns: Kafka's names, and refusals that name the remedy."""
+"""Options and columns of the Spark sink: names as in Kafka's sink, and helpful errors."""
 
 import pickle
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def parse(*, streaming=False, **said):
 
 
 def fields(**kinds):
-    """Columns as Spark describes them."""
+    """Return columns as Spark describes them."""
     return [
         SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind))
         for name, kind in kinds.items()
@@ -26,7 +26,7 @@ def fields(**kinds):
 
 
 def test_names_are_compared_without_case_and_the_result_travels():
-    """Spark hands option keys over in lower case, and pickles what holds them."""
+    """Option names are case-insensitive, and the parsed options can be pickled."""
     options = parse_sink_options(
         {"BOOTSTRAP.servers": "h:1", "TOPIC": "t", "kafka.compression.TYPE": "zstd"},
         streaming=True,
@@ -36,47 +36,47 @@ def test_names_are_compared_without_case_and_the_result_travels():
 
 
 def test_settings_of_the_java_producer_are_accepted():
-    """Old jobs move over by changing their format."""
+    """Settings of the Java producer are accepted, so existing jobs only change the format."""
     assert parse(**{"kafka.acks": "all", "kafka.linger.ms": "5", "includeHeaders": "true"})
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"tpoic": "t"}, "no option tpoic; did you mean topic"),
+        ({"tpoic": "t"}, "unknown sink option tpoic; did you mean topic"),
         ({"kafka.compresion.type": "lz4"}, "did you mean kafka.compression.type"),
-        ({"topic": "a b"}, "'a b' cannot be a topic's name"),
+        ({"topic": "a b"}, "'a b' is not a valid topic name"),
         ({"path": "/d"}, "path is not for the sink"),
-        ({"queryId": "q"}, "only together"),
+        ({"queryId": "q"}, "batchId together"),
         ({"queryId": "q/../x", "batchId": "1"}, "queryId"),
         ({"queryId": "q", "batchId": "-1"}, "not a whole number"),
-        ({"kafka.compression.type": "rar"}, "'rar' is none of none, gzip"),
+        ({"kafka.compression.type": "rar"}, "'rar' is not one of none, gzip"),
         ({"kafka.bootstrap.servers": "nowhere"}, "'nowhere' is not host:port"),
         ({"http": "nowhere"}, "option http: 'nowhere' is not host:port"),
-        ({"kafka.transactional.id": "x"}, "exactly once as it is"),
+        ({"kafka.transactional.id": "x"}, "always writes exactly once"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(said, message):
-    """With the nearest match, or what to do instead."""
+    """A wrong option is refused by name, with the nearest match or the alternative."""
     with pytest.raises(InvalidOption, match=message):
         parse(**said)
 
 
 def test_a_stream_takes_its_numbers_from_its_checkpoint():
-    """Numbers of the user's own would say otherwise."""
+    """A stream refuses ``queryId`` and ``batchId``, because its checkpoint provides them."""
     with pytest.raises(InvalidOption, match="queryId is for batch writes"):
         parse(streaming=True, queryId="q", batchId="1")
 
 
 def test_a_broker_must_be_named():
-    """By either listener."""
+    """The broker must be given, by its Kafka or its HTTP address."""
     with pytest.raises(InvalidOption, match=r"kafka\.bootstrap\.servers"):
         parse_sink_options({"topic": "t"}, streaming=False)
     assert parse_sink_options({"http": "h:2"}, streaming=False).where == BrokerAddress(None, "h:2")
 
 
 def test_rows_of_a_topic_can_be_written_back():
-    """The source's other columns are left out, as Spark's Kafka sink does."""
+    """Rows read from a topic can be written back. Other columns are ignored, as in Kafka's sink."""
     read = fields(
         key="binary", value="binary", topic="string", partition="int", offset="bigint", mine="int"
     )
@@ -87,13 +87,16 @@ def test_rows_of_a_topic_can_be_written_back():
     ("kinds", "message"),
     [
         ({"vaule": "string"}, "no column value; did you mean vaule"),
-        ({"value": "int"}, "column value is int; it takes binary or string"),
-        ({"value": "string", "partition": "bigint"}, "column partition is bigint; it takes int"),
-        ({"value": "string", "header": "string"}, "no header; did you mean headers"),
+        ({"value": "int"}, "column value has type int, but must be binary or string"),
+        (
+            {"value": "string", "partition": "bigint"},
+            "column partition has type bigint, but must be int",
+        ),
+        ({"value": "string", "header": "string"}, "no record field header; did you mean headers"),
         ({"value": "string"}, "set the option topic"),
     ],
 )
 def test_rows_that_are_no_records_are_refused_by_column(kinds, message):
-    """Before anything runs."""
+    """A wrong column is refused by name before the query runs."""
     with pytest.raises(InvalidOption, match=message):
         check_columns(fields(**kinds), parse())

@@ -1,4 +1,4 @@
-"""What pushed-down filters leave to read."""
+"""How filters that Spark pushes down narrow the ranges to read."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -29,21 +29,21 @@ def condition(kind, column, *value):
     ],
 )
 def test_offset_bounds_are_carried_out_exactly(kind, value, left):
-    """Spark need not look again."""
+    """A bound on offsets is applied exactly, so Spark need not check it again."""
     pushed = Pushed()
     assert pushed.take(condition(kind, "offset", value))
     assert pushed.narrow([Range(T0, 0, 10)]) == [Range(T0, *left)]
 
 
 def test_a_set_of_offsets_narrows_but_is_checked_again():
-    """Between its smallest and largest there may be others."""
+    """A set of offsets narrows the range, but Spark still checks each row."""
     pushed = Pushed()
     assert not pushed.take(condition("In", "offset", (7, 3)))
     assert pushed.narrow([Range(T0, 0, 10)]) == [Range(T0, 3, 8)]
 
 
 def test_filters_add_up():
-    """All of them hold at once."""
+    """All filters apply together."""
     pushed = Pushed()
     assert pushed.take(condition("GreaterThan", "offset", 3))
     assert pushed.take(condition("LessThan", "offset", 6))
@@ -52,7 +52,7 @@ def test_filters_add_up():
 
 
 def test_topics_and_partitions_choose():
-    """By equality or by set; contradictions leave nothing."""
+    """Topics are selected by equality or by set. Contradictory filters select nothing."""
     pushed = Pushed()
     assert pushed.take(condition("In", "topic", ("t", None)))
     assert pushed.is_wanted(T0)
@@ -61,7 +61,10 @@ def test_topics_and_partitions_choose():
 
 
 def test_a_lower_time_bound_is_noted_and_left_to_spark():
-    """Later records may be older, so each row is still checked."""
+    """A lower bound on timestamps moves the start, but Spark still checks each row.
+
+    Timestamps may be out of order.
+    """
     pushed = Pushed()
     assert not pushed.take(
         condition("GreaterThan", "timestamp", datetime(1970, 1, 1, 0, 0, 1, 1999, tzinfo=UTC))
@@ -81,13 +84,13 @@ def test_a_lower_time_bound_is_noted_and_left_to_spark():
     ],
 )
 def test_what_is_not_understood_stays_with_spark(unknown):
-    """And narrows nothing."""
+    """A filter that is not supported is left to Spark and narrows nothing."""
     pushed = Pushed()
     assert not pushed.take(unknown)
     assert pushed == Pushed()
 
 
 def test_times_before_the_epoch_and_in_other_zones_round_down():
-    """Rounding up would skip a record."""
+    """Timestamps are rounded down to milliseconds, because rounding up could skip a record."""
     assert floor_ms(datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)) == -1
     assert floor_ms(datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 0

@@ -1,4 +1,4 @@
-"""A path is believed only where it leads to the broker's own directory, on whoever opens it."""
+"""Files under ``path`` are read only if they are the data directory of the named broker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,12 +17,13 @@ from cordwood.log.format.identity import IDENTITY, DataIdentity, read_identity
 from cordwood.pipeline.compact.job import in_process, where_proved
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
-from cordwood.pipeline.sink.targets import Targets
-from cordwood.pipeline.source.data_directory import DataDirectory
+from cordwood.pipeline.runtime.targets import Targets
+from cordwood.pipeline.source.data_directory import SegmentFileLog
 from cordwood.pipeline.source.identity import ask_identity
 from cordwood.pipeline.source.kafka_log import KafkaLog
 from cordwood.pipeline.source.log_access import open_log, reach_log
 from cordwood.pipeline.source.options import SourceOptions, parse_options
+from cordwood.protocol.api.status import DirectoryIdentity
 from cordwood.testing import Broker
 from support.datadir import make_data_directory
 from support.lines import ask
@@ -33,7 +35,7 @@ from cordwood.pipeline.source.source import TopicReader
 
 @pytest.fixture(scope="module")
 def broker():
-    """The broker a query names; its topic ``t`` holds ``ours``."""
+    """Run the broker that queries name. Its topic ``t`` holds ``ours``."""
     with Broker() as running:
         assert ask(running.control, "PUT t ours") == b"OK"
         yield running
@@ -41,7 +43,7 @@ def broker():
 
 @pytest.fixture(scope="module")
 def other():
-    """Another broker's directory, with a topic of the same name, as long as ours."""
+    """Run another broker whose topic has the same name and length, with other records."""
     with Broker() as running:
         assert ask(running.control, "PUT t theirs") == b"OK"
         yield running
@@ -62,7 +64,7 @@ def reader_of(path: Path, servers: str | None) -> TopicReader:
 
 
 def values(reader: TopicReader, splits: list) -> list[bytes]:
-    """What tasks read, as an executor runs them."""
+    """Return the values that tasks read from these splits."""
     batches = [batch for split in splits for batch in reader.read(split)]
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
@@ -73,15 +75,18 @@ def opened(path: Path | str, servers: str | None) -> type:
 
 
 def test_the_brokers_own_directory_is_read_as_files(broker):
-    """Both by the address of the Kafka listener and by that of the HTTP listener."""
-    assert opened(broker.data, broker.kafka) is DataDirectory
+    """The broker's own directory is read as files.
+
+    Its identity is the same over the Kafka and the HTTP listener.
+    """
+    assert opened(broker.data, broker.kafka) is SegmentFileLog
     here = read_identity(broker.data)
     assert ask_identity(BrokerAddress(servers=broker.kafka)) == here
     assert ask_identity(BrokerAddress(http=broker.http)) == here
 
 
 def test_another_cordwood_directory_under_the_path_is_not_read(broker, other, caplog):
-    """A broker was named: its records come, over the wire, and the log says why."""
+    """If ``path`` is another data directory, records are read over Kafka, which is logged."""
     assert opened(other.data, broker.kafka) is KafkaLog
     assert "source.path_refused" in caplog.text
     reader = reader_of(other.data, broker.kafka)
@@ -89,14 +94,14 @@ def test_another_cordwood_directory_under_the_path_is_not_read(broker, other, ca
 
 
 def test_a_copy_of_the_directory_is_not_read(broker, tmp_path):
-    """It has every file of the original, but not the file the broker wrote when it started."""
+    """A copy of the data directory is not read, although its identity file has the same content."""
     shutil.copytree(broker.data, tmp_path / "copy")
     assert read_identity(tmp_path / "copy").nonce == read_identity(broker.data).nonce
     assert opened(tmp_path / "copy", broker.kafka) is KafkaLog
 
 
 def test_an_executor_that_sees_another_directory_reads_over_the_wire(broker, other, tmp_path):
-    """The driver's path was right; what the task opens is judged where it is opened."""
+    """A task checks the directory it opens, and reads over Kafka if it is another one."""
     path = tmp_path / "data"
     path.symlink_to(broker.data)
     reader = reader_of(path, broker.kafka)
@@ -108,7 +113,7 @@ def test_an_executor_that_sees_another_directory_reads_over_the_wire(broker, oth
 
 
 def test_an_executor_without_a_broker_refuses_another_directory(broker, other, tmp_path):
-    """With ``path`` alone there is no wire: one sentence, and what to do."""
+    """With ``path`` alone, a task that finds another directory fails with an error."""
     path = tmp_path / "data"
     path.symlink_to(broker.data)
     reader = reader_of(path, None)
@@ -121,7 +126,7 @@ def test_an_executor_without_a_broker_refuses_another_directory(broker, other, t
 
 
 def test_a_directory_from_before_identities_is_read_by_its_path_alone(other, tmp_path):
-    """It gets one at its next start; until then nothing can be compared."""
+    """A directory of an older version has no identity file, and is read without this check."""
     shutil.copytree(other.data, tmp_path / "old")
     (tmp_path / "old" / IDENTITY).unlink()
     reader = reader_of(tmp_path / "old", None)
@@ -129,30 +134,30 @@ def test_a_directory_from_before_identities_is_read_by_its_path_alone(other, tmp
 
 
 def test_a_restart_keeps_the_id_and_proves_itself_again(tmp_path):
-    """A query that runs on meanwhile goes back to the files, with a new nonce."""
+    """A restart keeps the directory's id and writes a new nonce, and files are still read."""
     with Broker(tmp_path / "data") as running:
         first = read_identity(tmp_path / "data")
-        assert opened(tmp_path / "data", running.kafka) is DataDirectory
+        assert opened(tmp_path / "data", running.kafka) is SegmentFileLog
         running.restart()
         second = read_identity(tmp_path / "data")
         assert (second.data_id, second.nonce != first.nonce) == (first.data_id, True)
-        assert opened(tmp_path / "data", running.kafka) is DataDirectory
+        assert opened(tmp_path / "data", running.kafka) is SegmentFileLog
 
 
 def test_a_proved_directory_is_read_while_the_broker_is_away(tmp_path):
-    """Nothing needs to be asked twice; one never proved is not believed."""
+    """A directory that was verified once is read while the broker is down. Others are not."""
     with Broker(tmp_path / "data") as running:
         servers = running.kafka
-        assert opened(tmp_path / "data", servers) is DataDirectory
-    assert opened(tmp_path / "data", servers) is DataDirectory
+        assert opened(tmp_path / "data", servers) is SegmentFileLog
+    assert opened(tmp_path / "data", servers) is SegmentFileLog
     assert isinstance(reach_log(options_of(tmp_path / "data", "127.0.0.1:1")), KafkaLog)
 
 
 def test_results_are_never_staged_into_another_directory(broker, other):
-    """They go through the HTTP listener, and the broker has them."""
+    """If the staging directory is not the broker's, results are uploaded over HTTP."""
     where = BrokerAddress(http=broker.http)
     with closing(BrokerApi(where)) as api:
-        harness = StagingTarget.of(api, where)
+        harness = StagingTarget.of(api)
     assert harness.is_writable()
     far = StagingTarget(where, str(other.data))
     assert not far.is_writable()
@@ -164,12 +169,13 @@ def test_results_are_never_staged_into_another_directory(broker, other):
 
 
 def test_compaction_opens_nothing_in_another_directory(broker, other):
-    """Neither on the driver nor in a task: it needs the broker's own directory."""
-    told = read_identity(broker.data)._asdict()
-    order = {"topic": "t", "partition": 0, "data": str(broker.data), "identity": told}
+    """Compaction refuses a directory that is not the broker's, on the driver and in each task."""
+    identity = DirectoryIdentity(*read_identity(broker.data))
+    order = SimpleNamespace(topic="t", partition=0, data=str(broker.data), identity=identity)
+    moved = SimpleNamespace(**{**vars(order), "data": str(other.data)})
     assert where_proved(in_process, order)(abs, [-1]) == [1]
     with pytest.raises(UnavailableError, match="is not the broker's data directory"):
-        where_proved(in_process, {**order, "data": str(other.data)})
+        where_proved(in_process, moved)
     run = where_proved(in_process, order)
     broker.data.joinpath(IDENTITY).rename(broker.data / "aside")
     try:
@@ -181,7 +187,7 @@ def test_compaction_opens_nothing_in_another_directory(broker, other):
 
 @pytest.fixture
 def closed():
-    """A data directory that this user may not enter; root becomes nobody for that while."""
+    """Create a data directory without access for this user. Root switches to another user."""
     data = make_data_directory(Path(tempfile.mkdtemp(prefix="cordwood-")))
     is_root = os.geteuid() == 0
     if is_root:
@@ -196,7 +202,10 @@ def closed():
 
 
 def test_a_directory_of_another_user_is_told_with_the_setting_that_opens_it(closed, caplog):
-    """With a broker the wire is taken, and the log says why; without one there is a sentence."""
+    """Without permission for ``path``, records are read over Kafka, and a warning is logged once.
+
+    Without a broker, the error names the setting that gives access.
+    """
     for _ in range(2):
         assert opened(closed, "127.0.0.1:1") is KafkaLog
     assert caplog.text.count("source.path_closed") == 1
@@ -205,7 +214,7 @@ def test_a_directory_of_another_user_is_told_with_the_setting_that_opens_it(clos
 
 
 def test_kafka_clients_are_told_the_identity(broker):
-    """As a setting of the broker that nobody can change."""
+    """Kafka clients can read the identity as a read-only setting of the broker."""
     with KafkaClient(broker.kafka) as client:
         (told,) = [each for each in client.broker_config() if each.name == "data.identity"]
     assert DataIdentity.parse_text(told.value) == read_identity(broker.data)
@@ -214,7 +223,7 @@ def test_kafka_clients_are_told_the_identity(broker):
 
 @pytest.mark.parametrize("text", [b"", b"version: 1\n", b"\xff\xfe", b"x" * 5000])
 def test_a_file_that_says_something_else_proves_nothing(tmp_path, text):
-    """Torn, foreign, or of a version to come."""
+    """An identity file that is torn, foreign or of a newer version is treated as missing."""
     (tmp_path / IDENTITY).write_bytes(text)
     assert read_identity(tmp_path) is None
     assert DataIdentity.parse_text(text.decode("latin-1")) is None

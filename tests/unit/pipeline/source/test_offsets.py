@@ -1,4 +1,4 @@
-"""Positions, limits and losses of a query."""
+"""Start and end offsets, limits per trigger, and data loss of a query."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def found(position, *, starting=True, no_match_is_latest=False, times=None):
 
 
 def test_edges_are_the_bounds():
-    """Earliest is the log start, latest the high watermark."""
+    """Earliest is the log start offset, and latest is the high watermark."""
     assert found(Edge.EARLIEST) == {T0: 10, T1: 0}
     assert found(Edge.LATEST) == {T0: 20, T1: 5}
     assert found(AtOffsets({T0: -2, T1: -1})) == {T0: 10, T1: 5}
@@ -42,13 +42,13 @@ def test_edges_are_the_bounds():
 
 @pytest.mark.parametrize("offset", [9, 21])
 def test_an_offset_the_log_does_not_hold_is_out_of_range(offset):
-    """The message has the offsets there are."""
+    """An offset outside the log is refused, and the error has the valid range."""
     with pytest.raises(OffsetOutOfRange, match="10 to 20"):
         found(AtOffsets({T0: offset, T1: 0}))
 
 
 def test_every_partition_must_be_named():
-    """As in Spark's Kafka source; strangers are refused too."""
+    """Offsets must name every subscribed partition and no other, as in Spark's Kafka source."""
     with pytest.raises(InvalidOption, match="t-1 missing"):
         found(AtOffsets({T0: 12}))
     with pytest.raises(InvalidOption, match="u-7, not subscribed"):
@@ -56,7 +56,10 @@ def test_every_partition_must_be_named():
 
 
 def test_a_time_after_the_last_record_follows_the_strategy():
-    """Starting: an error unless the strategy says latest. Ending: the end."""
+    """A start time after the last record is an error unless the strategy is ``latest``.
+
+    An end time after the last record means the end of the log.
+    """
     times = {(T0, 5): 13}
     with pytest.raises(OffsetOutOfRange, match="startingOffsetsByTimestampStrategy"):
         found(AtTimes(5), times=times)
@@ -65,7 +68,7 @@ def test_a_time_after_the_last_record_follows_the_strategy():
 
 
 def test_only_what_can_move_is_volatile():
-    """Latest moves with every append; an offset does not."""
+    """A position is volatile if it may resolve to ``latest``."""
     assert is_volatile(Edge.LATEST, no_match_is_latest=False)
     assert is_volatile(AtOffsets({T0: -1}), no_match_is_latest=False)
     assert is_volatile(AtTimes(5), no_match_is_latest=True)
@@ -74,7 +77,10 @@ def test_only_what_can_move_is_volatile():
 
 
 def test_subscriptions_name_partitions():
-    """By name, by whole-name pattern, by assignment; a missing topic is refused."""
+    """A subscription is by topic name, full-match pattern or partition.
+
+    Unknown topics are refused.
+    """
     assert plan_partitions(TopicSelection(topics=("t",)), TOPICS) == [T0, T1]
     assert plan_partitions(TopicSelection(pattern="t|u"), TOPICS) == [
         T0,
@@ -90,20 +96,20 @@ def test_subscriptions_name_partitions():
 
 
 def test_a_limit_is_shared_in_proportion_and_starves_nobody():
-    """Ninety and ten waiting, ten allowed: nine and one; even a sliver gets one."""
+    """A limit is shared in proportion to the pending records, with at least one per partition."""
     assert plan_limit({T0: 0, T1: 0}, {T0: 90, T1: 10}, 10) == {T0: 9, T1: 1}
     assert plan_limit({T0: 0, T1: 0}, {T0: 1000, T1: 1}, 10) == {T0: 9, T1: 1}
     assert plan_limit({T0: 5, T1: 5}, {T0: 5, T1: 5}, 10) == {T0: 5, T1: 5}
 
 
 def test_too_few_counts_what_waits_in_all_partitions():
-    """``minOffsetsPerTrigger`` looks at the sum."""
+    """``minOffsetsPerTrigger`` is compared with the pending records of all partitions together."""
     assert is_too_few({T0: 0, T1: 0}, {T0: 2, T1: 2}, 5)
     assert not is_too_few({T0: 0, T1: 0}, {T0: 2, T1: 3}, 5)
 
 
 def test_ranges_cover_exactly_what_is_new():
-    """A partition that appeared is read from its start; an unchanged one is not read."""
+    """A new partition is read from its start, and an unchanged one is not read."""
     ranges, losses = plan_ranges({T0: 20}, {T0: 20, T1: 5}, BOUNDS)
     assert ranges == [Range(T1, 0, 5)]
     assert losses == []
@@ -114,19 +120,19 @@ def test_ranges_cover_exactly_what_is_new():
     [
         ({T0: 3}, {T0: 20}, "offsets 3 to 10 were reclaimed"),
         ({T0: 12}, {T0: 30}, "the log ends at 20, before 30"),
-        ({T0: 18}, {T0: 12}, "its offset went back from 18 to 12"),
-        ({T0: 12}, {}, "the partition is gone"),
-        ({}, {TopicPartition("gone", 0): 3}, "the partition is gone"),
+        ({T0: 18}, {T0: 12}, "its end offset decreased from 18 to 12"),
+        ({T0: 12}, {}, "the partition no longer exists"),
+        ({}, {TopicPartition("gone", 0): 3}, "the partition no longer exists"),
     ],
 )
 def test_what_cannot_be_read_any_more_is_a_loss(start, end, reason):
-    """Each loss says what happened; nothing is skipped in silence."""
+    """Offsets that cannot be read any more are reported as a loss with a reason."""
     _, losses = plan_ranges(start, end, BOUNDS)
     assert [loss.reason for loss in losses] == [reason]
 
 
 def test_offsets_round_trip_through_a_checkpoint():
-    """The text is the one Spark's Kafka source writes."""
+    """Offsets are stored in a checkpoint in the format of Spark's Kafka source."""
     offsets = {T1: 4, T0: 3}
     assert encode_offsets(offsets) == {"t": {"0": 3, "1": 4}}
     assert parse_offsets(encode_offsets(offsets)) == offsets

@@ -1,4 +1,4 @@
-"""Source options: names, defaults and precedence of Spark's Kafka source."""
+"""Source options have the names, defaults and precedence of Spark's Kafka source."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def stream(**said):
 
 
 def test_defaults_are_those_of_the_kafka_source():
-    """Batch reads earliest to latest, a stream from latest; loss fails; no headers."""
+    """The defaults are those of Spark's Kafka source."""
     assert (batch().starting, batch().ending) == (Edge.EARLIEST, Edge.LATEST)
     assert stream().starting is Edge.LATEST
     options = stream()
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_kafka_source():
 
 
 def test_names_are_compared_without_case():
-    """Spark hands option keys over in lower case."""
+    """Option names are case-insensitive, because Spark passes them in lower case."""
     lower = parse_options(
         {"SUBSCRIBEPATTERN": "a.*", "kafka.bootstrap.SERVERS": "h:1", "includeheaders": "TRUE"},
         streaming=True,
@@ -49,7 +49,7 @@ def test_names_are_compared_without_case():
 
 
 def test_options_travel_to_executors():
-    """Parsed options pickle, as the reader that holds them must."""
+    """Parsed options can be pickled, because Spark sends the reader to the executors."""
     options = batch(startingOffsets='{"t": {"0": 5}}')
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -67,7 +67,7 @@ def test_options_travel_to_executors():
     ],
 )
 def test_starting_position_takes_the_most_exact_option(said, expected):
-    """A timestamp beats times by partition, which beat offsets."""
+    """A timestamp overrides timestamps by partition, which override offsets."""
     order = {
         "startingTimestamp": "7",
         "startingOffsetsByTimestamp": '{"t": {"0": 9}}',
@@ -83,7 +83,7 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
         ({"startingOfsets": "earliest"}, "startingOfsets; did you mean startingOffsets?"),
         ({"subscribePattern": "a"}, "exactly one of subscribe"),
         ({"subscribe": " , "}, "names no topic"),
-        ({"subscribe": "a b"}, "'a b' cannot be a topic's name"),
+        ({"subscribe": "a b"}, "'a b' is not a valid topic name"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "below -2"),
@@ -92,7 +92,7 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
         ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
         ({"startingTimestamp": "x"}, "startingTimestamp: 'x' is not a whole number"),
         ({"minPartitions": "0"}, "minPartitions: must be at least 1"),
-        ({"failOnDataLoss": "yes"}, "failOnDataLoss: 'yes' is neither"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss: 'yes' is not true or false"),
         ({"columns": "key,ofset"}, "no column ofset; did you mean offset?"),
         ({"columns": "key,key"}, "names key twice"),
         ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),
@@ -106,20 +106,20 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
     ],
 )
 def test_a_wrong_option_is_refused_by_name(said, message):
-    """The message names the option and what to write instead."""
+    """A wrong option is refused by name, with what to write instead."""
     with pytest.raises(InvalidOption) as refused:
         batch(**said)
     assert message in str(refused.value)
 
 
 def test_a_query_needs_a_path_or_a_broker():
-    """Neither is a guess we make."""
+    """A query must set a path or a broker."""
     with pytest.raises(InvalidOption, match=r"set kafka\.bootstrap\.servers"):
         parse_options({"subscribe": "t"}, streaming=False)
 
 
 def test_start_after_end_is_refused():
-    """Both sides given in JSON are compared before anything is read."""
+    """Start offsets after the end offsets are refused before anything is read."""
     with pytest.raises(InvalidOption, match="of t-0 is 9, after endingOffsets 3"):
         batch(startingOffsets='{"t": {"0": 9}}', endingOffsets='{"t": {"0": 3}}')
     with pytest.raises(InvalidOption, match="same partitions"):
@@ -128,25 +128,25 @@ def test_start_after_end_is_refused():
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name):
-    """Ending options are refused in streaming queries."""
+    """A streaming query refuses options for the end."""
     with pytest.raises(InvalidOption, match=f"{name} is not valid in streaming"):
         stream(**{name: "5" if name == "endingTimestamp" else '{"t": {"0": 5}}'})
 
 
 def test_min_above_max_per_trigger_is_refused():
-    """A trigger cannot take at least more than at most."""
+    """``minOffsetsPerTrigger`` above ``maxOffsetsPerTrigger`` is refused."""
     with pytest.raises(InvalidOption, match="minOffsetsPerTrigger 5 is above"):
         stream(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
 
 
 def test_old_tunings_are_taken_without_effect():
-    """A job that tuned the Java consumer still starts; what has no effect is listed."""
+    """Tuning options without effect are accepted and listed as ignored."""
     assert stream(**{"kafka.max.poll.records": "7"}).ignored == ("kafka.max.poll.records",)
     assert batch(maxOffsetsPerTrigger="7").ignored == ("maxOffsetsPerTrigger",)
 
 
 def test_assign_names_partitions():
-    """JSON with lists, as Spark's."""
+    """``assign`` is JSON with a list of partitions per topic, as in Spark's Kafka source."""
     options = parse_options({"assign": '{"t": [1, 0, 1]}', "path": "/d"}, streaming=False)
     assert options.subscription.partitions == (TopicPartition("t", 1), TopicPartition("t", 0))
 
@@ -155,11 +155,11 @@ def test_assign_names_partitions():
     ("text", "ms"), [("15m", 900_000), ("2s", 2000), ("7", 7), ("1h", 3_600_000), ("3min", 180_000)]
 )
 def test_durations_read_as_sparks(text, ms):
-    """Numbers with a unit; bare ones are milliseconds."""
+    """A duration is a number with a unit, or milliseconds without one."""
     assert parse_duration_ms("maxTriggerDelay", text) == ms
 
 
 def test_a_bad_duration_is_refused():
-    """The unit is named."""
+    """A duration with an unknown unit is refused."""
     with pytest.raises(InvalidOption, match="'15 parsecs' is not a time"):
         parse_duration_ms("maxTriggerDelay", "15 parsecs")

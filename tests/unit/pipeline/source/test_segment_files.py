@@ -1,18 +1,18 @@
-"""Reading segment files while they move."""
+"""Reading segment files while the broker appends, reclaims and swaps them."""
+
+import os
 
 import pytest
 
 from cordwood.batch.header import parse_header
-from cordwood.batch.records import decode_batch, encode_batch
+from cordwood.batch.records import decode_batch
 from cordwood.errors import CorruptionError, DataLoss
 from cordwood.log.format.layout import FileKind
 from cordwood.model import TopicPartition
-from cordwood.pipeline.source import segment_files
 from cordwood.pipeline.source.segment_files import (
     StartHint,
     list_segments,
     read_chunks,
-    whole_batches,
 )
 from support.datadir import HandMade, make_data_directory, records
 
@@ -21,7 +21,7 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def log(tmp_path):
-    """Offsets 0 to 60 in three segments of four batches, the last one active."""
+    """Create offsets 0 to 60 in three segments of four batches. The last segment is active."""
     made = HandMade(make_data_directory(tmp_path / "data"), TP)
     for base in (0, 20, 40):
         made.append(*(records(start, start + 5) for start in range(base, base + 20, 5)))
@@ -32,7 +32,7 @@ def log(tmp_path):
 
 
 def offsets(chunks, start, end):
-    """The offsets inside the range, as whoever decodes keeps them."""
+    """Decode the chunks and return the offsets inside the range."""
     found = []
     for chunk in chunks:
         position = 0
@@ -54,19 +54,19 @@ def read(log, start, end, *, fail=True, hint=None, chunk_bytes=300):
 @pytest.mark.parametrize("chunk_bytes", [1, 61, 300, 1 << 20])
 @pytest.mark.parametrize(("start", "end"), [(0, 60), (7, 33), (20, 40), (39, 41), (59, 60), (5, 5)])
 def test_a_range_is_read_whole_and_once(log, start, end, chunk_bytes):
-    """Whatever the size of a read, and wherever the range lies in batches and segment_files."""
+    """Every record of a range is read exactly once, for any chunk size and any range."""
     assert read(log, start, end, chunk_bytes=chunk_bytes) == list(range(start, end))
 
 
 def test_nothing_is_read_past_the_end_even_if_it_is_garbage(log):
-    """Bytes past the high watermark may be half written; they are not looked at."""
+    """Bytes past the end of the range are not parsed, because they may be half written."""
     with log.active.open("ab") as file:
         file.write(b"\0" * 80 + b"half a batch")
     assert read(log, 40, 60) == list(range(40, 60))
 
 
 def test_a_gap_left_by_compaction_is_skipped(tmp_path):
-    """Inside a batch, between batches, and a segment that is all gone."""
+    """Gaps left by compaction are skipped: in a batch, between batches and between segments."""
     log = HandMade(make_data_directory(tmp_path), TP)
     log.append(records(0, 2) + records(3, 4), records(8, 10))
     log.cut()
@@ -75,21 +75,22 @@ def test_a_gap_left_by_compaction_is_skipped(tmp_path):
 
 
 def test_the_index_saves_reading_what_comes_before(log, monkeypatch):
-    """A read in the middle begins at an index entry, not at the segment's start."""
+    """A read in the middle of a segment starts at an index entry, not at the start of the file."""
     positions = []
-    pread = segment_files.os.pread
+    pread, inode = os.pread, log.path(0).stat().st_ino
 
     def spy(fd, length, position):
-        positions.append(position)
+        if os.fstat(fd).st_ino == inode:
+            positions.append(position)
         return pread(fd, length, position)
 
-    monkeypatch.setattr(segment_files.os, "pread", spy)
+    monkeypatch.setattr(os, "pread", spy)
     assert read(log, 16, 20) == list(range(16, 20))
     assert min(positions) > 0
 
 
 def test_a_wrong_index_is_not_believed(log):
-    """It then costs time, never records."""
+    """With a damaged index, the read is slower but returns every record."""
     path = log.path(0, FileKind.INDEX)
     data = bytearray(path.read_bytes())
     for position in range(7, len(data), 8):
@@ -100,18 +101,18 @@ def test_a_wrong_index_is_not_believed(log):
 
 @pytest.mark.parametrize("position", [0, 17, 10_000])
 def test_a_wrong_hint_is_not_believed(log, position):
-    """Files may have been swapped since the hint was given."""
+    """A wrong start hint is ignored, because files may have been swapped since."""
     assert read(log, 47, 60, hint=StartHint(45, 40, position)) == list(range(47, 60))
 
 
 def test_a_segment_reclaimed_before_the_read_is_still_served_aside(log):
-    """``.deleted`` files are kept for reads that were planned before."""
+    """A segment reclaimed after planning is still read from its ``.deleted`` file."""
     log.reclaim(0)
     assert read(log, 3, 45) == list(range(3, 45))
 
 
 def test_a_segment_that_is_gone_is_a_loss(log):
-    """It fails by default and names the offsets; told to, the read goes on where the log begins."""
+    """A missing segment raises ``DataLoss``. With ``failOnDataLoss`` off, the read skips it."""
     log.reclaim(0, purge=True)
     with pytest.raises(DataLoss, match=r"offsets 3 to 20 of t-0 were reclaimed"):
         read(log, 3, 45)
@@ -119,7 +120,7 @@ def test_a_segment_that_is_gone_is_a_loss(log):
 
 
 def test_a_hole_among_reclaimed_segments_is_a_loss_not_a_gap(log):
-    """A middle one purged first must not pass for compaction."""
+    """A purged segment between others is a loss and is not mistaken for a compaction gap."""
     log.reclaim(0)
     log.reclaim(20, purge=True)
     with pytest.raises(DataLoss, match="offsets 20 to 40"):
@@ -128,7 +129,7 @@ def test_a_hole_among_reclaimed_segments_is_a_loss_not_a_gap(log):
 
 
 def test_a_swap_under_the_reader_loses_and_repeats_nothing(log):
-    """Two segments become one while the first is being read."""
+    """No record is lost or repeated if segments are swapped while the first one is read."""
     chunks = read_chunks(log.directory, 0, 60, fail_on_data_loss=True, chunk_bytes=300)
     first = next(chunks)
     log.stage(0, records(0, 40))
@@ -138,7 +139,7 @@ def test_a_swap_under_the_reader_loses_and_repeats_nothing(log):
 
 @pytest.mark.parametrize("renamed", [[], [20], [0, 20]])
 def test_a_swap_half_way_covers_every_offset(log, renamed):
-    """Between the renames the replacement counts, not the hole the old files leave."""
+    """In the middle of a swap, the replacement is read in place of the renamed files."""
     log.stage(0, records(0, 40))
     for base in renamed:
         log._rename(base, ".deleted")
@@ -146,7 +147,7 @@ def test_a_swap_half_way_covers_every_offset(log, renamed):
 
 
 def test_a_cut_after_the_directory_was_listed_is_followed(log):
-    """The log goes on in a file that was not there at first."""
+    """A read continues in a segment that was created after the directory was listed."""
     chunks = read_chunks(log.directory, 40, 70, fail_on_data_loss=True, chunk_bytes=300)
     first = next(chunks)
     log.cut()
@@ -155,13 +156,13 @@ def test_a_cut_after_the_directory_was_listed_is_followed(log):
 
 
 def test_a_log_shorter_than_promised_is_an_error(log):
-    """Never a silent end."""
-    with pytest.raises(CorruptionError, match=r"ends at offset 60, before offset 61"):
+    """A log that ends before the requested offset raises ``CorruptionError``."""
+    with pytest.raises(CorruptionError, match=r"ends at offset 60, but offset 61 was expected"):
         read(log, 50, 61)
 
 
 def test_bytes_that_are_no_batch_are_an_error(log):
-    """A sealed segment with a damaged length is not skipped."""
+    """A damaged batch length in a sealed segment raises ``CorruptionError``."""
     path = log.path(20)
     data = bytearray(path.read_bytes())
     data[8:12] = b"\0\0\0\1"
@@ -171,7 +172,7 @@ def test_bytes_that_are_no_batch_are_an_error(log):
 
 
 def test_listing_prefers_what_replaces(log):
-    """``.swap`` stands for its namesake; other suffixes and kinds are no segment_files."""
+    """A ``.swap`` file replaces the segment of the same name. Other suffixes are not listed."""
     log.stage(20, records(20, 40))
     log.path(0, suffix=".cleaned").touch()
     log.path(0, suffix=".torn-5").touch()
@@ -182,8 +183,15 @@ def test_listing_prefers_what_replaces(log):
     ]
 
 
-def test_a_batch_past_the_end_is_not_taken_when_a_gap_lies_before_it():
-    """The range ends within the gap; what follows is another task's, or not durable yet."""
-    first, past = encode_batch(records(0, 3)), encode_batch(records(8, 9))
-    assert whole_batches(first + past, 5) == (len(first), 5)
-    assert whole_batches(first + past, 9) == (len(first + past), 9)
+def test_a_batch_past_the_end_is_not_taken_when_a_gap_lies_before_it(tmp_path):
+    """If the range ends within a gap, the batch after the gap is not returned."""
+    log = HandMade(make_data_directory(tmp_path), TP)
+    log.append(records(0, 3), records(8, 9))
+    for chunk_bytes in (1, 1000):
+        chunks = list(
+            read_chunks(log.directory, 0, 5, fail_on_data_loss=True, chunk_bytes=chunk_bytes)
+        )
+        assert [chunk.end_offset for chunk in chunks] == [3]
+        assert offsets(chunks, 0, 9) == [0, 1, 2]
+        assert read(log, 0, 9, chunk_bytes=chunk_bytes) == [0, 1, 2, 8]
+    log.close()

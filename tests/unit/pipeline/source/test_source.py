@@ -1,11 +1,11 @@
-"""The source's two readers, asked as Spark asks them, without a JVM."""
+"""The batch and the stream reader of the Spark source, called as Spark does, without a JVM."""
 
 import json
 import pickle
 
 import pytest
 
-from cordwood.batch import columns as batch_columns
+from cordwood.batch import column_decoder
 from cordwood.errors import CorruptionError, DataLoss, InvalidOption, OffsetOutOfRange, UnknownTopic
 from cordwood.model import Codec, Header, Record, TimestampType, TopicPartition
 from support.datadir import START_MS, HandMade, held, make_data_directory, records
@@ -45,7 +45,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def log(data):
-    """Offsets 0 to 60 of t-0 in three segments."""
+    """Create offsets 0 to 60 of t-0 in three segments."""
     made = HandMade(data, T0)
     for base in (0, 20, 40):
         made.append(*(records(start, start + 5) for start in range(base, base + 20, 5)))
@@ -60,7 +60,7 @@ def source(data, **said):
 
 
 def collect(reader, splits=None):
-    """Every row as a dict, through the pickles an executor gets."""
+    """Return all rows as dicts. The reader and the splits are pickled as for an executor."""
     there = pickle.loads(pickle.dumps(reader))
     rows = []
     for split in reader.partitions() if splits is None else splits:
@@ -77,7 +77,7 @@ def offsets(rows):
 
 
 def test_rows_have_what_the_records_have(data):
-    """Nulls, empty values, headers, both clocks, every codec, and gaps."""
+    """Rows hold all fields of the records: nulls, empty values, headers, timestamps, all codecs."""
     from cordwood.pipeline.source.schema import ddl
 
     log = HandMade(data, T0)
@@ -112,15 +112,15 @@ def test_rows_have_what_the_records_have(data):
 
 
 def test_only_declared_columns_are_decoded(data, log, monkeypatch):
-    """A narrow schema is how a query says what it wants; values are not touched for it."""
+    """Only the columns of the declared schema are decoded."""
     wanted = []
-    decode = batch_columns.decode_columns
+    decode = column_decoder.decode_columns
 
     def spy(chunk, **options):
         wanted.append(options["wanted"])
         return decode(chunk, **options)
 
-    monkeypatch.setattr(batch_columns, "decode_columns", spy)
+    monkeypatch.setattr(column_decoder, "decode_columns", spy)
     rows = collect(source(data).reader(KEY_AND_OFFSET))
     assert rows[:2] == [{"key": b"k0", "offset": 0}, {"key": b"k1", "offset": 1}]
     assert len(rows) == 60
@@ -128,7 +128,7 @@ def test_only_declared_columns_are_decoded(data, log, monkeypatch):
 
 
 def test_a_schema_no_record_has_is_refused(data, log):
-    """By column, with the type it should have."""
+    """A declared schema with a wrong name or type is refused by column."""
     with pytest.raises(InvalidOption, match="no column ky; did you mean key"):
         source(data).reader(StructType([StructField("ky", BinaryType())]))
     with pytest.raises(
@@ -143,14 +143,14 @@ def pushed(data, *conditions, **said):
 
 
 def test_offset_filters_are_carried_out_by_the_reader(data, log):
-    """Only the segments concerned are read, and Spark is not asked to look again."""
+    """Offset filters are applied by the reader and not repeated by Spark."""
     reader, left = pushed(data, GreaterThanOrEqual(("offset",), 17), LessThan(("offset",), 23))
     assert left == []
     assert offsets(collect(reader)) == list(range(17, 23))
 
 
 def test_a_time_filter_moves_the_start_and_stays_with_spark(data, log):
-    """Everything before the first record that is not older is skipped."""
+    """A timestamp filter moves the start offset, and Spark still checks each row."""
     since = GreaterThan(("timestamp",), datetime.fromtimestamp(START_MS / 1000 + 41, UTC))
     reader, left = pushed(data, since)
     assert left == [since]
@@ -160,7 +160,7 @@ def test_a_time_filter_moves_the_start_and_stays_with_spark(data, log):
 
 
 def test_partition_and_topic_filters_leave_the_others_unread(data, log):
-    """Down to no split at all, for which Spark puts a stand-in."""
+    """Partitions and topics that a filter excludes are not read. No splits give no rows."""
     other = HandMade(data, T1)
     other.append(records(0, 3))
     assert offsets(collect(pushed(data, EqualTo(("partition",), 1))[0])) == [0, 1, 2]
@@ -170,7 +170,10 @@ def test_partition_and_topic_filters_leave_the_others_unread(data, log):
 
 
 def test_filters_narrow_nothing_where_spark_would_let_that_leak(data, log, monkeypatch):
-    """Up to Spark 4.3 another query of the same DataFrame would read what this filter left."""
+    """Up to Spark 4.3 filters are left to Spark.
+
+    There, a pushed filter would also affect other queries of the same DataFrame.
+    """
     condition = EqualTo(("offset",), 17)
     for version, narrowed in [("4.2.0", False), ("4.3.0", False), ("5.0.0.dev1", True)]:
         monkeypatch.setattr("cordwood.pipeline.source.source.pyspark.__version__", version)
@@ -180,14 +183,14 @@ def test_filters_narrow_nothing_where_spark_would_let_that_leak(data, log, monke
 
 
 def test_pushdown_may_be_off(data, log):
-    """Spark's default; it tells by ``__func__`` whether a reader insists on it."""
+    """``pushFilters`` looks like the base class's method, so Spark accepts it with pushdown off."""
     reader = source(data).reader(OFFSET)
     assert reader.pushFilters.__func__ is DataSourceReader.pushFilters
     assert isinstance(reader.pushFilters, _QuietPush)
 
 
 def test_starting_and_ending_options_bound_a_batch(data, log):
-    """By offset and by time."""
+    """Starting and ending options bound a batch read, by offset and by timestamp."""
     by_offset = source(data, startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":9}}')
     assert offsets(collect(by_offset.reader(OFFSET))) == [7, 8]
     at_end = source(data, startingOffsets='{"t":{"0":60}}')
@@ -197,7 +200,7 @@ def test_starting_and_ending_options_bound_a_batch(data, log):
 
 
 def test_bad_requests_are_refused_while_planning(data, log):
-    """In the driver, before any task starts."""
+    """Unknown topics and invalid offsets are refused on the driver, before any task starts."""
     with pytest.raises(UnknownTopic, match="no topic tt; did you mean t"):
         source(data, subscribe="tt").reader(OFFSET).partitions()
     with pytest.raises(OffsetOutOfRange, match="0 to 60"):
@@ -206,14 +209,14 @@ def test_bad_requests_are_refused_while_planning(data, log):
 
 @pytest.mark.parametrize("count", [2, 7, 60, 200])
 def test_min_partitions_makes_more_tasks(data, log, count):
-    """With the same rows in all."""
+    """``minPartitions`` gives more splits with the same rows."""
     reader = source(data, minPartitions=str(count)).reader(OFFSET)
     assert len(reader.partitions()) >= min(count, 60)
     assert offsets(collect(reader)) == list(range(60))
 
 
 def test_splits_are_small_and_name_no_file(data, log):
-    """Thousands of them go through the driver, and files may be swapped before they run."""
+    """A split is small and names no file, because files may be swapped before the task runs."""
     splits = source(data, minPartitions="20").reader(OFFSET).partitions()
     for split in splits:
         assert len(pickle.dumps(split)) < 300
@@ -221,7 +224,7 @@ def test_splits_are_small_and_name_no_file(data, log):
 
 
 def test_a_damaged_batch_is_an_error_that_says_where(data, log):
-    """Checksums are verified on every read."""
+    """Checksums are verified on every read, and the error names the offsets."""
     path = log.path(20)
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
@@ -246,7 +249,7 @@ def at(offset):
 
 
 def test_a_stream_from_earliest_reads_everything_once(data, log):
-    """In batches of whatever the limit gives, in order."""
+    """A stream from earliest reads every record once, in batches within the limit."""
     reader = streaming(data, startingOffsets="earliest", maxOffsetsPerTrigger="25")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(25)
@@ -260,14 +263,14 @@ def test_a_stream_from_earliest_reads_everything_once(data, log):
 
 
 def test_offsets_survive_json(data, log):
-    """Spark keeps them as text in the checkpoint."""
+    """Offsets can be stored as JSON, as in Spark's checkpoint."""
     reader = streaming(data, startingOffsets="earliest")
     begin = json.loads(json.dumps(reader.initialOffset()))
     assert reader.latestOffset(begin, ReadAllAvailable()) == at(60)
 
 
 def test_a_stream_from_latest_pins_its_beginning(data, log):
-    """The first batch is empty; its end, which Spark writes down, is where the query began."""
+    """A stream from latest has an empty first batch, which records its start in the checkpoint."""
     log.publish()
     reader = streaming(data)
     begin = reader.initialOffset()
@@ -279,7 +282,7 @@ def test_a_stream_from_latest_pins_its_beginning(data, log):
 
 
 def test_a_crash_in_the_first_batch_loses_nothing(data, log):
-    """After it, the beginning is computed anew and is later; the pinned end still counts."""
+    """After a crash in the first batch, the stream continues from the offsets in the checkpoint."""
     log.publish()
     began = streaming(data).initialOffset()
     log.append(records(60, 65))
@@ -292,7 +295,7 @@ def test_a_crash_in_the_first_batch_loses_nothing(data, log):
 
 
 def test_available_now_stops_at_what_was_there(data, log):
-    """Appends after the start of the run are for the next one."""
+    """``availableNow`` stops at the offsets that were the latest when the run started."""
     log.publish()
     reader = streaming(data, startingOffsets="earliest", maxOffsetsPerTrigger="40")
     reader.prepareForTriggerAvailableNow()
@@ -305,21 +308,21 @@ def test_available_now_stops_at_what_was_there(data, log):
 
 
 def test_a_small_batch_waits_until_enough_or_too_long(data, log, monkeypatch):
-    """``minOffsetsPerTrigger`` holds back, ``maxTriggerDelay`` lets go."""
+    """A batch waits for ``minOffsetsPerTrigger`` records, at most for ``maxTriggerDelay``."""
     reader = streaming(data, startingOffsets="earliest", minOffsetsPerTrigger="20")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMinRows(20)
     clock = iter([0.0, 1.0, 2.0, 3.0, 903.0])
     monkeypatch.setattr(reader._clock, "monotonic", lambda: next(clock))
-    assert reader.latestOffset(at(50), limit) == at(60)  # the first does not wait
+    assert reader.latestOffset(at(50), limit) == at(60)  # the first batch does not wait
     assert reader.latestOffset(at(50), limit) == at(50)
     assert reader.latestOffset(at(30), limit) == at(60)
     assert reader.latestOffset(at(50), limit) == at(50)
-    assert reader.latestOffset(at(50), limit) == at(60)  # a quarter of an hour is enough
+    assert reader.latestOffset(at(50), limit) == at(60)  # 15 minutes have passed
 
 
 def test_a_partition_that_appears_is_read_from_its_start(data, log):
-    """Also under a limit."""
+    """A new partition is read from its start, within the limit."""
     other = HandMade(data, T1)
     other.append(records(0, 10))
     reader = streaming(data, startingOffsets="earliest", maxOffsetsPerTrigger="5")
@@ -329,7 +332,7 @@ def test_a_partition_that_appears_is_read_from_its_start(data, log):
 
 
 def test_what_was_reclaimed_before_it_was_read_fails_the_query(data, log):
-    """Unless told to go on; then the rest is read."""
+    """Reclaimed offsets fail the query, unless ``failOnDataLoss`` is false."""
     log.reclaim(0, purge=True)
     with pytest.raises(DataLoss, match=r"t-0: offsets 5 to 20 were reclaimed"):
         streaming(data).partitions(at(5), at(30))
@@ -344,7 +347,7 @@ def test_what_was_reclaimed_before_it_was_read_fails_the_query(data, log):
 def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
     data, log, caplog, start, end, left
 ):
-    """As a stream does, and as Spark's Kafka source does; what is missing is logged."""
+    """With ``failOnDataLoss`` off, a batch reads what is left and logs what is missing."""
     log.reclaim(0, purge=True)
     at = {
         f"{side}Offsets": f'{{"t":{{"0":{n}}}}}'
@@ -358,7 +361,7 @@ def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
 
 
 def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data, log, caplog):
-    """Only a new query asks for its beginning; a checkpoint's losses are told by the batch."""
+    """With ``failOnDataLoss`` off, a new stream whose start is gone begins at the log start."""
     log.reclaim(0, purge=True)
     said = {"startingOffsets": '{"t":{"0":5}}'}
     with pytest.raises(OffsetOutOfRange, match="20 to 60"):
@@ -368,7 +371,7 @@ def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data
 
 
 def test_a_reclaim_after_planning_does_not_hurt(data, log):
-    """The files are kept aside for as long as a planned read may need them."""
+    """Segments reclaimed after planning can still be read."""
     reader = streaming(data)
     splits = reader.partitions(at(5), at(30))
     log.reclaim(0)
@@ -376,7 +379,7 @@ def test_a_reclaim_after_planning_does_not_hurt(data, log):
 
 
 def test_a_running_broker_bounds_the_stream(data, log):
-    """What is appended but not published is not there yet."""
+    """A stream does not read past the published high watermark of a running broker."""
     log.publish()
     log.append(records(60, 65))
     with held(data):
@@ -385,7 +388,7 @@ def test_a_running_broker_bounds_the_stream(data, log):
 
 
 def test_chunks_outside_the_split_are_cut_off(data, log):
-    """A batch that straddles two splits gives each its own rows."""
+    """A batch that overlaps two splits gives each split only its own rows."""
     reader = source(data, maxRecordsPerPartition="3").reader(OFFSET)
     parts = [offsets(collect(reader, [split])) for split in reader.partitions()]
     assert max(map(len, parts)) == 3
@@ -393,12 +396,15 @@ def test_chunks_outside_the_split_are_cut_off(data, log):
 
 
 def test_reading_no_chunk_gives_no_row():
-    """An iterator that is empty, which Spark accepts."""
+    """No chunks give no rows."""
     assert list(read_rows([], None, OFFSET)) == []
 
 
 def test_reading_keeps_the_kernels_out_of_the_collectors_way(data, log):
-    """Spark's worker collects garbage after every task; walking through numba takes 70 ms."""
+    """Reading freezes the objects of numba, so that the garbage collector skips them.
+
+    Spark's worker collects garbage after every task, and scanning numba takes 70 ms.
+    """
     import gc
 
     collect(source(data).reader(OFFSET))
@@ -406,7 +412,7 @@ def test_reading_keeps_the_kernels_out_of_the_collectors_way(data, log):
 
 
 def test_offsets_said_as_options_narrow_what_is_planned(data, log):
-    """As a filter would, in whichever partition; past the log's ends they mean nothing."""
+    """``fromOffset`` and ``beforeOffset`` narrow every partition, and may exceed the log."""
     reader = source(data, fromOffset="13", beforeOffset="27").reader(OFFSET)
     assert [tuple(split.value)[1:] for split in reader.partitions()] == [(13, 27)]
     assert offsets(collect(reader)) == list(range(13, 27))
@@ -416,7 +422,10 @@ def test_offsets_said_as_options_narrow_what_is_planned(data, log):
 
 
 def test_spark_asks_a_python_source_neither_for_a_description_nor_for_metrics():
-    """docs/spark.md says so; when Spark offers a method for one of them, ours should have it."""
+    """Spark's Python data source API has no method for a description or for metrics.
+
+    docs/spark.md says so. When Spark adds one, the source should implement it.
+    """
     kinds = (DataSource, DataSourceReader, DataSourceStreamReader)
     offered = {name.lower() for kind in kinds for name in dir(kind) if not name.startswith("_")}
     assert not {name for name in offered if "metric" in name or "descri" in name}

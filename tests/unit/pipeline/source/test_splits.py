@@ -1,4 +1,4 @@
-"""How many tasks a scan is cut into: few, of a size, and a full round for every core."""
+"""How many splits a scan has, and how large they are."""
 
 import itertools
 
@@ -18,12 +18,15 @@ SEGMENTS, SEGMENT_BYTES, SEGMENT_RECORDS = 10, 50 * MIB, 1000
     [(0, 2, 1), (10, 2, 1), (40, 2, 2), (500, 2, 4), (500, 4, 4), (500, 64, 31), (600, 2, 6)],
 )
 def test_tasks_come_in_full_rounds_of_the_cores(total_mib, cores, tasks):
-    """At most 128 MiB each, at least 16, and no round that leaves cores without work."""
+    """The number of tasks is a multiple of the cores, or fewer for little data.
+
+    A task has at most 128 MiB, and at least 16 MiB if there is enough data.
+    """
     assert plan_count(total_mib * MIB, cores) == tasks
 
 
 def segments(whole, split_bytes):
-    """Pieces as a data directory gives them: none crosses a segment."""
+    """Return pieces as a data directory does: none crosses a segment boundary."""
     parts = max(1, SEGMENT_BYTES // split_bytes)
     cuts = [
         segment * SEGMENT_RECORDS + SEGMENT_RECORDS * part // parts
@@ -37,7 +40,7 @@ def segments(whole, split_bytes):
 
 
 def test_splits_are_of_a_size_although_segments_are_not():
-    """Ten segments on two cores are four splits, none far from a quarter of the log."""
+    """Splits have similar sizes, although they do not match the segments."""
     whole = Range(TP, 0, SEGMENTS * SEGMENT_RECORDS)
     splits = plan_splits([whole], segments, cores=2)
     assert len(splits) == 4

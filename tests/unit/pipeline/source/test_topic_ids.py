@@ -1,4 +1,4 @@
-"""A checkpoint knows which topic its offsets belong to: a recreated topic is another one."""
+"""A checkpoint stores topic ids, so that a recreated topic is not mistaken for the old one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from cordwood.pipeline.route.query import RouteReader, plan_route, stand_up
+from cordwood.pipeline.route.query import plan_route, prepare_cursor
+from cordwood.pipeline.route.source import RouteReader
 from cordwood.pipeline.source.source import TopicStreamReader
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 
 
 class Stream:
-    """A streaming query as Spark runs it: a checkpoint of JSON, and a new reader after a crash."""
+    """A streaming query as Spark runs it, with a JSON checkpoint and a new reader per batch."""
 
     def __init__(self, broker: Broker, road: str, topics: str = "t") -> None:
         self._said = {"subscribe": topics, "startingOffsets": "earliest"}
@@ -40,7 +41,7 @@ class Stream:
         return TopicStreamReader(parse_options({**self._said, **options}, streaming=True), SCHEMA)
 
     def batch(self, limit=None, **options: str) -> list[bytes]:
-        """One micro-batch to its end; the values it read."""
+        """Run one micro-batch and return the values that it read."""
         with closing(_Stopped(self.reader(**options))) as held:
             reader = held.reader
             start = json.loads(self.checkpoint) if self.checkpoint else reader.initialOffset()
@@ -56,7 +57,7 @@ class Stream:
 
 
 class _Stopped:
-    """Closing a reader is stopping it."""
+    """Wrap a reader, so that ``close`` stops it."""
 
     def __init__(self, reader: TopicStreamReader) -> None:
         self.reader = reader
@@ -73,7 +74,7 @@ def broker():
 
 @pytest.fixture(params=["path", "kafka.bootstrap.servers"])
 def road(request):
-    """By the files, and over the wire."""
+    """Read the files directly, or read over Kafka."""
     return request.param
 
 
@@ -95,7 +96,7 @@ def recreate(broker: Broker, *values: str) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [1, 3, 5], ids=["shorter", "equal", "longer"])
 def test_a_recreated_topic_stops_the_query_with_its_name(broker, road, count):
-    """Whatever its length: its offsets are other records, and none is skipped in silence."""
+    """A recreated topic fails the query with ``DataLoss``, whatever its length is."""
     stream = Stream(broker, road)
     fill(broker, "t", "a", "b", "c")
     stream.batch()
@@ -108,7 +109,7 @@ def test_a_recreated_topic_stops_the_query_with_its_name(broker, road, count):
 
 @pytest.mark.parametrize("count", [1, 3, 5], ids=["shorter", "equal", "longer"])
 def test_a_recreated_topic_is_read_from_its_beginning_where_loss_is_allowed(broker, road, count):
-    """All of it, once, also under a limit; and the query goes on there."""
+    """With ``failOnDataLoss`` off, a recreated topic is read once, from its start."""
     fill(broker, "t", "a", "b", "c")
     stream = Stream(broker, road)
     assert stream.batch() == [b"a", b"b", b"c"]
@@ -124,7 +125,10 @@ LOSS = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "1"}
 
 
 def test_a_deleted_topic_contributes_nothing_where_loss_is_allowed(broker, road, caplog):
-    """The others go on; when it comes back it is read from its beginning."""
+    """With ``failOnDataLoss`` off, a deleted topic is skipped.
+
+    If it is created again, it is read from its start.
+    """
     fill(broker, "t", "a", "b")
     fill(broker, "u", "one")
     stream = Stream(broker, road, "t,u")
@@ -134,14 +138,14 @@ def test_a_deleted_topic_contributes_nothing_where_loss_is_allowed(broker, road,
     with pytest.raises(UnknownTopic, match="there is no topic t"):
         stream.batch()
     assert stream.batch(failOnDataLoss="false") == two
-    assert "t-0: the partition is gone" in caplog.text
+    assert "t-0: the partition no longer exists" in caplog.text
     assert stream.batch(failOnDataLoss="false") == []
     back = fill(broker, "t", "back")
     assert stream.batch(failOnDataLoss="false") == back
 
 
 def test_an_older_checkpoint_without_ids_goes_on(broker, road):
-    """Nothing is known of its topic, so nothing is compared; from then on it is."""
+    """A checkpoint without topic ids is accepted, and ids are stored from then on."""
     fill(broker, "t", "a", "b", "c")
     stream = Stream(broker, road)
     stream.checkpoint = json.dumps({"t": {"0": 1}})
@@ -154,7 +158,7 @@ def test_an_older_checkpoint_without_ids_goes_on(broker, road):
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_recreated_after_planning_gives_no_foreign_records(broker, road, fail):
-    """The task compares the id it was planned for with the one it finds."""
+    """A task that finds another topic id than planned fails, or reads nothing."""
     fill(broker, "t", "a", "b")
     with closing(_Stopped(Stream(broker, road).reader(failOnDataLoss=fail))) as held:
         reader = held.reader
@@ -169,7 +173,7 @@ def test_a_topic_recreated_after_planning_gives_no_foreign_records(broker, road,
 
 
 def test_a_batch_that_is_run_again_reads_nothing_of_another_topic(broker, road):
-    """Its end was written down, then came a crash, and the topic was recreated meanwhile."""
+    """A planned batch that runs again after a crash reads nothing of a recreated topic."""
     fill(broker, "t", "a", "b")
     stream = Stream(broker, road)
     with closing(_Stopped(stream.reader())) as held:
@@ -185,12 +189,12 @@ def test_a_batch_that_is_run_again_reads_nothing_of_another_topic(broker, road):
 
 
 def test_the_router_goes_on_at_the_beginning_of_a_recreated_topic(broker):
-    """It reads through the same reader, and its beginning is written down with the id."""
+    """The router continues at the start of a recreated topic, and stores the topic's id."""
     where = BrokerAddress(servers=broker.kafka)
     with closing(BrokerApi(where)) as api:
-        job = plan_route(api, where)
+        job = plan_route(api)
         fill(broker, job.topic, "a", "b", "c")
-        stand_up(api, job)
+        prepare_cursor(api, job)
         with closing(_Stopped(RouteReader(job))) as held:
             reader = held.reader
             start = reader.initialOffset()
@@ -203,11 +207,11 @@ def test_the_router_goes_on_at_the_beginning_of_a_recreated_topic(broker):
             assert split.split.range[1:] == (0, 2)
 
 
-# --- pure ---------------------------------------------------------------------------------------
+# --- pure functions -----------------------------------------------------------------------------
 
 
 def test_ids_travel_with_offsets_and_are_none_of_them():
-    """Under a name no topic can have."""
+    """Topic ids are stored beside the offsets, under a key that is no valid topic name."""
     offsets = {"t": {"0": 5}}
     encoded = with_ids(offsets, {"t": "id", "other": "x"})
     assert encoded == {IDS: {"t": "id"}, "t": {"0": 5}}
@@ -217,5 +221,5 @@ def test_ids_travel_with_offsets_and_are_none_of_them():
 
 
 def test_only_what_is_known_on_both_sides_is_compared():
-    """A topic that came or went is not recreated."""
+    """Only topics with a known id on both sides are compared."""
     assert recreated({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "2", "d": "1"}) == ["b"]

@@ -1,4 +1,4 @@
-"""The driver looks at every file of a table itself, at its place, before the table is switched."""
+"""The driver verifies each file of a table before it publishes the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "part-1.parquet"
 
 
 def parquet(key: bytes) -> bytes:
-    """A file of one row."""
+    """Return a Parquet file with one row."""
     row = {"key": key, "value": b"v", "partition": 0, "offset": 0, "timestamp": 0}
     file = io.BytesIO()
     assert write_parquet(file, [pa.RecordBatch.from_pylist([row], schema=arrow_schema())]) == 1
@@ -24,7 +24,7 @@ def parquet(key: bytes) -> bytes:
 
 
 def reported(data: bytes, rows: int = 1) -> TableFile:
-    """What a task says of a file with these bytes."""
+    """Return what a task reports about a file with these bytes."""
     return TableFile(NAME, rows, len(data), digest(io.BytesIO(data)))
 
 
@@ -36,24 +36,27 @@ def storage(tmp_path):
 
 
 def test_a_file_that_is_what_its_task_reported_passes(storage):
-    """Bytes and rows agree."""
+    """A file with the reported hash and row count passes."""
     check_files(storage, [reported(parquet(b"a"))], "--out")
 
 
 def test_other_bytes_with_as_many_rows_are_refused(storage):
-    """Rows are counted, and bytes are hashed: a file of another run has the same count."""
+    """A file with the right row count but another hash is refused."""
     with pytest.raises(CorruptionError, match=NAME):
         check_files(storage, [reported(parquet(b"b"))], "--out")
 
 
 def test_a_file_with_fewer_rows_than_reported_is_refused(storage):
-    """The task's count is compared with the file's own."""
-    with pytest.raises(CorruptionError, match="2 were to be written"):
+    """A file with fewer rows than reported is refused."""
+    with pytest.raises(CorruptionError, match="but 2 were written"):
         check_files(storage, [reported(parquet(b"a"), rows=2)], "--out")
 
 
 def test_a_file_that_the_driver_does_not_see_is_refused(storage):
-    """The executor wrote it to a disk of its own."""
+    """A file that the driver cannot find is refused.
+
+    The executor may have written it to a local disk.
+    """
     storage.remove(NAME)
     with pytest.raises(UnavailableError, match="does not see"):
         check_files(storage, [reported(parquet(b"a"))], "--out")

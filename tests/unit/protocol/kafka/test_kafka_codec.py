@@ -1,4 +1,4 @@
-"""The codec against kio, message by message and version by version."""
+"""The Kafka codec, compared with kio for every message and version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ROUNDS = 12
 
 @pytest.mark.parametrize(("api", "version", "direction"), SERVED)
 def test_bytes_of_kio_come_back_byte_for_byte(api, version, direction):
-    """What kio wrote we read and write again: the same bytes, for every message and version."""
+    """Messages that kio encoded are decoded and encoded again to the same bytes."""
     ours = api.request if direction == "request" else api.response
     theirs = kio_class(api.key, version, direction)
     assert theirs.__flexible__ == api.is_flexible(version)
@@ -61,7 +61,7 @@ def test_bytes_of_kio_come_back_byte_for_byte(api, version, direction):
 
 @pytest.mark.parametrize(("api", "version", "direction"), SERVED)
 def test_cut_short_is_refused_at_every_byte(api, version, direction):
-    """A message that ends early is BadMessage wherever it ends, never half a message."""
+    """A truncated message raises ``BadMessage``, wherever it is cut."""
     ours = api.request if direction == "request" else api.response
     rng = random.Random(f"cut {api.name} {version} {direction}")
     data = kio_bytes(random_entity(kio_class(api.key, version, direction), rng))
@@ -71,7 +71,7 @@ def test_cut_short_is_refused_at_every_byte(api, version, direction):
 
 
 def test_table_is_what_kafka_calls_it():
-    """Names, keys and order of the table agree with kio's, and ranges lie within Kafka's."""
+    """API names and keys agree with kio, keys ascend, and versions lie within Kafka's."""
     assert all(a.key < b.key for a, b in pairwise(APIS))
     for api in APIS:
         assert set(range(api.first_version, api.last_version + 1)) <= set(
@@ -86,13 +86,16 @@ def _snake(name):
 
 
 def test_produce_is_advertised_from_zero_and_served_from_three():
-    """Old librdkafka would stop compressing otherwise; no other API is advertised so."""
+    """Produce is advertised from version 0, or old librdkafka would stop compressing.
+
+    No other API advertises versions that it does not serve.
+    """
     assert ("Produce", 0, 0, 11) in api_table()
     assert [api.name for api in APIS if api.advertised_version != api.first_version] == ["Produce"]
 
 
 def test_api_versions_tell_the_table_and_no_features():
-    """ApiVersions is the table; a finalized feature would promise flows we do not serve."""
+    """ApiVersions returns the API table and no features."""
     message = api_versions()
     assert [tuple(row) for row in message.api_keys] == [row[1:] for row in api_table()]
     assert message.finalized_features == ()
@@ -100,7 +103,7 @@ def test_api_versions_tell_the_table_and_no_features():
 
 
 def test_fields_a_version_lacks_decode_to_their_defaults():
-    """Version 3 has no log start offset; writing it there says nothing, reading gives -1."""
+    """A field that a version lacks is not encoded, and is decoded as its default."""
     sent = ProduceResponse([ProducedTopic("t", [ProducedPartition(0, 0, 7, log_start_offset=5)])])
     (topic,) = decode(ProduceResponse, 3, b"".join(encode(sent, 3))).topics
     assert topic.partitions[0].log_start_offset == -1
@@ -109,7 +112,7 @@ def test_fields_a_version_lacks_decode_to_their_defaults():
 
 
 def test_unknown_tags_are_passed_over():
-    """A tag from a future version changes nothing else, large or many."""
+    """Unknown tagged fields are ignored, whatever their size and number are."""
     plain = b"".join(encode(ApiVersionsRequest("librdkafka", "2.16"), 3))
     for extra in (b"", b"x", b"y" * 300):
         field = encode_uvarint(1000) + encode_uvarint(len(extra)) + extra
@@ -118,7 +121,7 @@ def test_unknown_tags_are_passed_over():
 
 
 def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
-    """Each topic may carry tags of its own; the next topic is read from where they end."""
+    """Unknown tagged fields inside a struct do not shift the fields after it."""
     first, second = ProduceTopic("first", ()), ProduceTopic("second", ())
     body = b"".join(encode(ProduceRequest(None, -1, 7, (first, second)), 9))
     plain = b"\x06first\x01\x00"
@@ -128,7 +131,7 @@ def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
 
 
 def test_unknown_tags_stand_beside_known_ones():
-    """A known tag is read although an unknown one comes with it."""
+    """A known tagged field is decoded next to an unknown one."""
     partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
     body = b"".join(encode(ProduceResponse([ProducedTopic("t", [partition])]), 10))
     known = b"\x01\x00\x09" + (3).to_bytes(4) + (9).to_bytes(4) + b"\x00"
@@ -139,7 +142,7 @@ def test_unknown_tags_stand_beside_known_ones():
 
 
 def test_a_tag_whose_size_lies_is_refused():
-    """A tagged field must end where its own size says."""
+    """A tagged field with a wrong size is refused."""
     partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
     body = b"".join(encode(ProduceResponse([ProducedTopic("t", [partition])]), 10))
     with pytest.raises(BadMessage, match="does not fit"):
@@ -148,7 +151,7 @@ def test_a_tag_whose_size_lies_is_refused():
 
 @pytest.mark.parametrize("version", [7, 9])
 def test_array_lengths_are_bounded_by_the_bytes_left(version):
-    """A length of two thousand million in a short message is refused before anything is built."""
+    """An array length beyond the remaining bytes is refused before anything is allocated."""
     data = b"".join(encode(ProduceRequest(None, -1, 1000, []), version))
     assert data.endswith(b"\0\0\0\0" if version == 7 else b"\x01\0")
     lie = (2**31 - 1).to_bytes(4) if version == 7 else encode_uvarint(2**31)
@@ -158,14 +161,14 @@ def test_array_lengths_are_bounded_by_the_bytes_left(version):
 
 @pytest.mark.parametrize("length", [b"\xff\xff", b"\xff\xfe", b"\x80\x00"])
 def test_negative_lengths_are_refused_where_null_is_not_allowed(length):
-    """A group id cannot be null, and no length but -1 means null."""
+    """A negative length is refused where null is not allowed."""
     data = b"".join(encode(HeartbeatRequest("g", 1, "m"), 0))
     with pytest.raises(BadMessage):
         decode(HeartbeatRequest, 0, length + data[2:])
 
 
 def test_no_negative_length_but_minus_one_means_null():
-    """Where null is allowed, -2 is still no length."""
+    """Only the length -1 means null. Other negative lengths are refused."""
     data = b"".join(encode(ProduceRequest(None, -1, 1000, ()), 3))
     assert data.startswith(b"\xff\xff")
     assert decode(ProduceRequest, 3, data).transactional_id is None
@@ -174,40 +177,40 @@ def test_no_negative_length_but_minus_one_means_null():
 
 
 def test_endless_varints_are_refused():
-    """No length needs more than five bytes."""
+    """A varint of more than five bytes is refused."""
     with pytest.raises(BadMessage, match="varint"):
         decode(ApiVersionsRequest, 3, b"\xff" * 20)
 
 
 def test_text_that_is_not_utf8_is_refused():
-    """Names become directories and keys of the catalog: no guessing."""
+    """A string that is not UTF-8 is refused."""
     data = b"".join(encode(HeartbeatRequest("grp", 1, "m"), 0))
     with pytest.raises(BadMessage):
         decode(HeartbeatRequest, 0, data.replace(b"grp", b"g\xff\xfe"))
 
 
 def test_bytes_after_the_message_are_passed_over():
-    """Kafka's broker does not look at them either."""
+    """Bytes after the end of a message are ignored, as in Kafka's broker."""
     data = b"".join(encode(HeartbeatRequest("g", 1, "m"), 0))
     assert decode(HeartbeatRequest, 0, data + b"\0\0") == HeartbeatRequest("g", 1, "m")
 
 
 @pytest.mark.parametrize(("version", "name"), [(5, ""), (7, None)])
 def test_null_is_empty_where_a_version_has_no_null(version, name):
-    """A field that became nullable later is written empty before."""
+    """Null is encoded as empty text in versions where the field is not nullable."""
     answer = JoinGroupResponse(error_code=79, protocol_name=None)
     assert decode(JoinGroupResponse, version, b"".join(encode(answer, version)))[4] == name
 
 
 @pytest.mark.parametrize(("topics", "version", "seen"), [(None, 1, None), ((), 1, ()), ((), 0, ())])
 def test_metadata_tells_all_topics_from_none(topics, version, seen):
-    """Null asks for every topic and an empty list for none (from version 1 on)."""
+    """A null list asks for all topics, and an empty list for none (from version 1)."""
     data = b"".join(encode(MetadataRequest(topics), version))
     assert decode(MetadataRequest, version, data).topics == seen
 
 
 def test_topic_ids_are_uuids_both_ways():
-    """Sixteen bytes on the wire, a UUID in the message."""
+    """A topic id is 16 bytes on the wire and a UUID in the message."""
     topic_id = UUID("11223344-5566-7788-99aa-bbccddeeff00")
     request = MetadataRequest((MetadataRequestTopic(topic_id, None),))
     assert decode(MetadataRequest, 12, b"".join(encode(request, 12))) == request
@@ -217,7 +220,7 @@ def test_topic_ids_are_uuids_both_ways():
 
 @pytest.mark.parametrize("version", [7, 11])
 def test_produced_records_are_views_of_the_frame(version):
-    """Nothing is copied on the way in, and patching the view patches the frame."""
+    """Decoded records are views of the frame: nothing is copied, and writes change the frame."""
     sent = ProduceRequest(
         None, -1, 1000, [ProduceTopic("t", [ProducePartition(0, b"batch" * 100)])]
     )
@@ -231,7 +234,7 @@ def test_produced_records_are_views_of_the_frame(version):
 
 @pytest.mark.parametrize("version", [11, 12])
 def test_fetched_records_are_sent_as_they_are(version):
-    """Large records are buffers of their own in the reply; small ones join their neighbours."""
+    """Large records are separate buffers in the response. Small ones are copied into it."""
     large, small = bytes(COPY_BYTES_MAX + 1), bytes(COPY_BYTES_MAX)
     partitions = [
         FetchedPartition(index, 0, 9, records=records)
@@ -245,7 +248,7 @@ def test_fetched_records_are_sent_as_they_are(version):
 
 
 def test_every_message_states_its_fields_in_full():
-    """Every class in the table reads into fields, and tags of a struct ascend."""
+    """Every message declares all of its fields, and tags ascend."""
     for api in APIS:
         for message in (api.request, api.response):
             fields = fields_of(message)
@@ -255,7 +258,7 @@ def test_every_message_states_its_fields_in_full():
 
 
 def test_explain_shows_the_source_that_runs():
-    """The generated functions can be read."""
+    """``explain`` returns the source of the generated functions."""
     text = explain(0, 9)
     assert text.count("def decode") == text.count("def encode") == 2
     assert "records" in text
@@ -263,6 +266,6 @@ def test_explain_shows_the_source_that_runs():
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 16383, 16384, 2**31, 2**32, 2**35 - 1])
 def test_varints_round_trip(value):
-    """Seven bits a byte, least first."""
+    """A varint has seven bits per byte, least significant first, and decodes to the same value."""
     data = encode_uvarint(value)
     assert parse_uvarint(memoryview(b"??" + data + b"!"), 2) == (value, 2 + len(data))

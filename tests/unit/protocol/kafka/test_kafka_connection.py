@@ -1,4 +1,4 @@
-"""Frames and headers: what a connection makes of bytes."""
+"""How a Kafka connection splits bytes into frames and parses their headers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def produce_bytes(records, *, version=9, correlation_id=1):
 
 
 def test_a_request_arrives_whole_with_its_header():
-    """Header and body, as the client wrote them."""
+    """A request has the header and the body that the client encoded."""
     connection = KafkaConnection(FRAME_MAX)
     assert connection.next_request() is NEED_DATA
     connection.receive(b"".join(encode_request(HeartbeatRequest("g", 3, "m"), 4, 77, "me")))
@@ -61,7 +61,7 @@ def test_a_request_arrives_whole_with_its_header():
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_request_headers_agree_with_kio(api):
-    """Header version 2 exactly where the API is flexible; the client id stays a classic string."""
+    """Flexible API versions have request header version 2, the others version 1."""
     for version in range(api.first_version, api.last_version + 1):
         header = kio_class(api.key, version, "request").__header_schema__
         assert header is (KioHeader2 if api.is_flexible(version) else KioHeader1)
@@ -78,7 +78,7 @@ def test_request_headers_agree_with_kio(api):
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_response_headers_agree_with_kio(api):
-    """Header version 1 where the API is flexible, except that ApiVersions always has version 0."""
+    """Flexible API versions have response header version 1, except ApiVersions, which has 0."""
     for version in range(api.first_version, api.last_version + 1):
         theirs = kio_class(api.key, version, "response")
         tags = len(kio_bytes(theirs.__header_schema__(correlation_id=5))) - 4
@@ -92,14 +92,14 @@ def test_response_headers_agree_with_kio(api):
 
 
 def _empty(message_type):
-    """A response at its defaults; topics and groups empty where there is no default."""
+    """Return a response with default fields, and empty lists where there is no default."""
     missing = len(message_type._fields) - len(message_type._field_defaults)
     return message_type(*[()] * missing)
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 9, FRAME_MAX + 1, 2**31 - 1])
 def test_lengths_no_request_can_have_are_refused(length):
-    """The stream cannot be read on; the setting is named, and the fault stays."""
+    """An invalid frame length raises ``BadFrame`` on each call and names the setting."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(length.to_bytes(4, signed=True))
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_lengths_no_request_can_have_are_refused(length):
 
 
 def test_requests_before_a_broken_length_are_still_served():
-    """The neighbours in the same packet are not harmed."""
+    """Requests before an invalid frame length are still returned."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(produce_bytes(b"one") + produce_bytes(b"two") + b"\xff" * 8)
     assert [connection.next_request().correlation_id for _ in range(2)] == [1, 1]
@@ -124,7 +124,7 @@ def test_requests_before_a_broken_length_are_still_served():
     "size", [INBOX_BYTES - 100, INBOX_BYTES, INBOX_BYTES + 1, LARGE_BYTES_FIRST, 3_000_000]
 )
 def test_large_frames_land_in_a_buffer_of_their_own(size):
-    """Past the inbox, the socket writes into the very memory that the records then point at."""
+    """A large frame is received into its own buffer, and its records are views of that buffer."""
     records = bytes(range(256)) * (size // 256) + bytes(size % 256)
     data = memoryview(produce_bytes(records) + produce_bytes(b"next", correlation_id=2))
     connection = KafkaConnection(FRAME_MAX)
@@ -148,7 +148,7 @@ def test_large_frames_land_in_a_buffer_of_their_own(size):
 
 @pytest.mark.parametrize("packet", [1, 7, 1000, INBOX_BYTES, 10 * INBOX_BYTES])
 def test_small_requests_across_the_end_of_the_inbox_are_whole(packet):
-    """The inbox makes room for a request that begins near its end."""
+    """Small requests that cross the end of the receive buffer are complete."""
     sent = [bytes([n]) * (3000 + n) for n in range(20)]
     data = b"".join(produce_bytes(records) for records in sent)
     connection = KafkaConnection(FRAME_MAX)
@@ -161,7 +161,7 @@ def test_small_requests_across_the_end_of_the_inbox_are_whole(packet):
 
 
 def test_a_request_keeps_its_bytes_while_others_arrive():
-    """The inbox is used again, a request's body is not."""
+    """A request keeps its bytes when later requests reuse the receive buffer."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(produce_bytes(b"A" * 5000))
     first = connection.next_request()
@@ -172,7 +172,7 @@ def test_a_request_keeps_its_bytes_while_others_arrive():
 
 
 def test_an_announced_giant_costs_little_until_it_comes():
-    """A peer that names 100 MB gets room as it sends: never more than four times as much."""
+    """Memory for a large frame grows with the bytes received, by at most a factor of four."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(FRAME_MAX.to_bytes(4) + bytes(10))
     assert len(connection.get_buffer()) < LARGE_BYTES_FIRST
@@ -184,7 +184,7 @@ def test_an_announced_giant_costs_little_until_it_comes():
 
 
 def test_room_is_asked_for_before_it_is_made():
-    """What was reserved is what a frame takes, and nothing is asked for what the inbox holds."""
+    """Memory is reserved before it is allocated, only for frames that exceed the receive buffer."""
     asked = []
     connection = KafkaConnection(FRAME_MAX, lambda size: not asked.append(size))
     connection.receive(produce_bytes(bytes(1_000)))
@@ -200,7 +200,7 @@ def test_room_is_asked_for_before_it_is_made():
 
 @pytest.mark.parametrize("refused", range(4))
 def test_a_frame_whose_room_is_refused_goes_on_where_it_stood(refused):
-    """At its beginning or at any growth, with bytes that had already been read meanwhile."""
+    """A frame whose reservation is refused waits and then continues without losing bytes."""
     verdicts = iter([True] * refused + [False] + [True] * 10)
     connection = KafkaConnection(FRAME_MAX, lambda _: next(verdicts))
     body = random.Random(refused).randbytes(5_000_000)
@@ -220,7 +220,7 @@ def test_a_frame_whose_room_is_refused_goes_on_where_it_stood(refused):
 
 
 def test_a_request_without_records_is_refused_by_its_announcement():
-    """Its first bytes say what it is; nobody waits for megabytes that will be thrown away."""
+    """An oversized request without records is refused as soon as its API key is known."""
     connection = KafkaConnection(FRAME_MAX)
     announced = struct.pack(">ihh", CONTROL_BYTES_MAX + 1, 3, 9)
     connection.receive(announced[:5])
@@ -231,7 +231,7 @@ def test_a_request_without_records_is_refused_by_its_announcement():
 
 
 def test_only_produce_may_be_enormous():
-    """A request without records that large would keep the loop busy building small tuples."""
+    """Only Produce requests may exceed ``CONTROL_BYTES_MAX``."""
     connection = KafkaConnection(FRAME_MAX)
     connection.receive(produce_bytes(bytes(CONTROL_BYTES_MAX)))
     assert connection.next_request().api_key == 0
@@ -244,7 +244,7 @@ def test_only_produce_may_be_enormous():
 
 @pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 12), (1, 13), (18, 5), (17, 0), (999, 0)])
 def test_what_we_do_not_serve_is_told_apart_from_garbage(key, version):
-    """Its header is read, so that the log line can say who asked for what."""
+    """The header of an unsupported API or version is parsed, so that it can be logged."""
     header = KioHeader1(
         request_api_key=key, request_api_version=version, correlation_id=4, client_id="me"
     )
@@ -253,7 +253,10 @@ def test_what_we_do_not_serve_is_told_apart_from_garbage(key, version):
 
 
 def test_too_new_api_versions_is_answered_in_version_0():
-    """Error 35 and our ranges, in a form every client can read; others can only be closed."""
+    """An ApiVersions request that is too new gets error 35 and our versions, in version 0.
+
+    Other unsupported requests get no response.
+    """
     (data,) = unsupported_version_response(Unsupported(18, 9, 4, "me"))
     theirs = kio_reads(kio_class(18, 0, "response"), data[8:])
     assert data[4:8] == (4).to_bytes(4)
@@ -266,27 +269,27 @@ def test_too_new_api_versions_is_answered_in_version_0():
 @pytest.mark.parametrize(
     "frame",
     [
-        b"\0\x0c\0\x04\0\0\0\x01\0\x50short",  # a client id longer than the frame
-        b"\0\x0c\0\x04\0\0\0\x01\xff\xfe" + bytes(9),  # a length that is not null
+        b"\0\x0c\0\x04\0\0\0\x01\0\x50short",  # client id longer than the frame
+        b"\0\x0c\0\x04\0\0\0\x01\xff\xfe" + bytes(9),  # negative length other than -1
         b"\0\x0c\0\x04\0\0\0\x01\xff\xff",  # flexible, but no tag section
-        b"\0\x0c\0\x04\0\0\0\x01\xff\xff\x01\x00\x70",  # a tag longer than the frame
-        b"\x03\xe7\0\x04\0\0\0\x01\0\x50short",  # the same of an API we do not know
+        b"\0\x0c\0\x04\0\0\0\x01\xff\xff\x01\x00\x70",  # tag longer than the frame
+        b"\x03\xe7\0\x04\0\0\0\x01\0\x50short",  # the same for an unknown API
     ],
 )
 def test_broken_headers_are_refused(frame):
-    """BadMessage, not a traceback and not half a request."""
+    """A malformed header raises ``BadMessage``."""
     with pytest.raises(BadMessage):
         parse_request(frame)
 
 
 def test_client_ids_that_are_not_utf8_do_not_cost_the_connection():
-    """It is a label for people; Kafka replaces what it cannot read as well."""
+    """Invalid UTF-8 in a client id is replaced, as in Kafka, and is not an error."""
     request = parse_request(b"\0\x0c\0\0\0\0\0\x01\0\x02\xff!")
     assert request.client_id == "\N{REPLACEMENT CHARACTER}!"
 
 
 def test_a_fetch_reply_names_its_length_over_all_buffers():
-    """The prefix counts every buffer, though the records are not joined to it."""
+    """The length prefix of a Fetch response counts all buffers, without copying the records."""
     records = bytes(100_000)
     partitions = [FetchedPartition(n, 0, 1, records=records) for n in range(3)]
     request = Request(1, 12, 5, None, memoryview(b""))
@@ -304,13 +307,13 @@ def test_a_fetch_reply_names_its_length_over_all_buffers():
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\x01", b"\0\0\0\x01\xff", b"\0\0\0\x01\0"])
 def test_broken_responses_are_refused(frame):
-    """The client's side is as careful as the broker's."""
+    """The client refuses a malformed response with ``BadMessage``."""
     with pytest.raises(BadMessage):
         parse_response(12, 4, frame)
 
 
 def test_answers_must_be_of_the_api_asked():
-    """Answering Heartbeat with another message is our own mistake."""
+    """Encoding a response of another API than the request's fails an assertion."""
     request = Request(18, 0, 1, None, memoryview(b""))
     with pytest.raises(AssertionError):
         encode_response(request, HeartbeatResponse())

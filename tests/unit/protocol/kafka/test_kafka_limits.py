@@ -1,4 +1,4 @@
-"""What one message may name, bounded before it is read."""
+"""Limits on the elements, strings and tags of one message, checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fetch_of(topics: int, partitions: int) -> bytes:
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 99), (10, 9), (100, 0)])
 def test_elements_are_counted_over_all_arrays(topics, partitions):
-    """Topics and partitions together; one less than there are is too few."""
+    """The limit counts the elements of all arrays together, topics and partitions."""
     data = fetch_of(topics, partitions)
     elements = topics + topics * partitions
     assert len(decode(FetchRequest, 11, data, elements).topics) == topics
@@ -32,7 +32,7 @@ def test_elements_are_counted_over_all_arrays(topics, partitions):
 
 
 def test_numbers_count_as_elements():
-    """Each of them is a partition somebody has to look at."""
+    """Elements of an integer array count, too."""
     data = b"".join(encode(OffsetFetchRequest("g", [OffsetFetchTopic("t", list(range(50)))]), 5))
     assert decode(OffsetFetchRequest, 5, data, 51)
     with pytest.raises(TooManyElements):
@@ -40,15 +40,15 @@ def test_numbers_count_as_elements():
 
 
 def test_a_crowd_is_refused_before_it_is_read():
-    """The array's length is enough: what follows is not looked at."""
-    names = b"\xff" * 100_000  # no string at all
+    """An array that is too long is refused by its length, before its elements are decoded."""
+    names = b"\xff" * 100_000  # not valid strings
     body = (100_000 // 2).to_bytes(4) + names
     with pytest.raises(TooManyElements):
         decode(MetadataRequest, 1, body, 1_000)
 
 
 def test_a_string_is_no_longer_than_kafkas():
-    """A varint could state more; one wide letter would make four bytes of each."""
+    """A string longer than Kafka's maximum is refused."""
     for size, is_fine in [(STRING_BYTES_MAX, True), (STRING_BYTES_MAX + 1, False)]:
         request = MetadataRequest([MetadataRequestTopic(name="n" * size)])
         data = b"".join(encode(request, 9))
@@ -61,7 +61,7 @@ def test_a_string_is_no_longer_than_kafkas():
 
 @pytest.mark.parametrize("count", [TAGS_MAX, TAGS_MAX + 1])
 def test_tags_nobody_knows_are_few(count):
-    """In a request's header and in its body alike: each is a step of its own."""
+    """The number of unknown tags is limited, in the request header and in the body."""
     tags = encode_uvarint(count) + b"\x7f\x00" * count
     header = (3).to_bytes(2) + (9).to_bytes(2) + bytes(4) + b"\xff\xff"
     body = b"".join(encode(MetadataRequest([]), 9))

@@ -1,4 +1,4 @@
-"""One bundle: what tar makes of it, and what damage does to it."""
+"""Archive bundles: tar can unpack them, and readers detect damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from cordwood.batch.records import encode_batch
 from cordwood.decide.archive import Span
 from cordwood.errors import CorruptionError
-from cordwood.log.format import bundle
+from cordwood.log.format import bundle, bundle_writer
 from cordwood.log.format.bundle import (
     READ_BYTES,
     count_records,
@@ -22,10 +22,8 @@ from cordwood.log.format.bundle import (
     read_batches,
     whole_batches,
 )
+from cordwood.log.format.bundle_writer import write_bundle
 from cordwood.model import Record, TopicPartition
-from cordwood.pipeline.archive import bundle_writer
-from cordwood.pipeline.archive.bundle_writer import write_bundle
-from cordwood.pipeline.source.segment_files import Chunk
 
 TP = TopicPartition("t", 0)
 COUNT = 200
@@ -34,36 +32,35 @@ DATA = encode_batch([Record(i, 1_700_000_000_000 + i, b"k", b"value %d" % i) for
 
 @pytest.fixture(params=["as installed", "Python's own"], autouse=True)
 def _packer(request, monkeypatch):
-    """Every promise holds with either gzip."""
+    """Run every test with the installed gzip implementation and with Python's own."""
     if request.param == "Python's own":
         monkeypatch.setattr(bundle_writer, "GzipFile", gzip.GzipFile)
         monkeypatch.setattr(bundle, "GzipFile", gzip.GzipFile)
         monkeypatch.setattr(bundle, "GzipError", zlib.error)
 
 
-def a_bundle(span=Span(0, COUNT)):  # noqa: B008 - it is a value
+def a_bundle(span=Span(0, COUNT)):  # noqa: B008 - a Span is immutable
     file = io.BytesIO()
-    chunk = Chunk(DATA, 0, COUNT)
-    facts = write_bundle(file, TP, span, [chunk], lines=True)
+    facts = write_bundle(file, TP, span, [DATA], lines=True)
     assert facts.records == span.end - span.start
     return file.getvalue()
 
 
 def test_a_bundle_holds_the_batches_it_was_given():
-    """Byte for byte; what is outside the span is left out."""
+    """A bundle holds the given bytes unchanged, without the records outside the span."""
     assert b"".join(read_batches(io.BytesIO(a_bundle()), TP, Span(0, COUNT))) == DATA
     part = Span(50, 60)
     assert count_records(io.BytesIO(a_bundle(part)), TP, part) == 10
 
 
 def test_the_same_records_make_the_same_bundle():
-    """No time, owner or name of a machine gets in."""
+    """A bundle contains no current time, owner or host name, so equal records give equal bytes."""
     assert a_bundle() == a_bundle()
 
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="tar is missing")
 def test_tar_unpacks_it(tmp_path):
-    """Anybody's, in ten years."""
+    """The standard ``tar`` command unpacks a bundle."""
     done = subprocess.run(["tar", "xzf", "-"], input=a_bundle(), cwd=tmp_path, check=False)
     assert done.returncode == 0
     assert (tmp_path / "t-0" / f"{0:020d}.log").read_bytes() == DATA
@@ -71,7 +68,7 @@ def test_tar_unpacks_it(tmp_path):
 
 
 def test_damage_anywhere_in_the_batches_is_found():
-    """Whoever meets it first, gzip, tar or a batch's checksum, it is corruption; so is an end."""
+    """Damage or truncation is corruption, whether gzip, tar or a batch checksum detects it."""
     whole = a_bundle()
     for position in range(10, len(whole) // 2, 37):
         damaged = bytearray(whole)
@@ -83,7 +80,7 @@ def test_damage_anywhere_in_the_batches_is_found():
 
 
 def test_a_bundle_that_is_another_is_found_whatever_was_read_of_it():
-    """The sum is over all of the file, also behind what a reader takes out of it."""
+    """The SHA-256 covers the whole file, including bytes that the reader does not use."""
     whole = a_bundle()
     sha256 = hashlib.sha256(whole).hexdigest()
     with proving(io.BytesIO(whole), "b", sha256) as source:
@@ -99,7 +96,7 @@ def test_a_bundle_that_is_another_is_found_whatever_was_read_of_it():
 
 
 class Endless(io.RawIOBase):
-    """A header, and then zeros for ever; tells how much was read."""
+    """A batch header followed by endless zeros; counts the bytes that are read."""
 
     def __init__(self, head):
         self.head = head
@@ -113,8 +110,8 @@ class Endless(io.RawIOBase):
 
 @pytest.mark.parametrize("promised_bytes", [0, 2**31 - 1])
 def test_a_bundle_without_end_is_given_up_before_it_fills_the_memory(promised_bytes):
-    """The broker reads what anybody may have written: gzip makes gigabytes out of little."""
+    """A reader stops at its batch limit, because a small gzip file can expand to gigabytes."""
     endless = Endless(DATA[:8] + promised_bytes.to_bytes(4, "big") + DATA[12:61])
-    with pytest.raises(CorruptionError, match="no batch"):
+    with pytest.raises(CorruptionError, match="not a record batch"):
         list(whole_batches(endless, "b", batch_bytes_max=3 * READ_BYTES))
     assert endless.read_bytes <= 4 * READ_BYTES

@@ -1,4 +1,4 @@
-"""Batches fit the topic they are staged for, whatever the codec; what cannot fit is named."""
+"""Staged batches fit ``max.message.bytes`` of their topic, for every codec."""
 
 import os
 import random
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.batch.columns import decode_columns
+from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.header import check_batches
 from cordwood.batch.records import decode_batch, encode_batch
 from cordwood.errors import BatchTooLarge
 from cordwood.model import Codec, Header, Record
 from cordwood.pipeline.runtime.broker_api import TargetTopic
-from cordwood.pipeline.sink.targets import Targets, _halved, encode_fitting
+from cordwood.pipeline.runtime.targets import Targets, _halved, encode_fitting
 
 
 def columns_of(records):
@@ -26,7 +26,7 @@ def columns_of(records):
     st.integers(700, 2000),
 )
 def test_every_batch_fits_and_every_record_is_there(rows, codec, bytes_max):
-    """Also where bytes do not compress, and where headers are most of a record."""
+    """Every batch fits the limit and no record is lost, even if the data does not compress."""
     records = [
         Record(i, i, b"k", os.urandom(size), (Header("h", os.urandom(extra)),))
         for i, (size, extra) in enumerate(rows)
@@ -41,7 +41,7 @@ def test_every_batch_fits_and_every_record_is_there(rows, codec, bytes_max):
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_batches_fit_to_the_byte_whatever_the_limit_is(codec):
-    """From the size of the largest record alone to that of all together."""
+    """Batches fit any limit from the size of the largest record to the size of all records."""
     noise = random.Random(3)
     records = [Record(i, i, b"k", noise.randbytes(60 + 30 * i)) for i in range(5)]
     alone = max(len(encode_batch([record], codec=codec)) for record in records)
@@ -54,22 +54,22 @@ def test_batches_fit_to_the_byte_whatever_the_limit_is(codec):
 
 
 def test_a_record_that_fits_no_batch_is_named_with_its_size_topic_and_setting():
-    """One sentence that says what to do, before anything is staged for it."""
+    """A record that fits in no batch is refused with its size, its topic and the setting."""
     records = [Record(0, 0, b"k", b"small"), Record(1, 0, b"k", b"x" * 1000)]
     with pytest.raises(
-        BatchTooLarge, match=r"takes 107\d bytes .* topic t takes max.message.bytes=1000 at most"
+        BatchTooLarge, match=r"takes 107\d bytes .* max.message.bytes=1000 of topic t"
     ):
         encode_fitting(columns_of(records), Codec.NONE, "t", 1000)
 
 
 def test_a_record_that_fits_once_compressed_is_taken():
-    """The setting is about the batch as it is stored."""
+    """The limit applies to the compressed batch."""
     records = [Record(0, 0, b"k", b"x" * 100_000)]
     assert len(encode_fitting(columns_of(records), Codec.ZSTD, "t", 1000)) < 1000
 
 
 def test_a_dead_letter_is_never_too_large():
-    """Where records end that fit nowhere else."""
+    """The dead letter topic takes batches up to 64 MiB, whatever its setting is."""
     known = {"dead": TargetTopic("id", 1, 10), "t": TargetTopic("id", 1, 10)}
     targets = Targets(known, dead_letter_topic="dead")
     assert targets.get("t").batch_bytes_max == 10

@@ -1,4 +1,4 @@
-"""Keys of many rows: Kafka's partitioner, prefixes, and which are equal."""
+"""Operations on many keys: Kafka's partitioner, prefixes and grouping of equal keys."""
 
 import random
 
@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
 from cordwood.batch.columns import Spans
-from cordwood.pipeline.sink.keys import NULL, group, partitions_of, prefixes
+from cordwood.batch.key_groups import NULL, group, partitions_of, prefixes
 
 KEYS = st.lists(st.none() | st.binary(max_size=12) | st.sampled_from([b"", b"a.b", b"a", b"\xff."]))
 
 
 @given(KEYS, st.integers(1, 50))
 def test_a_key_goes_where_kafkas_partitioner_puts_it(keys, count):
-    """Byte for byte the hash of the Java client; null keys are left to the caller."""
+    """The partition equals the Java client's murmur2 result; null keys have none."""
     wanted = [NULL if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in keys]
     assert partitions_of(Spans.of(keys), count).tolist() == wanted
 
 
 @given(KEYS)
 def test_equal_keys_share_a_group_and_others_do_not(keys):
-    """Groups are numbered as they are first met."""
+    """Equal keys share a group, and groups are numbered by first appearance."""
     ids, firsts = group(Spans.of(keys))
     known = list(dict.fromkeys(key for key in keys if key is not None))
     assert ids.tolist() == [NULL if key is None else known.index(key) for key in keys]
@@ -30,7 +30,7 @@ def test_equal_keys_share_a_group_and_others_do_not(keys):
 
 @given(KEYS)
 def test_a_prefix_ends_before_the_first_dot(keys):
-    """Null stays null; a key with any byte past ASCII is told apart."""
+    """The prefix of a null key is null, and keys with non-ASCII bytes are flagged."""
     before_dot, is_plain = prefixes(Spans.of(keys))
     for row, key in enumerate(keys):
         assert before_dot[row] == (None if key is None else key.split(b".")[0])
@@ -38,7 +38,7 @@ def test_a_prefix_ends_before_the_first_dot(keys):
 
 
 def test_many_keys_that_collide_are_still_told_apart():
-    """The table is open-addressed: equal slots must not make equal keys."""
+    """Keys that collide in the open-addressed hash table stay in separate groups."""
     chance = random.Random(7)
     keys = [b"%d" % chance.randrange(5000) for _ in range(20_000)]
     ids, firsts = group(Spans.of(keys))
