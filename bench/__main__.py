@@ -1,4 +1,4 @@
-"""``python -m bench [module …]`` for ours, ``python -m bench peers …`` for ours beside others."""
+"""``python -m bench [module …]`` runs ours, ``python -m bench peers …`` compares with others."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Archive and restore on Spark: records per second, CPU and peak memory.
+"""Measures archive and restore on Spark: records per second, CPU and peak memory.
 
-The log is that of ``compaction``: a real one with values of 100 bytes, behind a broker of its own.
-``CORDWOOD_BENCH_ARCHIVE`` sets how many records it has. Writing includes reading every bundle back;
-restoring includes the checks before it and the broker's appends.
+The log is that of ``compaction``, with values of 100 bytes and its own broker.
+``CORDWOOD_BENCH_ARCHIVE`` sets how many records it has. Archiving includes reading every bundle
+back; restoring includes the checks before it and the broker's appends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ def run() -> Iterator[Row]:
 
 
 def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
-    """Both ways of one topic."""
+    """Archive and restore one topic."""
     from cordwood.client.storage import open_storage
-    from cordwood.pipeline.archive.job import ArchiveRequest, create_archive
-    from cordwood.pipeline.archive.restore import restore_archive
-    from cordwood.pipeline.archive.topic_archive import list_topic_archives
+    from cordwood.client.topic_archive import list_topic_archives
+    from cordwood.pipeline.archive import ArchiveRequest, create_archive, restore_archive
     from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 
     work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
@@ -48,14 +47,14 @@ def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
         where = BrokerAddress(broker.addresses["kafka"])
         try:
             with closing(BrokerApi(where)) as api:
-                create = lambda: create_archive(spark, api, where, storage, request)  # noqa: E731
+                create = lambda: create_archive(spark, api, storage, request)  # noqa: E731
                 rows = [timed("archive", variant, broker, create, records)]
                 size_bytes = sum(
                     entry.size_bytes for entry in list_topic_archives(storage)[0].entries()
                 )
                 topic_archive = list_topic_archives(storage)[0]
                 restore = lambda: restore_archive(  # noqa: E731
-                    spark, api, where, topic_archive, to="back", at_ms=None
+                    spark, api, topic_archive, to="back", at_ms=None
                 )
                 rows.append(timed("restore", variant, broker, restore, records))
         finally:
@@ -66,7 +65,7 @@ def measure(spark: Any, records: int, *, lines: bool) -> list[Row]:
 
 
 def timed(workload: str, variant: str, broker: Child, job: Callable[[], Any], records: int) -> Row:
-    """One job, as a row."""
+    """Run one job and return it as a row."""
     with Watch(broker) as watch:
         job()
     note = f"{watch.seconds:.1f} s, {watch.cpu_seconds:.1f} CPU s; peak MiB {watch.peaks()}"

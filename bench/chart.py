@@ -1,4 +1,4 @@
-"""Bars as a small SVG: one panel for each case, the spread of the rounds as a line on each bar."""
+"""Bar charts as small SVG files: one panel per case, with the spread of the rounds on each bar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Panel(NamedTuple):
 
 
 def draw(title: str, panels: Sequence[Panel]) -> str:
-    """The whole picture."""
+    """Return the whole chart as SVG."""
     height = 36 + sum(panel.height for panel in panels)
     parts = [
         (

@@ -1,8 +1,8 @@
-"""Records per second through the batch codec, one core, beside aiokafka's compiled classes.
+"""Measures the batch codec in records per second on one core, next to aiokafka's compiled classes.
 
-100-byte records. Lines → batch includes parsing and checksum; batch → Arrow includes verifying it.
-Seconds are CPU seconds of the one thread that works.
-``python -m bench codec``, or this file alone.
+Records have 100 bytes. Lines → batch includes parsing and checksum; batch → Arrow includes checksum
+verification. Seconds are CPU seconds of the one working thread. Run ``python -m bench codec``, or
+this file alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-if __package__ in {None, ""}:  # run as a file: the repository is not on the path yet
+if __package__ in {None, ""}:  # run as a script: the repository is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pyarrow as pa
@@ -21,7 +21,8 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from bench.rows import Row
 from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batch, wanted_columns
-from cordwood.batch.columns import decode_columns, encode_columns
+from cordwood.batch.column_decoder import decode_columns
+from cordwood.batch.column_encoder import encode_columns
 from cordwood.batch.header import check_batches, parse_header
 from cordwood.batch.header_table import walk_batches
 from cordwood.batch.lines import LineProducer, encode_lines, encode_lines_plain, load_kernels
@@ -41,7 +42,7 @@ Measured = tuple[str, int, Callable[[], object]]
 
 
 def per_second(count: int, call: Callable[[], object]) -> float:
-    """By this thread's CPU time, best of many runs: neighbours on the machine do not count."""
+    """Return the best rate in CPU time of this thread, which other processes do not affect."""
     call()
     best, until = float("inf"), time.thread_time() + SECONDS
     while time.thread_time() < until:
@@ -52,12 +53,12 @@ def per_second(count: int, call: Callable[[], object]) -> float:
 
 
 def lines_of(count: int) -> bytes:
-    """Lines of a hundred bytes or so."""
+    """Return lines of about a hundred bytes."""
     return b"".join(b"test.probe|1700000000000|%d|%s\n" % (n, b"x" * 69) for n in range(count))
 
 
 def records_of(count: int) -> list[Record]:
-    """Records with a key of 16 bytes and a value of 100, the value not all alike."""
+    """Return records with a key of 16 bytes and a varying value of 100."""
     return [
         Record(n, NOW_MS + n, b"key-%012d" % n, (b"value %d, and so on; " % n * 5)[:100])
         for n in range(count)
@@ -67,7 +68,7 @@ def records_of(count: int) -> list[Record]:
 def batches_of(
     records: list[Record], codec: Codec = Codec.NONE, size: int = BATCH_RECORDS
 ) -> bytes:
-    """Concatenated batches, as in a segment."""
+    """Return concatenated batches, as in a segment."""
     return b"".join(
         encode_batch(records[start : start + size], codec=codec)
         for start in range(0, len(records), size)
@@ -75,7 +76,7 @@ def batches_of(
 
 
 def aiokafka_lines(chunk: bytes) -> bytes:
-    """What our encoder does, with aiokafka's compiled builder."""
+    """Encode lines like our encoder, with aiokafka's compiled builder."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -92,7 +93,7 @@ def aiokafka_lines(chunk: bytes) -> bytes:
 
 
 def aiokafka_build(records: list[Record]) -> bytes:
-    """Only the builder, for records already at hand."""
+    """Run only the builder on existing records."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -108,14 +109,14 @@ def aiokafka_build(records: list[Record]) -> bytes:
 
 
 def aiokafka_iterate(batches: list[bytes]) -> None:
-    """Touch every record."""
+    """Iterate over every record."""
     for data in batches:
         for _ in DefaultRecordBatch(data):
             pass
 
 
 def aiokafka_arrow(batches: list[bytes]) -> pa.RecordBatch:
-    """Every record into Arrow columns."""
+    """Convert every record to Arrow columns."""
     rows = [
         (r.key, r.value, r.offset, r.timestamp, r.timestamp_type)
         for data in batches
@@ -128,7 +129,7 @@ def aiokafka_arrow(batches: list[bytes]) -> pa.RecordBatch:
 
 
 def line_rows() -> Iterator[Measured]:
-    """Ingress lines → batch."""
+    """Measure ingress lines → batch."""
     chunk, few = lines_of(LINES), lines_of(SLOW_RECORDS)
     producer = LineProducer(1, 0, None)
     yield "ours", LINES, lambda: encode_lines(chunk, NOW_MS)
@@ -138,7 +139,7 @@ def line_rows() -> Iterator[Measured]:
 
 
 def arrow_rows(records: list[Record]) -> Iterator[Measured]:
-    """Batches → Arrow, Spark's columns without headers."""
+    """Measure batches → Arrow with Spark's columns, without headers."""
     wanted = wanted_columns(NAMES)
 
     def arrow(data: bytes, names: list[str], columns: frozenset[str]) -> object:
@@ -163,7 +164,7 @@ def arrow_rows(records: list[Record]) -> Iterator[Measured]:
 
 
 def encode_rows(records: list[Record]) -> Iterator[Measured]:
-    """Columns → batches."""
+    """Measure columns → batches."""
     columns = decode_columns(batches_of(records))
     few = records[:SLOW_RECORDS]
     yield "ours", len(records), lambda: encode_columns(columns)
@@ -172,7 +173,7 @@ def encode_rows(records: list[Record]) -> Iterator[Measured]:
 
 
 def byte_rows(records: list[Record]) -> Iterator[Row]:
-    """What is paid for bytes, not records: checks and walks."""
+    """Measure checks and walks, whose cost depends on bytes, not records."""
     data = batches_of(records)
     produced = encode_batch(records[:BATCH_RECORDS])
     header = parse_header(produced)
@@ -188,7 +189,7 @@ def byte_rows(records: list[Record]) -> Iterator[Row]:
 
 
 def warm_seconds() -> float:
-    """Importing and loading all kernels from numba's cache, in a process of its own."""
+    """Return the seconds to import and load all kernels from numba's cache, in a new process."""
     program = (
         "import time; start = time.perf_counter(); from cordwood.batch.kernels import loader; "
         "loader.load_kernels(); print(time.perf_counter() - start)"
@@ -198,7 +199,7 @@ def warm_seconds() -> float:
 
 
 def run() -> list[Row]:
-    """All of it."""
+    """Run all measurements."""
     load_kernels()
     records = records_of(RECORDS)
     rows = [

@@ -1,10 +1,10 @@
-"""Compaction on Spark: records per second, CPU and peak memory, from 1 M to 30 M records.
+"""Measures compaction on Spark: records per second, CPU and peak memory, from 1 M to 30 M records.
 
-The log is a real one: filled through the store, served by a broker of its own, compacted by the
-very job ``cordwood compact --now`` runs on ``local[2]``. Values have 100 bytes, keys come from a
-million; ``CORDWOOD_BENCH_COMPACTION`` names the sizes. Peaks are of what is resident: the broker,
-this process (the driver), the Python workers together, and the JVM. A second pass over one dirty
-segment shows what the digests of clean ones save.
+The log is filled through the store, served by its own broker, and compacted by the same job that
+``cordwood compact --now`` runs on ``local[2]``. Values have 100 bytes, and there are a million
+different keys; ``CORDWOOD_BENCH_COMPACTION`` sets the sizes. Peaks are of resident memory: the
+broker, this process (the driver), the Python workers together, and the JVM. A second pass over one
+dirty segment shows what the digests of clean segments save.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, Self
 import numpy as np
 
 from bench.rows import Row
-from cordwood.batch.columns import Columns, Spans, encode_columns, plan_batches
+from cordwood.batch.column_encoder import encode_columns, plan_batches
+from cordwood.batch.columns import Columns, Spans
 from cordwood.batch.header import parse_headers
 from cordwood.client.http import HttpClient
 from cordwood.clock import SystemClock
@@ -30,8 +31,8 @@ from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
 from cordwood.lab.scenarios.stage import Child
 from cordwood.log.files.disk import Files
-from cordwood.log.lifecycle.store import Store
 from cordwood.model import TopicPartition
+from cordwood.server.embedded import open_embedded_store
 
 DEFAULT_SIZES = "1000000,10000000,30000000"
 SIZES = [int(n) for n in os.environ.get("CORDWOOD_BENCH_COMPACTION", DEFAULT_SIZES).split(",")]
@@ -58,7 +59,7 @@ def run() -> Iterator[Row]:
 
 @contextmanager
 def embedded_spark() -> Iterator[Any]:
-    """A session whose workers and kernels are warm."""
+    """Start a session and warm up its workers and kernels."""
     from cordwood.spark import session
 
     spark = session("bench", master="local[2]", conf={"spark.driver.memory": "1g"})
@@ -70,7 +71,7 @@ def embedded_spark() -> Iterator[Any]:
 
 
 def measure(spark: Any, records: int) -> list[Row]:
-    """Two passes over one log of so many records."""
+    """Run two passes over one log of that many records."""
     work = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
     try:
         fill(work / "data", records)
@@ -82,8 +83,8 @@ def measure(spark: Any, records: int) -> list[Row]:
 
 
 def compact(spark: Any, data: Path, variant: str) -> Row:
-    """One pass, as a row."""
-    from cordwood.pipeline.compact.job import on_spark, run_due
+    """Run one pass and return it as a row."""
+    from cordwood.pipeline.compact import PassLimits, on_spark, run_due
     from cordwood.pipeline.runtime.session import parallelism
 
     log_bytes = sum(path.stat().st_size for path in (data / "bench-0").glob("*.log"))
@@ -92,7 +93,7 @@ def compact(spark: Any, data: Path, variant: str) -> Row:
         api = HttpClient(broker.addresses["http"], timeout_s=600)
         with Watch(broker) as watch:
             run, tasks = on_spark(spark), parallelism(spark)
-            (outcome,) = run_due(api, run, topic="bench", demand=True, tasks=tasks)
+            (outcome,) = run_due(api, run, topic="bench", demand=True, limits=PassLimits(tasks))
     finally:
         broker.stop()
     assert not outcome.error, outcome.error
@@ -106,15 +107,15 @@ def compact(spark: Any, data: Path, variant: str) -> Row:
 
 
 def fill(data: Path, records: int) -> None:
-    """A topic of so many records more, in segments of a million."""
-    store = Store.open(data, BrokerConfig(), SystemClock(), Files())
+    """Append that many records to the topic, in segments of a million."""
+    store = open_embedded_store(data, BrokerConfig(), SystemClock(), Files())
     if "bench" not in store.topics:
         store.create_topic("bench", 1, CONFIG)
     partition = store.partition(TopicPartition("bench", 0))
     rng = np.random.default_rng(records)
     for _ in range(0, records, STEP):
         append(partition, rng, min(STEP, records))
-    store.roll(partition, RollReason.DEMAND)
+    store.segments.roll(partition, RollReason.DEMAND)
     store.close()
 
 
@@ -140,7 +141,7 @@ def fixed(data: Any, size: int, count: int) -> Spans:
 
 
 class Watch:
-    """Looks at us and our children while something runs: peaks of memory, and CPU time."""
+    """Samples this process and its children: peak memory and CPU time."""
 
     def __init__(self, broker: Child) -> None:
         self.resident = dict.fromkeys(("broker", "driver", "workers", "JVM"), 0)
@@ -164,7 +165,7 @@ class Watch:
         self.cpu_seconds = sum(cpu - before.get(pid, 0.0) for pid, cpu in self._cpu.items())
 
     def peaks(self) -> str:
-        """The largest seen of each."""
+        """Return the largest value of each role."""
         return ", ".join(f"{name} {size >> 20}" for name, size in self.resident.items())
 
     def _look(self) -> None:
@@ -184,7 +185,7 @@ class Watch:
 
 
 def processes() -> list[tuple[int, tuple[str, int, float]]]:
-    """This process and all below it: name, resident bytes, CPU seconds."""
+    """Return this process and all its descendants: name, resident bytes, CPU seconds."""
     rows = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,11 +1,11 @@
-"""Our compaction beside Apache Kafka's cleaner: the same segment files, the same survivors.
+"""Compares our compaction with Apache Kafka's cleaner on the same segment files.
 
-Logs are filled through our store; their files are copied into directories of Kafka topics, as the
-layout is one. Both are warm from a log of a million records. Kafka's time is what its cleaner says
-of the pass, with two threads and every other setting as Kafka ships it; ours is the whole job on
-Spark: orders, proof and swap included. Then both logs are read, and must hold the same offsets.
-Kafka cleans a log with one thread, we with all cores. ``CORDWOOD_BENCH_COMPACTION_KAFKA`` names the
-sizes.
+Logs are filled through our store, and their files are copied into directories of Kafka topics,
+because both use the same layout. Both are warmed up with a log of a million records. Kafka's time
+is what its cleaner reports for the pass, with two threads and all other settings at Kafka's
+defaults; ours is the whole job on Spark, including orders, verification and swap. Afterwards both
+logs must hold the same offsets. Kafka cleans a log with one thread, we use all cores.
+``CORDWOOD_BENCH_COMPACTION_KAFKA`` sets the sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.peers import provide
 from bench.peers.contestants import Kafka, Level, Server
 from bench.peers.provide import Missing
 from bench.rows import Row
-from cordwood.batch.columns import decode_columns
+from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.header_table import Longs
 
 SIZES = [
@@ -37,7 +37,7 @@ SIZES = [
 ]
 WARM_RECORDS = 1_000_000
 CLEANED_S = 300.0
-EAGER, NEVER = "0.01", "1.0"  # min.cleanable.dirty.ratio: a share above it is cleaned
+EAGER, NEVER = "0.01", "1.0"  # min.cleanable.dirty.ratio: logs above it are cleaned
 THREADS = 2
 
 
@@ -65,27 +65,27 @@ def run() -> Iterator[Row]:
 
 
 class Cleaned(NamedTuple):
-    """What Kafka's cleaner did with a log."""
+    """The result of Kafka's cleaner for a log."""
 
     seconds: float
     offsets: Longs
 
 
 def compared(records: int, ours: Row, theirs: Cleaned, left: Longs) -> Iterator[Row]:
-    """Both rates, and ours over theirs; both must have left the same."""
+    """Yield both rates and their ratio; both must have kept the same offsets."""
     if not np.array_equal(left, theirs.offsets):
         raise AssertionError("the two cleaners left different records")
     workload = f"compaction, same log of {records / 1e6:g} M"
     note = f"{records:,} records, {len(left):,} left on both sides"
     yield ours._replace(workload=workload)
     rate = records / theirs.seconds
-    told = f"{note}, {theirs.seconds:.1f} s as it says itself, {THREADS} cleaner threads"
-    yield Row(workload, f"Apache Kafka {Kafka.version()}", rate, "records/s", told)
+    remark = f"{note}, {theirs.seconds:.1f} s as it says itself, {THREADS} cleaner threads"
+    yield Row(workload, f"Apache Kafka {Kafka.version()}", rate, "records/s", remark)
     yield Row(workload, "cordwood / Kafka", ours.value / rate, "times", note)
 
 
 class CleaningKafka(Kafka):
-    """A Kafka that cleans at once what it may, and says so."""
+    """A Kafka that cleans logs as soon as possible and logs it."""
 
     def properties(self, port: int, controller_port: int) -> str:
         rows = {
@@ -97,8 +97,8 @@ class CleaningKafka(Kafka):
         return super().properties(port, controller_port) + more
 
     def java(self, *arguments: str) -> list[str]:
-        """With a log to read: it says nothing where nobody configured one."""
-        settings = self.room.path / "log4j.properties"
+        """Add a log configuration; without one, Kafka logs nothing."""
+        settings = self.sandbox.path / "log4j.properties"
         settings.write_text(
             "log4j.rootLogger=WARN, out\n"
             "log4j.logger.kafka.log.LogCleaner=INFO\n"
@@ -119,7 +119,7 @@ class CleaningKafka(Kafka):
             done.result()
 
     def clean(self, topic: str) -> float:
-        """Let the topic be cleaned; the seconds its one pass took."""
+        """Allow Kafka to clean the topic, and return the seconds of its one pass."""
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
         name = "min.cleanable.dirty.ratio"
@@ -131,33 +131,35 @@ class CleaningKafka(Kafka):
         return self._cleaned_s(f"{topic}-0")
 
     def _cleaned_s(self, partition: str) -> float:
-        said = re.compile(
+        report = re.compile(
             rf"cleaned log {partition} .*?\n.*?log processed in ([\d.,]+) seconds", re.DOTALL
         )
         deadline = time.monotonic() + CLEANED_S
-        while not (found := said.search((self.room.path / "said").read_text(errors="replace"))):
-            if time.monotonic() > deadline or self.room.processes[-1].poll() is not None:
-                raise Missing(f"it did not clean {partition}: {self.room.said()}")
+        while not (
+            found := report.search((self.sandbox.path / "output").read_text(errors="replace"))
+        ):
+            if time.monotonic() > deadline or self.sandbox.processes[-1].poll() is not None:
+                raise Missing(f"it did not clean {partition}: {self.sandbox.last_output()}")
             time.sleep(0.1)
         return float(found[1].replace(",", ""))
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": "{}:{}".format(*self.room.addresses["kafka"])})
+        return AdminClient({"bootstrap.servers": "{}:{}".format(*self.sandbox.addresses["kafka"])})
 
     def shut_down(self) -> None:
-        """As an operator does, so that what is copied in is loaded as it is."""
-        for process in self.room.processes:
+        """Stop Kafka cleanly, so that it loads the copied files unchanged."""
+        for process in self.sandbox.processes:
             process.terminate()
             process.wait()
-        self.room.processes.clear()
+        self.sandbox.processes.clear()
 
 
 def clean_with_kafka(work: Path, names: Sequence[str]) -> dict[str, Cleaned]:
-    """One pass over each log, one after another, the first to warm up."""
+    """Clean each log once, one after another; the first warms Kafka up."""
     with Server(CleaningKafka, Level.CACHED) as server:
-        kafka, directory = server.contestant, server.room.path / "data"
+        kafka, directory = server.contestant, server.sandbox.path / "data"
         kafka.create(names)
         kafka.shut_down()
         for name in names:
@@ -169,7 +171,7 @@ def clean_with_kafka(work: Path, names: Sequence[str]) -> dict[str, Cleaned]:
 
 
 def take_over(source: Path, target: Path) -> None:
-    """Our segments instead of a topic's empty one; who it is stays."""
+    """Replace a topic's empty segment by ours; its identity stays."""
     for path in target.iterdir():
         if path.name != "partition.metadata":
             path.unlink()
@@ -179,7 +181,7 @@ def take_over(source: Path, target: Path) -> None:
 
 
 def offsets_in(directory: Path) -> Longs:
-    """Every offset that holds a record."""
+    """Return every offset that holds a record."""
     found = [np.empty(0, np.int64)]
     for path in sorted(directory.glob("*.log")):
         columns = decode_columns(path.read_bytes(), wanted=frozenset({"offset"}))

@@ -1,15 +1,15 @@
-"""A guard against slow growth that works on noisy machines: nothing here looks at the clock.
+"""Detects slow growth of costs, also on noisy machines: nothing here depends on wall time.
 
-Two kinds of cost, compared with what ``guard.json`` says they were:
+It compares two kinds of cost with those in ``guard.json``:
 
-- *instructions*: bytecode of our own code per request, counted (``bench.opcodes``). The same in
-  every run, so ``make check`` looks at them too.
+- *instructions*: bytecode instructions of our own code per request, counted (``bench.opcodes``).
+  They are the same in every run, so ``make check`` compares them too.
 - *ratios*: CPU seconds of a hot path divided by those of a fixed reference loop in the same run,
-  the median of many turns. They see what runs in kernels and in C; neighbours on the machine
-  slow both sides alike.
+  the median of many turns. They include kernels and C code; other processes slow both sides
+  alike.
 
-``make bench-guard`` fails when a cost has grown past its tolerance; ``ARGS=--update`` accepts the
-costs as they are, and the change of ``guard.json`` is then part of the commit that is judged.
+``make bench-guard`` fails if a cost has grown past its tolerance. ``ARGS=--update`` accepts the
+current costs; the change of ``guard.json`` is then part of the commit under review.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 PATH = Path(__file__).with_name("guard.json")
 TOLERANCE = {"instructions": 1.05, "ratios": 1.6}
-OTHER_PYTHON = 1.4  # another Python compiles the same source to other instructions
+OTHER_PYTHON = 1.4  # another Python version compiles the same source to other instructions
 TURNS = 15
 REFERENCE_DATA = bytes(range(256)) * 64
 
@@ -37,7 +37,7 @@ Costs = dict[str, dict[str, float]]  # kind → path → cost
 
 
 class Grown(NamedTuple):
-    """A path that costs more than it may."""
+    """A path that costs more than its tolerance allows."""
 
     kind: str
     path: str
@@ -53,7 +53,7 @@ class Grown(NamedTuple):
 
 
 def compare(committed: Costs, now: Costs, tolerance: Mapping[str, float]) -> list[Grown]:
-    """What has grown too far, and what guard.json knows but nobody measured: both are faults."""
+    """Return the paths that grew too far; raise if guard.json and the guard list other paths."""
     found = []
     for kind, paths in now.items():
         known = committed[kind]
@@ -67,7 +67,7 @@ def compare(committed: Costs, now: Costs, tolerance: Mapping[str, float]) -> lis
 
 
 def tolerances(committed_python: str) -> dict[str, float]:
-    """Instructions may differ more on a Python other than the one they were counted on."""
+    """Return the tolerances; instructions may differ more on another Python version."""
     is_same = committed_python == python()
     return {**TOLERANCE, "instructions": TOLERANCE["instructions"] if is_same else OTHER_PYTHON}
 
@@ -80,19 +80,19 @@ def python() -> str:
 
 
 def ratios() -> dict[str, float]:
-    """CPU time of each path in units of the reference loop's."""
+    """Return the CPU time of each path in units of the reference loop."""
     with paths() as found:
         return {name: ratio(call) for name, call in found.items()}
 
 
 def ratio(call: Callable[[], object]) -> float:
-    """The median over turns; each turn times both, so that what disturbs one disturbs the other."""
+    """Return the median over turns; each turn times both, so that disturbances affect both."""
     call()
     return statistics.median(cpu_time(call) / cpu_time(reference) for _ in range(TURNS))
 
 
 def cpu_time(call: Callable[[], object]) -> float:
-    """Of this thread, repeated until the clock's grain does not matter."""
+    """Return the CPU time of a call in this thread, repeated to exceed the clock's resolution."""
     began, repeats = time.thread_time(), 0
     while (spent := time.thread_time() - began) < 0.01:
         call()
@@ -101,7 +101,7 @@ def cpu_time(call: Callable[[], object]) -> float:
 
 
 def reference() -> int:
-    """Some of everything a broker does: interpreted steps, small objects, a checksum of bytes."""
+    """Do what a broker does: interpreted steps, small objects and a checksum of bytes."""
     table: dict[int, bytes] = {}
     for number in range(500):
         table[number] = b"%d|%d" % (number, number * 7)
@@ -110,10 +110,10 @@ def reference() -> int:
 
 @contextmanager
 def paths() -> Iterator[dict[str, Callable[[], object]]]:
-    """The hot paths, ready to be called again and again."""
+    """Return the hot paths as functions that can be called repeatedly."""
     from bench.codec import NOW_MS, batches_of, lines_of, records_of
     from bench.log import a_batch, opened
-    from cordwood.batch.columns import decode_columns
+    from cordwood.batch.column_decoder import decode_columns
     from cordwood.batch.header import check_batches, parse_header
     from cordwood.batch.kernels import loader
     from cordwood.batch.lines import encode_lines
@@ -121,12 +121,12 @@ def paths() -> Iterator[dict[str, Callable[[], object]]]:
     from cordwood.config import TopicConfig
 
     loader.load_kernels()
-    lines, segment = lines_of(2_000), batches_of(records_of(2_000))  # small enough for the caches
+    lines, segment = lines_of(2_000), batches_of(records_of(2_000))  # small enough for CPU caches
     batch = a_batch(1_000)
     headers = [parse_header(batch)]
-    with tempfile.TemporaryDirectory(prefix="cordwood-guard-") as room:
+    with tempfile.TemporaryDirectory(prefix="cordwood-guard-") as directory:
         config = TopicConfig(segment_bytes=2**30, segment_entries=2**40)
-        partition = opened(Path(room) / "log", config)
+        partition = opened(Path(directory) / "log", config)
 
         def append() -> None:
             partition.append(batch, headers)

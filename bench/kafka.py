@@ -1,8 +1,8 @@
-"""The Kafka listener with librdkafka: produce, fetch, ack latency, the cost of idle consumers.
+"""Measures the Kafka listener with librdkafka: produce, fetch, ack latency and idle consumers.
 
-The broker is a process of its own. Client and broker share the machine, and one Python client
-thread is often the slower end; so each rate stands beside the CPU seconds the broker spent on a
-million records, which neighbours disturb least.
+The broker is a separate process. Client and broker share the machine, and one Python client thread
+is often the slower end. Each rate is therefore shown with the broker's CPU seconds per million
+records, which other processes affect least.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.peers import rdkafka
 from bench.rows import Row
 from cordwood.lab.scenarios.stage import Child
 
-SIZES = {100: 400_000, 1024: 150_000}  # bytes of a record → how many of them
+SIZES = {100: 400_000, 1024: 150_000}  # record size in bytes → number of records
 CASES = [("1", "none"), ("all", "none"), ("1", "lz4"), ("all", "lz4")]
 LATENCY_S = 4.0
 IDLE_CONSUMERS = 50
@@ -72,7 +72,7 @@ def throughput(broker: Child, durability: str, size: int, acks: str, codec: str)
 
 
 def timed(broker: Child, work: Callable[..., rdkafka.Moved], *given) -> tuple[float, float]:
-    """Seconds it took, and of the broker's CPU."""
+    """Return the elapsed seconds and the broker's CPU seconds."""
     cpu = cpu_seconds(broker)
     return work(*given).seconds, cpu_seconds(broker) - cpu
 
@@ -86,7 +86,7 @@ def rates(
 
 
 def latency(broker: Child, durability: str) -> Iterator[Row]:
-    """One record in flight: from ``produce`` to its delivery report."""
+    """Measure from ``produce`` to the delivery report, with one record in flight."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.addresses["kafka"], "acks": "all", "linger.ms": 0}
     )
@@ -106,7 +106,7 @@ def latency(broker: Child, durability: str) -> Iterator[Row]:
 
 
 def idle(broker: Child) -> Iterator[Row]:
-    """Consumers that long-poll a topic nobody writes to."""
+    """Measure consumers that long-poll a topic without writers."""
     address = broker.addresses["kafka"]
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic("quiet", 1)])["quiet"].result()
@@ -118,7 +118,7 @@ def idle(broker: Child) -> Iterator[Row]:
         consumer.assign([confluent_kafka.TopicPartition("quiet", 0, 0)])
         consumer.poll(0)
         consumers.append(consumer)
-    time.sleep(2)  # until all have found their way
+    time.sleep(2)  # until all have connected
     before = cpu_seconds(broker)
     time.sleep(IDLE_S)
     percent = (cpu_seconds(broker) - before) / IDLE_S * 100

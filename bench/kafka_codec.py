@@ -1,6 +1,7 @@
-"""Microseconds per Kafka message, decoded or encoded; beside kio's where it is installed.
+"""Measures microseconds to decode or encode a Kafka message, next to kio's if it is installed.
 
-Small and large, classic and flexible versions of what a broker does all day.
+It covers small and large messages in classic and flexible versions, of a broker's most frequent
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SECONDS_PER_REPEAT = 0.05
 
 
 def micros(call: Callable[[], object]) -> float:
-    """The best of several means: the one with the least of the neighbours in it."""
+    """Return the best of several means, which other processes affected least."""
     timer = timeit.Timer(call)
     number, elapsed = timer.autorange()
     number = max(1, round(number * SECONDS_PER_REPEAT / elapsed))
@@ -57,7 +58,7 @@ def metadata_response(partitions: int) -> metadata.MetadataResponse:
     return metadata.MetadataResponse(0, [broker], "cordwood", 1, [topic])
 
 
-# what it is, key, versions (classic and flexible), message
+# name, API key, versions (classic and flexible), message
 REQUESTS = (
     ("Produce 1 x 16 KB", 0, (7, 9), produce_request(1, 16_384)),
     ("Produce 100 x 1 KB", 0, (7, 9), produce_request(100, 1024)),
@@ -96,7 +97,7 @@ def run() -> Iterator[Row]:
 
 
 def frames() -> Iterator[Row]:
-    """From the socket's bytes to the typed message."""
+    """Measure from the socket's bytes to the typed message."""
     for name, size in (("16 KB", 16_384), ("1 MB", 2**20)):
         data = b"".join(encode_request(produce_request(1, size), 9, 1, "client"))
         connection = KafkaConnection(2**26)

@@ -1,12 +1,13 @@
-"""The largest Kafka requests a broker takes: how long each keeps its event loop from others.
+"""The largest Kafka requests that a broker accepts: how long each blocks its event loop.
 
-A broker over 10,000 one-partition topics is asked for as many things as ``request.elements.max``
-allows, by every API that takes arrays. The longest turn is given in CPU time of the loop's thread,
-which other processes do not lengthen; the wall time beside it has them and the threads that decode
-and encode in it. On a virtual machine the CPU time has also what the host took from the guest in
-the middle of a turn: an empty loop showed single steps of 13 and 69 ms. So what can be asked again
-is asked ``REPEATS`` times, and the median is given: work of ours takes as long every time.
-``PARTITIONS=1000`` chooses another size, ``ONLY=Metadata`` some requests.
+A broker over 10,000 one-partition topics gets requests with as many elements as
+``request.elements.max`` allows, for every API with arrays. The longest loop iteration is given in
+CPU time of the loop's thread, which other processes do not lengthen. The wall time next to it
+includes other processes and the threads that decode and encode. On a virtual machine the CPU time
+also includes what the host took from the guest: an empty loop showed single steps of 13 and 69 ms.
+Therefore repeatable requests are sent ``REPEATS`` times and the median is given: our own work takes
+the same time in each. ``PARTITIONS=1000`` chooses another size, ``ONLY=Metadata`` selects some
+requests.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 from bench.partitions import ANSWER_S, RunningBroker, broker, build, topic
 from bench.rows import Row
+from cordwood.address import parse_address
 from cordwood.batch.records import encode_batch
-from cordwood.client.effects import parse_address
 from cordwood.client.kafka_connection import ClientConnection
 from cordwood.config import MIB, BrokerConfig
 from cordwood.model import Record
@@ -40,7 +41,7 @@ from cordwood.protocol.kafka.messages import transactions as x
 PARTITIONS = int(os.environ.get("PARTITIONS", "10000").split(",")[-1])
 ONLY = os.environ.get("ONLY", "")
 ELEMENTS = BrokerConfig().request_elements_max - 10
-TOPIC = 2  # as a resource of settings
+TOPIC = 2  # the resource type of topic settings
 COMMIT = "OffsetCommit"
 TXN = "bench"
 REPEATS = 3
@@ -49,7 +50,7 @@ Request = tuple[Any, ...]
 
 
 def run() -> Iterator[Row]:
-    """Every request once, on one broker."""
+    """Send every request to one broker."""
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-") as name:
         data = Path(name) / "data"
         build(data, PARTITIONS)
@@ -59,7 +60,7 @@ def run() -> Iterator[Row]:
 
 
 def measure(running: RunningBroker) -> Iterator[Row]:
-    """The longest turn of the loop during each of them."""
+    """Yield the longest loop iteration during each request."""
     address = parse_address(running.addresses["kafka"])
     wire = ClientConnection(address, client_id="bench", timeout_s=ANSWER_S, versions={})
     mine = wire.ask(x.InitProducerIdRequest(TXN, 60_000), x.InitProducerIdResponse)
@@ -80,7 +81,7 @@ def measure(running: RunningBroker) -> Iterator[Row]:
 def longest_turn(
     running: RunningBroker, wire: ClientConnection, request: Request
 ) -> tuple[float, float, float]:
-    """Of the loop while it answers: its CPU time, its wall time; and until the answer, in ms."""
+    """Return the longest loop iteration in CPU and wall time, and the time to the answer, in ms."""
     running.stall()
     started = time.perf_counter()
     reply = wire.ask(request, tuple)
@@ -91,12 +92,12 @@ def longest_turn(
 
 
 def names(count: int) -> list[str]:
-    """Topics that exist, again from the start where there are too few."""
+    """Return existing topic names, repeated from the start if there are too few."""
     return [topic(number % PARTITIONS) for number in range(count)]
 
 
 def large() -> dict[str, Request]:
-    """What reads, by name; the number of elements is the bound's."""
+    """Return the read requests by name, with the maximum number of elements."""
     many, pairs = range(ELEMENTS), names(ELEMENTS // 2)
     unknown = [f"no-{number}" for number in many]
     first = topic(0)
@@ -198,7 +199,7 @@ def large() -> dict[str, Request]:
 
 
 def transactional(mine: x.InitProducerIdResponse) -> dict[str, Request]:
-    """One transaction over every partition, and the offsets of a group."""
+    """Return requests of one transaction over every partition, with the offsets of a group."""
     every = names(PARTITIONS)
     who = (TXN, mine.producer_id, mine.producer_epoch)
     offsets = [c.TxnOffsetTopic(name, [c.TxnOffsetPartition(0, 0)]) for name in every]
@@ -218,7 +219,7 @@ def transactional(mine: x.InitProducerIdResponse) -> dict[str, Request]:
 
 
 def destructive() -> dict[str, Request]:
-    """What writes; the last one leaves nothing."""
+    """Return the write requests; the last one deletes the created topics."""
     batch = encode_batch([Record(0, 1, b"k", b"v")])
     made = [f"made-{number}" for number in range(1_000)]
     return {

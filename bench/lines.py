@@ -1,8 +1,8 @@
-"""The line listeners: sustained ingest, ack latency, many small clients, first byte, memory.
+"""Measures the line listeners: ingest, ack latency, many small clients, first byte and memory.
 
-Every broker is a child process with settings a user could give it; the clients are other processes
-or this one. Besides the rate each ingest row notes the broker's CPU time per record, which says
-more than the clock when neighbours share the machine.
+Every broker is a child process with settings that a user could choose; the clients are other
+processes or this one. Each ingest row also notes the broker's CPU time per record, which is more
+reliable than wall time on a shared machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run() -> Iterator[Row]:
 
 
 class Broker:
-    """A child broker in a directory of its own, gone with it."""
+    """A child broker in its own directory, which is removed with it."""
 
     def __init__(self, durability: str) -> None:
         self._room = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
@@ -79,7 +79,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def block(start: int, count: int) -> bytes:
-    """Whole lines of LINE_BYTES with their newline, numbered from ``start``."""
+    """Return whole lines of LINE_BYTES with their newline, numbered from ``start``."""
     lines = []
     for n in range(start, start + count):
         head = b"test.bench|1700000000000|%d|" % n
@@ -91,7 +91,7 @@ def block(start: int, count: int) -> bytes:
 
 
 def ingest(durability: str) -> Iterator[Row]:
-    """One nameless client process pushes as fast as the broker lets it."""
+    """One client without a name sends as fast as the broker reads."""
     with Broker(durability) as broker:
         idle = broker.rss_mib()
         warm_up(broker)
@@ -109,7 +109,7 @@ def ingest(durability: str) -> Iterator[Row]:
 
 
 def warm_up(broker: Broker) -> None:
-    """Until the kernels are there: a broker lives longer than its first seconds."""
+    """Send lines until the kernels are loaded, because the first seconds are not typical."""
     deadline = time.monotonic() + 60
     quick = 0
     with socket.create_connection(broker.ingress) as sending:
@@ -123,7 +123,7 @@ def warm_up(broker: Broker) -> None:
             n += BLOCK_LINES
             while int(replies.readline().split()[1]) < n - 1:
                 pass
-            # The plain way needs some 20 ms for this block, the kernels less than one.
+            # Plain Python takes about 20 ms for this block, the kernels less than one.
             quick = quick + 1 if time.perf_counter() - started < 0.012 else 0
 
 
@@ -139,7 +139,7 @@ def push(target: tuple[str, int], seconds: float) -> float:
 
 
 def settled(broker: Broker) -> int:
-    """The broker closes a finished ingress connection once its lines are durable."""
+    """Return the stored count; the broker closes the connection once its lines are durable."""
     return broker.ack()
 
 
@@ -153,7 +153,7 @@ def in_child(work, *arguments):
 
 
 def latency(durability: str) -> Iterator[Row]:
-    """One named producer, one line in flight: from send to ACK."""
+    """One named producer has one line in flight: measure from send to ACK."""
     with Broker(durability) as broker:
         warm_up(broker)
         taken = one_in_flight(broker.ingress, "single", SECONDS / 2)
@@ -180,7 +180,7 @@ def one_in_flight(target: tuple[str, int], name: str, seconds: float) -> list[fl
 
 
 def many_clients(durability: str) -> Iterator[Row]:
-    """CLIENTS producers in one process, each with one line in flight."""
+    """CLIENTS producers in one process have one line in flight each."""
     with Broker(durability) as broker:
         warm_up(broker)
         cpu = broker.cpu_seconds()
@@ -224,9 +224,9 @@ class Times(NamedTuple):
 
 
 def first_byte() -> Iterator[Row]:
-    """SUBSCRIBE FROM_START: to the first byte, and how fast it goes on.
+    """Measure SUBSCRIBE FROM_START: the time to the first byte, and the rate after it.
 
-    Both logs are asked in turn, so that what the neighbours do happens to both.
+    The two logs are measured in turn, so that the load of other processes affects both.
     """
     with ExitStack() as stack:
         brokers = {n: stack.enter_context(Broker("os")) for n in FIRST_BYTE_RECORDS}

@@ -1,8 +1,8 @@
-"""The log: appends, random reads, recovery and memory, against its own size.
+"""Measures appends, random reads, recovery and memory of the log at different sizes.
 
-Appends go commit by commit as the writer makes them: one append, one sync, one publish. Large logs
-are built from prepared batches, so they take seconds. Reads are of one batch at a random offset;
-they must not get slower with the log, nor may opening it with the number of sealed segments.
+Appends are made like the writer's commits: one append, one sync, one publish. Large logs are built
+from prepared batches, so they take seconds. Reads are of one batch at a random offset; their time
+must not grow with the log, nor the time to open it with the number of sealed segments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-if __package__ in {None, ""}:  # run as a file: the repository is not on the path yet
+if __package__ in {None, ""}:  # run as a script: the repository is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.rows import Row
@@ -34,7 +34,7 @@ TP = TopicPartition("bench", 0)
 
 
 def run() -> Iterator[Row]:
-    """All of it."""
+    """Run all measurements."""
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-") as name:
         root = Path(name)
         yield from appends(root)
@@ -43,7 +43,7 @@ def run() -> Iterator[Row]:
 
 
 def a_batch(records: int) -> bytearray:
-    """Records of 100 bytes of value, uncompressed."""
+    """Return an uncompressed batch of records with values of 100 bytes."""
     now_ms = SystemClock().now_ms()
     return bytearray(
         encode_batch([Record(i, now_ms, None, b"x" * RECORD_BYTES) for i in range(records)])
@@ -60,7 +60,7 @@ def opened(directory: Path, config: TopicConfig | None = None) -> Partition:
 
 
 def appends(root: Path) -> Iterator[Row]:
-    """Commits of 16 KiB and 1 MiB, synced or not."""
+    """Measure commits of 16 KiB and 1 MiB, with and without fsync."""
     for label, batches, total_bytes in (("16 KiB", 1, 48 * MIB), ("1 MiB", 64, 256 * MIB)):
         for durability in ("os", "fsync"):
             partition = opened(root / f"append-{label[:2].strip()}-{durability}")
@@ -96,18 +96,18 @@ def append(
 
 
 def build(directory: Path, records: int, config: TopicConfig) -> Partition:
-    """A log of that many records, in commits of 1 MiB."""
+    """Build a log of that many records, in commits of 1 MiB."""
     partition = opened(directory, config)
     data = a_batch(BATCH_RECORDS) * 64
     headers = [parse_header(data)] * 64
-    while partition.next_offset < records:
+    while partition.log_end_offset < records:
         partition.append(data, headers)
         partition.publish()
     return partition
 
 
 def reads(root: Path) -> Iterator[Row]:
-    """One batch at a random offset, and one time lookup; from the page cache."""
+    """Measure reads of one batch at a random offset, from the page cache."""
     config = TopicConfig(segment_bytes=64 * MIB, segment_entries=10**9)
     for records in (1_000_000, 20_000_000):
         build(root / f"read-{records}", records, config).close()
@@ -117,7 +117,7 @@ def reads(root: Path) -> Iterator[Row]:
         yield Row("first read after opening", variant, timed(partition.read, 0, 1) * 1e6, "µs")
         chance = random.Random(1)
         offsets = [chance.randrange(partition.high_watermark) for _ in range(4000)]
-        for offset in offsets:  # the index of every segment, and the page cache
+        for offset in offsets:  # load the index of every segment, and fill the page cache
             partition.read(offset, 1)
         took = sorted(timed(partition.read, offset, 1) * 1e6 for offset in offsets)
         note = f"{len(partition.segments())} segments, p99 {took[int(len(took) * 0.99)]:.0f} µs"
@@ -141,7 +141,7 @@ def rss_mb() -> float:
 
 
 def recoveries(root: Path) -> Iterator[Row]:
-    """Opening after a kill: the active segment is scanned, the sealed ones are not."""
+    """Measure opening after a kill, which scans the active segment but not the sealed ones."""
     data = a_batch(BATCH_RECORDS) * 64
     headers = [parse_header(data)] * 64
     for active_mb in (1, 16):

@@ -1,15 +1,14 @@
-"""How many bytecode instructions of ours one operation costs: the same on every machine.
+"""Counts the bytecode instructions of our code per operation, which are equal on every machine.
 
 A broker in this process is traced instruction by instruction, in all its threads, while a plain
-socket talks to it. Only code of the package counts, not the standard library's, and of many repeats
-the median: timers that happen to fire in between do not matter. What runs inside numba's kernels or
-in C is not seen; per-record work in Python, which is what makes a broker of Python slow, is.
+socket sends requests. Only code of the package counts, not the standard library. The result is the
+lower quartile of many repeats, which excludes timers and wake-ups in between. Work inside numba's
+kernels or in C is not counted; per-record work in Python, which makes a Python broker slow, is.
 """
 
 from __future__ import annotations
 
 import socket
-import statistics
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from bench.peers import raw_fetch, rdkafka
 from bench.peers.client import connect
 from bench.peers.speech import SPEECHES, TOPIC
 from cordwood.batch.arrow import SPARK_COLUMNS, arrow_batch, wanted_columns
-from cordwood.batch.columns import decode_columns
+from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.kernels import loader
 from cordwood.batch.records import encode_batch
 from cordwood.model import Record
@@ -43,7 +42,7 @@ class Opcodes:
     """Counts instructions of our own code in every thread started while it is installed."""
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()  # by thread, so that no two add to one number
+        self._counts: Counter[int] = Counter()  # by thread, so that no two share a number
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         if event == "opcode":
@@ -60,7 +59,7 @@ class Opcodes:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """In this thread, and in those started inside."""
+        """Trace this thread and the threads started inside the block."""
         before = sys.gettrace()
         threading.settrace(self.trace)
         sys.settrace(self.trace)
@@ -72,13 +71,13 @@ class Opcodes:
 
 
 def count() -> dict[str, int]:
-    """Instructions of each hot path."""
+    """Return the instructions of each hot path."""
     loader.load_kernels()
     return {**served(), **decoded()}
 
 
 def served() -> dict[str, int]:
-    """One request of each kind to a broker, from its first byte to its reply."""
+    """Count one request of each kind to a broker, from its first byte to its reply."""
     opcodes = Opcodes()
     with opcodes.installed():
         broker = Broker(durability="os", pipeline="off")
@@ -92,7 +91,7 @@ def served() -> dict[str, int]:
 
 
 def exchanges(broker: Broker, stack: ExitStack) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A request and the wait for its reply, by name."""
+    """Yield functions by name that send a request and wait for its reply."""
     for name, listener, speech, messages in (
         ("publish one line", "ingress", "line", 1),
         ("publish 2,000 lines", "ingress", "line", 2_000),
@@ -122,7 +121,7 @@ def publisher(connection: socket.socket, speech_name: str, messages: int) -> Cal
 
 
 def crowd(broker: Broker, stack: ExitStack) -> Callable[[], None]:
-    """They send while the loop is held: one turn finds all of their lines, in every run."""
+    """Send while the event loop is blocked, so that one iteration finds all lines, in every run."""
     listener = address(broker.address("ingress"))
     clients = []
     for number in range(CROWD):
@@ -154,32 +153,35 @@ def crowd(broker: Broker, stack: ExitStack) -> Callable[[], None]:
 
 def fetcher(connection: socket.socket) -> Callable[[], None]:
     def exchange() -> None:
-        connection.sendall(raw_fetch.request(TOPIC, BATCH))  # past those of one record
+        connection.sendall(raw_fetch.request(TOPIC, BATCH))  # after the batches of one record
         assert len(raw_fetch.reply(connection, TOPIC)) > 500_000
 
     return exchange
 
 
 def steady(opcodes: Opcodes, exchange: Callable[[], None]) -> int:
-    """The median of what one exchange costs, after the first few."""
+    """Return the cost of one exchange after warm-up: the lower quartile of many.
+
+    On a busy machine threads run in other orders, which adds wake-ups and never removes work.
+    """
     taken = []
     for _ in range(WARM_UPS + REPEATS):
         before = opcodes.total
         exchange()
         settle(opcodes)
         taken.append(opcodes.total - before)
-    return int(statistics.median(taken[WARM_UPS:]))
+    return sorted(taken[WARM_UPS:])[REPEATS // 4]
 
 
 def settle(opcodes: Opcodes) -> None:
-    """Wait until the broker rests: what it does after its reply belongs to the request."""
+    """Wait until the broker is idle: work after the reply belongs to the request."""
     before = -1
     while before != (before := opcodes.total):
         time.sleep(0.002)
 
 
 def decoded() -> dict[str, int]:
-    """Batches of a segment to Spark's columns, in this thread."""
+    """Count the conversion of a segment's batches to Spark's columns, in this thread."""
     records = [Record(n, 1_700_000_000_000, b"key", b"x" * 100) for n in range(1_000)]
     data = bytes(encode_batch(records)) * 10
     names = [name for name in SPARK_COLUMNS if name != "headers"]
@@ -192,7 +194,7 @@ def decoded() -> dict[str, int]:
 
 
 def counted(work: Callable[[], object]) -> int:
-    """Instructions of a call in this thread."""
+    """Count the instructions of a call in this thread."""
     work()
     opcodes = Opcodes()
     with opcodes.installed():

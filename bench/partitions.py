@@ -1,10 +1,10 @@
-"""Many partitions: how long a start takes, what it holds open, and what a scrape does to others.
+"""Many partitions: start time, open descriptors, and how long a scrape blocks other clients.
 
-A broker over N one-partition topics runs in a child process. A heartbeat on its event loop notes
-the longest time between two beats while a client asks for everything there is: metrics, topics,
-metadata, offsets. That gap is what every other client of the broker waits. It is given in wall
-time, which neighbours on the machine lengthen, and in CPU time of the loop's thread, which they do
-not. ``PARTITIONS=1000,10000`` chooses other sizes.
+A broker over N one-partition topics runs in a child process. A heartbeat on its event loop records
+the longest time between two beats while a client asks for all metrics, topics, metadata or offsets.
+Every other client of the broker waits that long. The gap is given in wall time, which other
+processes lengthen, and in CPU time of the loop's thread, which they do not.
+``PARTITIONS=1000,10000`` chooses other sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-if __package__ in {None, ""}:  # run as a file: the repository is not on the path yet
+if __package__ in {None, ""}:  # run as a script: the repository is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.rows import Row
@@ -33,8 +33,7 @@ from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.clock import SystemClock
 from cordwood.config import BrokerConfig
 from cordwood.log.files.disk import Files
-from cordwood.log.lifecycle.store import Store
-from cordwood.log.lifecycle.topics import NewTopic
+from cordwood.log.lifecycle.live_topics import NewTopic
 from cordwood.model import Record, TopicPartition
 from cordwood.protocol.kafka.messages.offsets import (
     ListOffsetsPartition,
@@ -42,6 +41,7 @@ from cordwood.protocol.kafka.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from cordwood.server.embedded import open_embedded_store
 
 SIZES = tuple(int(size) for size in os.environ.get("PARTITIONS", "1000,10000").split(","))
 BEAT_S = 0.001
@@ -51,7 +51,7 @@ ANY = "127.0.0.1:0"
 
 
 def run() -> Iterator[Row]:
-    """All of it, for each size."""
+    """Run all measurements for each size."""
     for count in SIZES:
         with tempfile.TemporaryDirectory(prefix="cordwood-bench-") as name:
             data = Path(name) / "data"
@@ -60,8 +60,8 @@ def run() -> Iterator[Row]:
 
 
 def build(data: Path, count: int) -> None:
-    """So many topics with one record each, closed cleanly."""
-    store = Store.open(data, BrokerConfig(), SystemClock(), Files())
+    """Create that many topics with one record each, and close the store cleanly."""
+    store = open_embedded_store(data, BrokerConfig(), SystemClock(), Files())
     record = encode_batch([Record(0, SystemClock().now_ms(), b"k", b"v" * 100)])
     for start in range(0, count, 500):
         names = [topic(number) for number in range(start, min(start + 500, count))]
@@ -79,7 +79,7 @@ def topic(number: int) -> str:
 
 
 def measure(data: Path, count: int) -> Iterator[Row]:
-    """Start, scrape, kill, start, stop."""
+    """Measure start, scrapes, a start after a kill, and a stop."""
     variant = f"{count} partitions"
     with broker(data) as first:
         yield Row("start after a clean stop", variant, first.start_s, "s to READY", first.cpu())
@@ -100,7 +100,7 @@ def measure(data: Path, count: int) -> Iterator[Row]:
 
 
 def scrapes(broker: RunningBroker, count: int, variant: str) -> Iterator[Row]:
-    """Each once to load what is loaded lazily, then once measured."""
+    """Send each request once to load what is loaded lazily, then measure it once."""
     control, kafka = broker.addresses["control"], broker.addresses["kafka"]
     client = KafkaClient(kafka, timeout_s=ANSWER_S)
     wanted = [ListOffsetsPartition(0, timestamp_ms=LATEST)]
@@ -110,8 +110,8 @@ def scrapes(broker: RunningBroker, count: int, variant: str) -> Iterator[Row]:
         "nothing": lambda: time.sleep(1),
         "GET /metrics": lambda: broker.get("/metrics"),
         "GET /readyz": lambda: broker.get("/readyz"),
-        "GET /api/topics": lambda: broker.get("/api/topics"),
-        "GET /api/topics?brief=1": lambda: broker.get("/api/topics?brief=1"),
+        "GET /api/v1/topics": lambda: broker.get("/api/v1/topics"),
+        "GET /api/v1/topics?brief=1": lambda: broker.get("/api/v1/topics?brief=1"),
         "METRICS": lambda: command(control, "METRICS"),
         "STATE": lambda: command(control, f"STATE {topic(0)}"),
         "READERS": lambda: command(control, "READERS"),
@@ -130,7 +130,7 @@ def scrapes(broker: RunningBroker, count: int, variant: str) -> Iterator[Row]:
 
 
 def command(address: str, line: str) -> bytes:
-    """One line command and its answer."""
+    """Send one line command and return its answer."""
     import socket
 
     host, port = address.rsplit(":", 1)
@@ -143,7 +143,7 @@ def command(address: str, line: str) -> bytes:
 
 
 class RunningBroker:
-    """A broker with a heartbeat, as its parent sees it."""
+    """A broker with a heartbeat, as its parent process sees it."""
 
     def __init__(self, child: subprocess.Popen[str], addresses: dict[str, str], start_s: float):
         self.child = child
@@ -151,7 +151,7 @@ class RunningBroker:
         self.start_s = start_s
 
     def stall(self) -> tuple[float, float]:
-        """The longest gap between two beats since this was asked last: wall and CPU, in ms."""
+        """Return the longest gap between two beats since the last call: wall and CPU ms."""
         assert self.child.stdin
         assert self.child.stdout
         self.child.stdin.write("stall\n")
@@ -166,7 +166,7 @@ class RunningBroker:
             return answer.read()
 
     def until_open(self, count: int) -> float:
-        """Seconds until every partition shows in the metrics; asked rarely, as that costs too."""
+        """Return the seconds until the metrics show every partition; poll rarely to save CPU."""
         started = time.perf_counter()
         while self.get("/metrics").count(b"\ncordwood_high_watermark{") < count:
             time.sleep(min(2.0, count / 1000))
@@ -186,7 +186,7 @@ class RunningBroker:
 
 @contextmanager
 def broker(data: Path) -> Iterator[RunningBroker]:
-    """A child over ``data``, until the block ends."""
+    """Run a broker over ``data`` in a child process until the block ends."""
     started = time.perf_counter()
     arguments = [sys.executable, str(Path(__file__)), str(data)]
     with subprocess.Popen(
@@ -201,7 +201,7 @@ def broker(data: Path) -> Iterator[RunningBroker]:
 
 
 class Heartbeat:
-    """Notes the longest time between two turns of a loop."""
+    """Records the longest time between two iterations of an event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -217,20 +217,20 @@ class Heartbeat:
         self._loop.call_later(BEAT_S, self._beat)
 
     def take(self) -> None:
-        """Print the longest in milliseconds and begin anew."""
+        """Print the longest gap in milliseconds and reset it."""
         print(json.dumps([seconds * 1e3 for seconds in self._longest]), flush=True)
         self._longest = 0.0, 0.0
 
 
 def serve(data: str) -> None:
-    """The child: what ``cordwood serve`` runs, with a heartbeat, until SIGTERM."""
+    """Run in the child: what ``cordwood serve`` runs, with a heartbeat, until SIGTERM."""
     from cordwood.server.service import run_service
 
     run_service(BrokerConfig(data=data, kafka=ANY, control=ANY, http=ANY, **OFF), on_ready)
 
 
 def on_ready(addresses: dict[str, list[str]]) -> None:
-    """On the loop: begin to beat, and tell the parent whenever it asks."""
+    """Start the heartbeat on the event loop, and report it whenever the parent asks."""
     loop, heartbeat = asyncio.get_running_loop(), Heartbeat()
 
     def listen() -> None:

@@ -1,8 +1,8 @@
-"""What docs/benchmarks.md shows, from the runs kept in ``bench/published``: no figure is typed.
+"""Generates docs/benchmarks.md from the runs in ``bench/published``; no number is typed by hand.
 
 ``python -m bench peers --publish [name …]`` writes one file for each workload it ran, draws the
-pictures and fills the page; workloads it did not run keep the file they have. Each file names its
-own machine, commit and seed.
+charts and updates the page; workloads it did not run keep their files. Each file names its own
+machine, commit and seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "bench" / "published"
 GUARD = ROOT / "bench" / "guard.json"
 PICTURES = ROOT / "docs" / "benchmarks"
-DRAWN = {  # workload → the cases worth a picture
+DRAWN = {  # workload → the cases with a chart
     "lines": ["acknowledged, 20,000 under way", "streamed, no acknowledgement"],
     "kafka": [
         "produce 100 B, acks=all, none",
@@ -38,32 +38,34 @@ DRAWN = {  # workload → the cases worth a picture
 }
 
 
-def publish(facts: dict[str, str], kept: dict[str, Any]) -> list[str]:
-    """Keep a run for the page; says what was written."""
+def publish(machine_info: dict[str, str], kept: dict[str, Any]) -> list[str]:
+    """Save a run for the page and return what was written."""
     if kept["failed"]:
         return [f"NOT PUBLISHED: {'; '.join(kept['failed'])} failed"]
     PUBLISHED.mkdir(exist_ok=True)
-    about = {"machine": facts} | {name: kept[name] for name in ("seed", "rounds", "contestants")}
-    said = []
+    about = {"machine": machine_info} | {
+        name: kept[name] for name in ("seed", "rounds", "contestants")
+    }
+    messages = []
     for workload, results in groupby(
         sorted(kept["results"], key=lambda row: row["workload"]), key=lambda row: row["workload"]
     ):
         path = PUBLISHED / f"{workload}.json"
         whole = {**about, "skipped": kept["skipped"], "results": [compact(row) for row in results]}
         path.write_text(json.dumps(whole, indent=1) + "\n")
-        said.append(f"published: {path.relative_to(ROOT)}")
+        messages.append(f"published: {path.relative_to(ROOT)}")
     write_pictures()
     subprocess.run([sys.executable, ROOT / "scripts" / "docs.py"], check=True)
-    return said
+    return messages
 
 
 def compact(row: dict[str, Any]) -> dict[str, Any]:
-    """Five digits are more than a benchmark has."""
+    """Round values to five digits, which is more than a benchmark's precision."""
     return {**row, "values": [float(f"{value:.5g}") for value in row["values"]]}
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Every published file by its workload."""
+    """Return every published file by its workload."""
     order = [*TITLES]
     paths = sorted(PUBLISHED.glob("*.json"), key=lambda path: (path.stem not in order, path.stem))
     return {path.stem: json.loads(path.read_text()) for path in paths}
@@ -77,19 +79,31 @@ def results_of(found: Iterable[dict[str, Any]]) -> list[Result]:
 
 
 def runs_table() -> str:
-    """Where each workload's numbers come from."""
+    """Return a table with the source of each workload's numbers."""
     lines = [["workload", "date", "commit", "machine", "load before", "rounds", "seed", "raw"]]
     for name, found in documents().items():
-        facts = found["machine"]
-        machine = f"{facts['cpu']}, {facts['system']}, Python {facts['python']}"
+        machine_info = found["machine"]
+        machine = (
+            f"{machine_info['cpu']}, {machine_info['system']}, Python {machine_info['python']}"
+        )
         raw = f"[{name}.json](../bench/published/{name}.json)"
         run = [str(found["rounds"]), str(found["seed"])]
-        lines.append([name, facts["date"], facts["commit"], machine, facts["load"], *run, raw])
+        lines.append(
+            [
+                name,
+                machine_info["date"],
+                machine_info["commit"],
+                machine,
+                machine_info["load"],
+                *run,
+                raw,
+            ]
+        )
     return aligned(lines) + "\n"
 
 
 def contestants_table() -> str:
-    """Who took part, with the settings that make durability equal, and who could not."""
+    """Return a table of the servers with their durability settings, and the skipped ones."""
     found = documents().values()
     rows = {tuple(row.items()): row for each in found for row in each["contestants"]}
     skipped = {
@@ -107,7 +121,7 @@ def losses_table() -> str:
 
 
 def all_tables() -> str:
-    """A table for each workload, with its picture where there is one."""
+    """Return a table for each workload, with its chart if there is one."""
     parts = []
     for name, found in documents().items():
         results = results_of([found])
@@ -118,7 +132,7 @@ def all_tables() -> str:
 
 
 def instructions_table() -> str:
-    """What one request of each kind costs, as the guard counts it."""
+    """Return the cost of one request of each kind, as the guard counts it."""
     counted = json.loads(GUARD.read_text())["instructions"]
     lines = [["request", "instructions"]]
     return aligned(lines + [[path, f"{count:,.0f}"] for path, count in counted.items()]) + "\n"
@@ -134,11 +148,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
-# --- the pictures -----------------------------------------------------------------------------
+# --- the charts -------------------------------------------------------------------------------
 
 
 def pictures() -> Iterator[tuple[Path, str]]:
-    """Every picture as it should be."""
+    """Yield every chart with its path."""
     for name, found in documents().items():
         if name in DRAWN:
             panels = [panel(case, results_of([found])) for case in DRAWN[name]]

@@ -1,7 +1,7 @@
-"""The router: records per second, and how long a record takes from its append into its route.
+"""Measures the router: records per second, and the time from an append to its route.
 
-The pipeline runs as users run it, a process of its own beside the broker; both share the machine.
-Lines are made before the clock starts, so what is measured is broker and router, not the sender.
+The pipeline runs as users run it, in a process next to the broker; both share the machine. Lines
+are created in advance, so broker and router are measured, not the sender.
 ``CORDWOOD_BENCH_RECORDS`` sets how many records are routed.
 """
 
@@ -25,7 +25,7 @@ WARM = 100_000
 PROBES = 100
 PAYLOAD = b"x" * 80
 KEYS = (b"test.probe", b"jobs.process.%d", b"random.unknown_%d", b"bar.baz_%d")
-LOOK_S = 0.02  # between looks at the cursor: looking costs the broker something, too
+LOOK_S = 0.02  # between reads of the cursor, because each read costs the broker CPU
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -49,7 +49,7 @@ def run() -> Iterator[Row]:
 
 
 def lines(count: int) -> bytes:
-    """Lines of four routes."""
+    """Return lines for four routes."""
     return b"".join(
         b"%b|0|%d|%b\n" % (key % i if b"%" in key else key, i, PAYLOAD)
         for i, key in ((i, KEYS[i % len(KEYS)]) for i in range(count))
@@ -57,7 +57,7 @@ def lines(count: int) -> bytes:
 
 
 def push(broker: Child, data: bytes) -> None:
-    """Push lines, and wait until they are durable."""
+    """Send lines and wait until they are durable."""
     with Client(broker.addresses["control"]) as client:
         client.register("append", "bench")
         wanted = client.get_ack() + data.count(b"\n")
@@ -68,7 +68,7 @@ def push(broker: Child, data: bytes) -> None:
 
 
 def wait_routed(broker: Child, count: int) -> None:
-    """Until the router has passed that many records."""
+    """Wait until the router has processed that many records."""
     deadline = time.monotonic() + START_S
     while routed(broker) < count:
         assert time.monotonic() < deadline, "the router does not come along"
@@ -76,7 +76,7 @@ def wait_routed(broker: Child, count: int) -> None:
 
 
 def live(broker: Child, driver: Driver) -> Iterator[Row]:
-    """Lines come in as fast as the broker takes them, and are routed meanwhile."""
+    """Send lines as fast as the broker accepts them, while they are routed."""
     data = lines(RECORDS)
     wanted, before, began = routed(broker) + RECORDS, cpu_seconds(broker, driver), driver.report()
     started = time.perf_counter()
@@ -91,7 +91,7 @@ def live(broker: Child, driver: Driver) -> Iterator[Row]:
 
 
 def backlog(broker: Child, driver: Driver) -> Iterator[Row]:
-    """Records that lay in the log when the router started; the clock starts at its READY."""
+    """Route records that were in the log before the router started; measure from its READY."""
     before, first, wanted = cpu_seconds(broker, driver), routed(broker), appended(broker)
     started = time.perf_counter()
     wait_routed(broker, wanted)
@@ -103,20 +103,20 @@ def backlog(broker: Child, driver: Driver) -> Iterator[Row]:
 
 
 def appended(broker: Child) -> int:
-    """How many lines there are."""
+    """Return the number of appended lines."""
     with Client(broker.addresses["control"]) as client:
         return client.get_ack()
 
 
 def costs(what: str, before: dict[str, float], after: dict[str, float]) -> Iterator[Row]:
-    """CPU-seconds by process, for a million records."""
+    """Yield CPU seconds per process for a million records."""
     for name, seconds in after.items():
         used = (seconds - before.get(name, 0.0)) / RECORDS * 1_000_000
         yield Row(f"CPU per million, {what}", name, used, "s")
 
 
 def cpu_seconds(broker: Child, driver: Driver) -> dict[str, float]:
-    """What each process has used so far; workers that ended count with who started them."""
+    """Return the CPU time of each process so far, including its ended children."""
     found = {"broker": _cpu(broker.pid), "driver": _cpu(driver.pid)}
     for pid, command in driver.descendants():
         name = "workers" if b"daemon" in command else "planner"
@@ -128,14 +128,14 @@ def cpu_seconds(broker: Child, driver: Driver) -> dict[str, float]:
 def _cpu(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # gone meanwhile
+    except OSError:  # it ended in the meantime
         return 0.0
     return sum(map(int, fields[11:15])) / TICKS
 
 
 def batches(what: str, before: dict[str, float], driver: Driver) -> Iterator[Row]:
-    """How long a micro-batch took, and its two parts, on average."""
-    time.sleep(1.1)  # the driver tells of itself each second
+    """Yield the mean duration of a micro-batch's two parts."""
+    time.sleep(1.1)  # the driver reports once per second
     after = driver.report()
     count = after["batches"] - before.get("batches", 0)
     for name, part in (("tasks", "tasks_ms"), ("delivery", "delivery_ms")):
@@ -144,7 +144,7 @@ def batches(what: str, before: dict[str, float], driver: Driver) -> Iterator[Row
 
 
 def latency(broker: Child) -> Iterator[Row]:
-    """One record at a time: from before the send until its route has it."""
+    """Measure one record at a time, from before the send until its route has it."""
     took: list[float] = []
     host, port = broker.addresses["ingress"].rsplit(":", 1)
     with (

@@ -1,7 +1,7 @@
-"""The one shape every benchmark reports in.
+"""The format in which every benchmark reports.
 
-A bench module offers `run()` and returns rows; `bench.run` prints and keeps them. A row never
-holds a verdict: targets and what they mean live in the documents that quote the numbers.
+A bench module has `run()`, which returns rows; `bench.run` prints and saves them. A row holds no
+verdict: the documents that quote the numbers state the targets and what they mean.
 """
 
 from __future__ import annotations

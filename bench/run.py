@@ -1,8 +1,8 @@
-"""Finds the benchmarks, runs them one after another, prints and keeps what they measured.
+"""Finds the benchmarks, runs them one after another, and prints and saves the results.
 
-A benchmark is a module beside this one with ``run() -> Iterable[Row]``. One that fails is reported
-and the rest still run; the exit code tells. Numbers are kept with machine and commit in
-``results/``, which git ignores: documents quote them by that name.
+A benchmark is a module in this directory with ``run() -> Iterable[Row]``. If one fails, it is
+reported, the others still run, and the exit code is 1. Numbers are saved with machine and commit in
+``results/``, which git ignores; documents refer to them by that name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HERE = Path(__file__).parent
 
 
 def main(names: list[str]) -> int:
-    """Run the named modules, or all; 1 when one failed, 2 when one does not exist."""
+    """Run the named modules, or all; return 1 if one failed and 2 if one does not exist."""
     known = benchmark_names()
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
         return 2
-    facts = machine()
-    print(" · ".join(f"{key} {value}" for key, value in facts.items()))
+    machine_info = machine()
+    print(" · ".join(f"{key} {value}" for key, value in machine_info.items()))
     measured, failed = {}, []
     for name in names or known:
         rows, seconds = measure(name)
@@ -42,14 +42,14 @@ def main(names: list[str]) -> int:
         measured[name] = [row._asdict() for row in rows]
         print(f"\n## {name} ({seconds:.0f} s)\n\n{table(rows)}", flush=True)
     if measured:
-        print(f"\nkept in {write_results(facts, {'rows': measured})}")
+        print(f"\nkept in {write_results(machine_info, {'rows': measured})}")
     if failed:
         print(f"FAILED: {', '.join(failed)}; the tracebacks are above")
     return 1 if failed else 0
 
 
 def benchmark_names() -> list[str]:
-    """Modules that say ``def run(``; looked at as text, so a broken one is still named."""
+    """Return the modules that contain ``def run(``; broken ones too, as they are not imported."""
     return sorted(
         path.stem
         for path in HERE.glob("*.py")
@@ -58,7 +58,7 @@ def benchmark_names() -> list[str]:
 
 
 def measure(name: str) -> tuple[list[Row] | None, float]:
-    """Rows and seconds; no rows when the benchmark failed."""
+    """Return rows and seconds; rows are ``None`` if the benchmark failed."""
     started = time.perf_counter()
     try:
         rows = list(importlib.import_module(f"bench.{name}").run())
@@ -69,7 +69,7 @@ def measure(name: str) -> tuple[list[Row] | None, float]:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Markdown, with a workload named once for its variants."""
+    """Return a Markdown table that names each workload once for its variants."""
     lines = [["workload", "variant", "value", "unit", "note"]]
     for _, same in groupby(rows, key=lambda row: row.workload):
         for position, row in enumerate(same):
@@ -79,7 +79,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def aligned(lines: list[list[str]]) -> str:
-    """A Markdown table, its first line the head."""
+    """Return a Markdown table with the first line as its head."""
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
     lines = [lines[0], ["-" * width for width in widths], *lines[1:]]
     return "\n".join(
@@ -91,13 +91,13 @@ def aligned(lines: list[list[str]]) -> str:
 
 
 def human(value: float) -> str:
-    """Three digits that mean something: 12,345,678 → 12,300,000; 0.012345 → 0.0123."""
+    """Round to three significant digits: 12,345,678 → 12,300,000; 0.012345 → 0.0123."""
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on, without naming the machine."""
+    """Return what the numbers depend on, without naming the machine."""
     dirty = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -110,7 +110,7 @@ def machine() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """The processor as the kernel names it."""
+    """Return the processor name that the kernel reports."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -120,20 +120,22 @@ def cpu_model() -> str:
 
 
 def git(*arguments: str) -> str:
-    """What git says, or nothing where there is no git."""
+    """Return the output of git, or an empty string without git."""
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             ["git", *arguments], cwd=HERE, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return said.stdout.strip()
+    return done.stdout.strip()
 
 
-def write_results(facts: dict[str, str], measured: dict[str, Any], kind: str = "ours") -> Path:
-    """Keep one run; a later run of the same commit and day replaces it."""
-    commit = facts["commit"].replace("+", "-dirty")
-    path = HERE / "results" / f"{facts['date']}-{commit}-{kind}.json"
+def write_results(
+    machine_info: dict[str, str], measured: dict[str, Any], kind: str = "ours"
+) -> Path:
+    """Save one run; a later run of the same commit and day replaces it."""
+    commit = machine_info["commit"].replace("+", "-dirty")
+    path = HERE / "results" / f"{machine_info['date']}-{commit}-{kind}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"machine": facts, **measured}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": machine_info, **measured}, indent=1) + "\n")
     return path.relative_to(HERE.parent)

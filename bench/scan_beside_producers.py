@@ -1,13 +1,13 @@
-"""Whether a Spark scan of history disturbs producers: the wait for an ack, with and without one.
+"""Measures whether a Spark scan disturbs producers: ack latency with and without a scan.
 
 A Kafka producer with one record in flight waits for each ack (synced to the device) while another
-process scans a topic of the same data directory, again and again, all columns, on every core. That
+process repeatedly scans a topic of the same data directory, with all columns, on every core. This
 is a hard case: broker, producer, Java and its workers share the machine's cores and its disk.
 ``background`` and ``polite`` are the same scan with ``spark.cordwood.priority`` ``background`` and
-``idle``: behind whoever wakes up, and on the cores nobody else wants.
-*Any Python server* is what the machine does to a server that has next to nothing to do: one that
-writes a line, syncs and answers (``bench.peers.least``), asked over a plain socket.
-``CORDWOOD_BENCH_RECORDS`` sets how many records are scanned.
+``idle``: at lower priority than other processes, and only on idle cores. *Any Python server* shows
+how the machine affects a server with almost no work: it writes a line, syncs and answers
+(``bench.peers.least``) over a plain socket. ``CORDWOOD_BENCH_RECORDS`` sets how many records are
+scanned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run() -> Iterator[Row]:
 
 
 def acks(broker: Child) -> list[float]:
-    """Milliseconds from ``produce`` to the delivery report, one record after another."""
+    """Return the milliseconds from ``produce`` to the delivery report, one record at a time."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.addresses["kafka"], "acks": "all", "linger.ms": 0}
     )
@@ -67,22 +67,22 @@ def acks(broker: Child) -> list[float]:
 
 
 def acks_of(bound: tuple[str, int]) -> list[float]:
-    """The same for a line to the least of servers."""
+    """Return the same for a line to the minimal server."""
     return client.one_in_flight(bound, "least", MEASURE_S)
 
 
 def report(scan: str, taken: list[float], bound: list[float], more: str = "") -> Iterator[Row]:
     workload = f"ack beside a Spark scan, {scan}"
-    for prefix, times, said in (("", taken, more), ("any Python server, ", bound, "")):
+    for prefix, times, remark in (("", taken, more), ("any Python server, ", bound, "")):
         marks = statistics.quantiles(times, n=100)
-        note = f"{len(times)} acks, one in flight{said}"
+        note = f"{len(times)} acks, one in flight{remark}"
         yield Row(workload, f"{prefix}p50", marks[49], "ms", note)
         yield Row(workload, f"{prefix}p99", marks[98], "ms")
 
 
 @contextmanager
 def scanning(data: Path, priority: str) -> Iterator[Callable[[], int]]:
-    """Scans in a process of its own from here on; the value counts those that have ended."""
+    """Scan in another process until the block ends; the value counts the completed scans."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -96,21 +96,21 @@ def scanning(data: Path, priority: str) -> Iterator[Callable[[], int]]:
         stdin=subprocess.PIPE,
         text=True,
     )
-    said, told = process.stdout, process.stdin
-    assert said is not None, "a pipe"
-    assert told is not None, "a pipe"
+    output, stdin = process.stdout, process.stdin
+    assert output is not None, "a pipe"
+    assert stdin is not None, "a pipe"
     try:
-        assert said.readline() == "warm\n", "the scan did not start"
-        os.set_blocking(said.fileno(), False)
-        yield lambda: said.read().count("scan\n")
+        assert output.readline() == "warm\n", "the scan did not start"
+        os.set_blocking(output.fileno(), False)
+        yield lambda: output.read().count("scan\n")
     finally:
-        told.close()  # it ends with its next scan
-        said.close()
+        stdin.close()  # it stops after its current scan
+        output.close()
         process.wait(PATIENCE_S)
 
 
 def scan_until_told(data: str, priority: str) -> None:
-    """Scan again and again, until standard input ends."""
+    """Scan repeatedly until standard input ends."""
     import select
 
     from cordwood.spark import session, topic

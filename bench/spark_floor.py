@@ -1,8 +1,8 @@
-"""What a Python data source can reach at all: the very batches ours would send, with no work left.
+"""The upper bound for any Python data source: prepared batches, with no work left to do.
 
-They were decoded before the clock starts and lie as Arrow streams in files of their own; a task
-maps its file and hands the batches on. What remains is Spark's: starting tasks, the socket from
-Python to Java, and taking columns apart into rows.
+The batches are those that our source would send. They are decoded in advance and stored as Arrow
+streams, one file per task; a task maps its file and yields the batches. What remains is Spark's own
+cost: starting tasks, the socket from Python to Java, and converting columns to rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FORMAT = "bench_floor"
 
 
 def prepare(spark: Any, data: str, columns: list[str], directory: Path) -> Callable[[], Any]:
-    """Decode a topic once, one file for each task our source would plan; makes DataFrames of it."""
+    """Decode a topic once into one file per task, and return a function that makes DataFrames."""
     import pyarrow as pa
 
     from cordwood.pipeline.source.options import parse_options
@@ -36,7 +36,7 @@ def prepare(spark: Any, data: str, columns: list[str], directory: Path) -> Calla
 
 
 def _source() -> Any:
-    """A class of no module: workers, which know no ``bench``, get it by value."""
+    """Return a local class, which Spark sends by value: workers cannot import ``bench``."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class FloorReader(DataSourceReader):

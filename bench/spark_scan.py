@@ -1,8 +1,8 @@
-"""Rows per second of a Spark scan: our source beside Parquet of the same rows, in the same run.
+"""Measures rows per second of a Spark scan: our source and Parquet with the same rows.
 
-Every row goes through Spark to the ``noop`` sink, so nothing is skipped by a clever plan. Records
+Every row goes through Spark to the ``noop`` sink, so that the optimizer cannot skip any. Records
 have a key of 16 bytes and a value of 100; ``CORDWOOD_BENCH_RECORDS`` sets how many. The third row,
-``any Python source``, is the bound: prepared batches, nothing decoded (``spark_floor``).
+``any Python source``, is the bound: prepared batches that need no decoding (``spark_floor``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 
 from bench import spark_floor
 from bench.rows import Row
-from cordwood.batch.columns import Columns, Spans, encode_columns, plan_batches
+from cordwood.batch.column_encoder import encode_columns, plan_batches
+from cordwood.batch.columns import Columns, Spans
 from cordwood.batch.header import parse_header
 from cordwood.batch.header_table import HeaderTable, walk_batches
 from cordwood.log.files.disk import Files
@@ -29,7 +30,7 @@ from cordwood.log.read.published_offsets import Published, PublishedOffsets
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
 SEGMENTS = 10
-REPEATS = 5  # the first ones also pay for Java's compiler
+REPEATS = 5  # the first ones include Java's JIT compilation
 KEY_BYTES, VALUE_BYTES = 16, 100
 START_MS = 1_700_000_000_000
 
@@ -74,7 +75,7 @@ def compare(spark: Any, data: str, parquet: str, work: Path) -> Iterator[Row]:
 
 
 def look_up(spark: Any, data: str, offset: int) -> float:
-    """Seconds until one record was found by its offset."""
+    """Return the seconds to find one record by its offset."""
     started = time.perf_counter()
     frame = ours(spark, data, filterPushdown="true")
     assert len(frame.filter(f"offset = {offset}").collect()) == 1
@@ -82,7 +83,7 @@ def look_up(spark: Any, data: str, offset: int) -> float:
 
 
 def alternate(variants: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The best seconds of each, taking turns, so that the neighbours' load hits both."""
+    """Return the best seconds of each; they take turns, so that other load affects all."""
     best = dict.fromkeys(variants, float("inf"))
     for _ in range(REPEATS):
         for variant, frame in variants.items():
@@ -99,7 +100,7 @@ def ours(spark: Any, data: str, columns: list[str] | None = None, **options: str
 
 
 def write_topic(data: Path) -> str:
-    """The topic's files, as a broker leaves them."""
+    """Write the topic's files as a broker does, and return the data directory."""
     directory = data / "bench-0"
     directory.mkdir(parents=True)
     (data / FORMAT).write_bytes(encode_format())
@@ -128,7 +129,7 @@ def write_segment(directory: Path, base: int, end: int) -> None:
 
 
 def make_rows(rng: np.random.Generator, base: int, end: int) -> Columns:
-    """Keys from a tenth as many, values of letters: neither constant nor incompressible."""
+    """Generate repeated keys and values of letters, neither constant nor incompressible."""
     count = end - base
     alphabet = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz012345", np.uint8)
     numbers = rng.integers(0, max(1, RECORDS // 10), count)
@@ -144,6 +145,6 @@ def make_rows(rng: np.random.Generator, base: int, end: int) -> Columns:
 
 
 def fixed(data: Any, size: int, count: int) -> Spans:
-    """A column of byte strings all of one length."""
+    """Return a column of byte strings of equal length."""
     starts = np.arange(count, dtype=np.int64) * size
     return Spans(data, starts, np.full(count, size, np.int32))

@@ -26,8 +26,8 @@ from cordwood.metadata import keys
 from cordwood.pipeline.sink import options as sink_options
 from cordwood.pipeline.source import options as source_options
 from cordwood.protocol.kafka import schema
-from cordwood.protocol.line import COMMANDS
-from cordwood.server.http_api import http_routes
+from cordwood.protocol.line.commands import COMMANDS
+from cordwood.server.http_api import ROUTES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
@@ -45,15 +45,17 @@ def settings_table(table: type[config.TopicConfig | config.BrokerConfig]) -> str
 
 def error_families() -> str:
     """The five families, with what a client and a shell see."""
-    return _error_table(_subclasses(errors.CordwoodError))
+    return _error_table(_families())
 
 
 def error_members() -> str:
     """Every error under the heading of its family."""
+    members = {
+        family: [kind for kind in errors.error_classes() if family in kind.__bases__]
+        for family in _families()
+    }
     return "\n".join(
-        f"### {family.__name__}\n\n{_error_table(_subclasses(family))}"
-        for family in _subclasses(errors.CordwoodError)
-        if _subclasses(family)
+        f"### {family.__name__}\n\n{_error_table(kinds)}" for family, kinds in members.items()
     )
 
 
@@ -86,10 +88,14 @@ def metrics_table() -> str:
 
 def http_paths() -> str:
     """Every path of the HTTP listener, with its handler's first sentence."""
-    nobody = cast(Any, None)  # handlers are only looked at
     lines = (
-        [method, f"`{path}`", f"`{route.takes}`" if route.takes else "", _sentences(route.about)]
-        for (method, path), route in http_routes(nobody).items()
+        [
+            route.method,
+            f"`{route.path}`",
+            f"`{route.takes}`" if route.takes else "",
+            _sentences(route.handler),
+        ]
+        for route in ROUTES
     )
     return _table(["method", "path", "takes", "answer"], lines)
 
@@ -205,8 +211,8 @@ def main(arguments: Iterable[str]) -> int:
     return 1 if pages and check else 0
 
 
-def _subclasses(family: type[errors.CordwoodError]) -> list[type[errors.CordwoodError]]:
-    return [kind for kind in family.__subclasses__() if kind.__module__ == errors.__name__]
+def _families() -> list[type[errors.CordwoodError]]:
+    return [kind for kind in errors.error_classes() if errors.CordwoodError in kind.__bases__]
 
 
 def _error_table(kinds: Iterable[type[errors.CordwoodError]]) -> str:

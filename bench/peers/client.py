@@ -1,6 +1,6 @@
-"""The client's loops, run in one child process that serves the whole benchmark.
+"""The client's loops, which run in one child process for the whole benchmark.
 
-Sockets are plain and blocks are prepared, so what is measured is the server and not the client's
+Sockets are plain and blocks are prepared, so that the server is measured and not the client's
 encoder. The same loop serves every contestant; only its Speech differs.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from bench.peers.speech import SPEECHES, Speech
 
 BLOCK = 2_000
-WINDOW = 20_000  # messages under way before the client waits for an acknowledgement
+WINDOW = 20_000  # messages in flight before the client waits for an acknowledgement
 PATIENCE_S = 60.0
 
 Address = tuple[str, int]
@@ -40,7 +40,7 @@ class Client:
 
 
 class Pumped(NamedTuple):
-    """What went through, in which time, and what the client process itself spent."""
+    """The number of messages, the elapsed time, and the CPU time of the client process."""
 
     count: int
     seconds: float
@@ -54,7 +54,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def stream(address: Address, speech_name: str, seconds: float) -> Pumped:
-    """Push for so long without replies; the time ends when the server closes its side."""
+    """Send for that long without replies; the time ends when the server closes its side."""
     speech: Speech = SPEECHES[speech_name](0)
     data = bytes(speech.messages(0, 10 * BLOCK))
     sent = 0
@@ -69,7 +69,7 @@ def stream(address: Address, speech_name: str, seconds: float) -> Pumped:
 
 
 def pump(address: Address, speech_name: str, seconds: float) -> Pumped:
-    """Publish for so long with at most WINDOW under way; the time ends with the last ack."""
+    """Publish for that long with at most WINDOW in flight; the time ends with the last ack."""
     speech: Speech = SPEECHES[speech_name](0)
     with connect(address) as connection:
         speech.open(connection)
@@ -80,7 +80,7 @@ def pump(address: Address, speech_name: str, seconds: float) -> Pumped:
 
 
 def fill(address: Address, speech_name: str, count: int) -> int:
-    """Publish so many, a whole number of blocks, and return when all are acknowledged."""
+    """Publish that many messages, a whole number of blocks, and wait for all acknowledgements."""
     speech: Speech = SPEECHES[speech_name](0)
     with connect(address) as connection:
         speech.open(connection)
@@ -89,7 +89,7 @@ def fill(address: Address, speech_name: str, count: int) -> int:
 
 
 def until_quick(address: Address, speech_name: str, block_s: float, limit_s: float) -> bool:
-    """Publish block by block until three in a row took less than so long: the server is warm."""
+    """Publish blocks until three in a row are fast enough; the server is then warm."""
     speech: Speech = SPEECHES[speech_name](0)
     deadline, quick, sent = time.perf_counter() + limit_s, 0, 0
     with connect(address) as connection:
@@ -139,7 +139,7 @@ def _acks(connection: socket.socket, speech: Speech) -> int:
 
 
 def one_in_flight(address: Address, speech_name: str, seconds: float) -> list[float]:
-    """Milliseconds from the send of one message to its acknowledgement, again and again."""
+    """Return the milliseconds from each send to its acknowledgement, with one in flight."""
     speech: Speech = SPEECHES[speech_name](0)
     taken: list[float] = []
     with connect(address) as connection:
@@ -154,7 +154,7 @@ def one_in_flight(address: Address, speech_name: str, seconds: float) -> list[fl
 
 
 def closed_loop(address: Address, speech_name: str, clients: int, seconds: float) -> Pumped:
-    """Many connections with one message under way each."""
+    """Run many connections with one message in flight each."""
     with selectors.DefaultSelector() as chooser:
         for number in range(clients):
             connection = connect(address)

@@ -1,8 +1,8 @@
-"""The servers that are compared: how each is had, started, asked how much it holds, and stopped.
+"""The servers that are compared: how to find, start, query and stop each.
 
 Equal durability means one of two levels. *Synced*: the bytes are on the device before the
-acknowledgement. *Cached*: they are in the kernel's page cache, so a killed process loses nothing
-and a power cut may. The settings that make it so are part of every result.
+acknowledgement. *Cached*: they are in the kernel's page cache, so a killed process loses nothing,
+but a power cut may. The settings for each level are part of every result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import ClassVar, Protocol, Self
 
 from bench.peers import provide, rdkafka, talk
 from bench.peers.provide import Missing
+from bench.peers.results import BEFORE
 from bench.peers.speech import TOPIC
 from cordwood.lab.scenarios.stage import Child
 
 START_S = 60.0
-KERNELS_S = 4.0  # loaded from the cache in the background, after the first messages
+KERNELS_S = 4.0  # they load from the cache in the background, after the first messages
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -33,7 +34,7 @@ Address = tuple[str, int]
 
 
 class Level(StrEnum):
-    """When an acknowledgement is given."""
+    """When a server acknowledges a message."""
 
     SYNCED = "synced"
     CACHED = "cached"
@@ -45,8 +46,8 @@ def free_port() -> int:
         return port
 
 
-class Room:
-    """A directory and the processes that work in it: measured together, and gone together."""
+class Sandbox:
+    """A directory and the processes that work in it; both are removed together."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="cordwood-bench-"))
@@ -54,22 +55,23 @@ class Room:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def run(self, *command: str, **options: object) -> subprocess.Popen[bytes]:
-        """A process of this room; what it says goes to a file there."""
-        with (self.path / "said").open("ab") as said:
+        """Start a process in this sandbox; its output goes to a file there."""
+        with (self.path / "output").open("ab") as output:
             process = subprocess.Popen(
-                command, **{"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said} | options
+                command,
+                **{"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output} | options,
             )  # type: ignore[call-overload]
         self.processes.append(process)
         return process
 
-    def said(self) -> str:
-        """The last line that was written."""
-        path = self.path / "said"
+    def last_output(self) -> str:
+        """Return the last line of the output."""
+        path = self.path / "output"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
     def kill(self) -> None:
-        """As a crash does; the files stay."""
+        """Kill the processes as in a crash; the files stay."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -79,12 +81,12 @@ class Room:
         self.processes.clear()
 
     def clear(self) -> None:
-        """No process and no file is left."""
+        """Kill the processes and remove the files."""
         self.kill()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def cpu_seconds(self) -> float:
-        """Of all its processes so far, user and system."""
+        """Return the user and system CPU time of all its processes so far."""
         stats = (_stat(process.pid) for process in self.processes)
         return sum(sum(map(int, stat[11:13])) for stat in stats) / _TICKS
 
@@ -93,7 +95,7 @@ class Room:
         return sum(int(text.split()[1]) for text in texts) * _PAGE / 2**20
 
     def forget_cache(self) -> None:
-        """Its files leave the page cache, as if they had not been read for a long time."""
+        """Drop its files from the page cache, as if they had not been read for a long time."""
         os.sync()
         for path in self.path.rglob("*"):
             if path.is_file():
@@ -102,80 +104,80 @@ class Room:
 
 
 class Contestant(Protocol):
-    """How one kind of server is had, started, asked how much it holds. It works in a room."""
+    """How to find, start and query one kind of server, which works in a sandbox."""
 
     name: ClassVar[str]
     settings: ClassVar[dict[Level, str]]
-    speeches: ClassVar[tuple[str, ...]]  # what it understands: names of bench.peers.speech
-    settle_s: ClassVar[float]  # until what it loads in the background is there
-    is_bound: ClassVar[bool]  # of what could be reached: it takes messages, and that is all
+    speeches: ClassVar[tuple[str, ...]]  # the protocols it supports: names of bench.peers.speech
+    settle_s: ClassVar[float]  # seconds until its background loading is done
+    is_bound: ClassVar[bool]  # a theoretical bound: it takes messages, and nothing else
 
-    def __init__(self, level: Level, room: Room) -> None: ...
+    def __init__(self, level: Level, sandbox: Sandbox) -> None: ...
 
     @classmethod
     def version(cls) -> str:
-        """Of what is installed; raises Missing with the reason when it cannot be had."""
+        """Return the installed version; raise Missing with the reason if it is not available."""
 
     def launch(self) -> None:
         """Start the processes; called again after a kill."""
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
 
     def prepare(self) -> None:
-        """Make the topic or stream that messages go to."""
+        """Create the topic or stream for the messages."""
 
     def stored(self) -> int:
-        """How many messages it holds; the truth a client's count is compared with."""
+        """Return how many messages it holds, to check the client's count."""
 
 
 class Server:
-    """A contestant that runs, in a room of its own."""
+    """A running contestant in its own sandbox."""
 
     def __init__(self, kind: type[Contestant], level: Level) -> None:
         self.level = level
-        self.room = Room()
-        self.contestant = kind(level, self.room)
+        self.sandbox = Sandbox()
+        self.contestant = kind(level, self.sandbox)
         self.name, self.speeches = kind.name, kind.speeches
-        self.addresses = self.room.addresses
+        self.addresses = self.sandbox.addresses
         self.started_s = 0.0
         try:
             self.start()
         except BaseException:
-            self.room.clear()
+            self.sandbox.clear()
             raise
 
     def start(self) -> None:
-        """Launch, and wait until it answers."""
+        """Launch it, and wait until it answers."""
         began = time.perf_counter()
         self.contestant.launch()
         deadline = began + START_S
         while not self.contestant.is_ready():
-            if any(process.poll() is not None for process in self.room.processes):
-                raise Missing(f"{self.name} stopped as it started: {self.room.said()}")
+            if any(process.poll() is not None for process in self.sandbox.processes):
+                raise Missing(f"{self.name} stopped as it started: {self.sandbox.last_output()}")
             if time.perf_counter() > deadline:
-                said = self.room.said()
-                raise Missing(f"{self.name} did not answer within {START_S:.0f} s: {said}")
+                output = self.sandbox.last_output()
+                raise Missing(f"{self.name} did not answer within {START_S:.0f} s: {output}")
             time.sleep(0.005)
         self.started_s = time.perf_counter() - began
 
     def prepare(self) -> None:
-        """Make what messages go to."""
+        """Create the topic or stream for the messages."""
         self.contestant.prepare()
 
     def settle(self) -> None:
-        """Wait until what it loads in the background is there."""
+        """Wait until its background loading is done."""
         time.sleep(self.contestant.settle_s)
 
     def stored(self) -> int:
-        """How many messages it holds."""
+        """Return how many messages it holds."""
         return self.contestant.stored()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.room.clear()
+        self.sandbox.clear()
 
 
 def _stat(pid: int) -> list[str]:
@@ -194,32 +196,31 @@ class Cordwood:
     speeches: ClassVar = ("line", "kafka")
     settle_s: ClassVar = KERNELS_S
     is_bound: ClassVar = False
+    python: ClassVar = sys.executable
     level: Level
-    room: Room
+    sandbox: Sandbox
 
     @classmethod
     def version(cls) -> str:
-        from importlib.metadata import version
-
-        return version("cordwood")
+        return provide.output(cls.python, "-m", "cordwood", "--version").split()[-1]
 
     def launch(self) -> None:
         durability = "fsync" if self.level is Level.SYNCED else "os"
-        child = Child(self.room.path / "data", {"durability": durability})
-        self.room.processes.append(child._process)
+        child = Child(self.sandbox.path / "data", {"durability": durability}, python=self.python)
+        self.sandbox.processes.append(child._process)
         for listener, text in child.addresses.items():
             host, port = text.rsplit(":", 1)
-            self.room.addresses[listener] = (host, int(port))
-        self.room.addresses["line"] = self.room.addresses["ingress"]
+            self.sandbox.addresses[listener] = (host, int(port))
+        self.sandbox.addresses["line"] = self.sandbox.addresses["ingress"]
 
     def is_ready(self) -> bool:
         return True  # Child waits for READY
 
     def prepare(self) -> None:
-        rdkafka.create("{}:{}".format(*self.room.addresses["kafka"]), [TOPIC])
+        rdkafka.create("{}:{}".format(*self.sandbox.addresses["kafka"]), [TOPIC])
 
     def stored(self) -> int:
-        return int(talk.line(self.room.addresses["control"], "GET_ACK").removeprefix("ACK "))
+        return int(talk.line(self.sandbox.addresses["control"], "GET_ACK").removeprefix("ACK "))
 
 
 @dataclass
@@ -235,36 +236,36 @@ class Redis:
     settle_s: ClassVar = 0.0
     is_bound: ClassVar = False
     level: Level
-    room: Room
+    sandbox: Sandbox
 
     @classmethod
     def version(cls) -> str:
-        said = provide.output(provide.command("redis-server"), "--version")
-        return said.partition("v=")[2].split()[0]
+        output = provide.output(provide.command("redis-server"), "--version")
+        return output.partition("v=")[2].split()[0]
 
     def launch(self) -> None:
         port = free_port()
-        self.room.addresses["redis"] = ("127.0.0.1", port)
-        self.room.run(
+        self.sandbox.addresses["redis"] = ("127.0.0.1", port)
+        self.sandbox.run(
             provide.command("redis-server"),
-            *f"--port {port} --bind 127.0.0.1 --dir {self.room.path} --appendonly yes".split(),
+            *f"--port {port} --bind 127.0.0.1 --dir {self.sandbox.path} --appendonly yes".split(),
             *("--appendfsync", "always" if self.level is Level.SYNCED else "everysec"),
-            *("--save", "", "--auto-aof-rewrite-percentage", "0"),  # no rewrite under a benchmark
+            *("--save", "", "--auto-aof-rewrite-percentage", "0"),  # no rewrite during a benchmark
         )
 
     def is_ready(self) -> bool:
-        return answers(self.room.addresses["redis"], b"PING\r\n", b"+PONG")
+        return answers(self.sandbox.addresses["redis"], b"PING\r\n", b"+PONG")
 
     def prepare(self) -> None:
-        """A stream is made by what is first added to it."""
+        """Do nothing: the first XADD creates the stream."""
 
     def stored(self) -> int:
-        return talk.redis_number(self.room.addresses["redis"], "XLEN", TOPIC)
+        return talk.redis_number(self.sandbox.addresses["redis"], "XLEN", TOPIC)
 
 
 @dataclass
 class Nats:
-    """NATS with JetStream in files. 2.9 has no way to sync before it acknowledges."""
+    """NATS with JetStream in files. Version 2.9 cannot sync before it acknowledges."""
 
     name: ClassVar = "NATS JetStream"
     settings: ClassVar = {
@@ -274,7 +275,7 @@ class Nats:
     settle_s: ClassVar = 0.0
     is_bound: ClassVar = False
     level: Level
-    room: Room
+    sandbox: Sandbox
 
     @classmethod
     def version(cls) -> str:
@@ -282,31 +283,32 @@ class Nats:
 
     def launch(self) -> None:
         port = free_port()
-        self.room.addresses["nats"] = ("127.0.0.1", port)
-        self.room.run(
+        self.sandbox.addresses["nats"] = ("127.0.0.1", port)
+        self.sandbox.run(
             provide.command("nats-server"),
-            *f"--jetstream --addr 127.0.0.1 --port {port} --store_dir {self.room.path}/js".split(),
+            *f"--jetstream --addr 127.0.0.1 --port {port}".split(),
+            *("--store_dir", f"{self.sandbox.path}/js"),
         )
 
     def is_ready(self) -> bool:
-        return answers(self.room.addresses["nats"], b"", b"INFO")
+        return answers(self.sandbox.addresses["nats"], b"", b"INFO")
 
     def prepare(self) -> None:
         limits = dict.fromkeys(("max_msgs", "max_bytes", "max_consumers"), -1)
         stream = {"name": "BENCH", "subjects": [TOPIC], "storage": "file", "num_replicas": 1}
-        talk.nats_api(self.room.addresses["nats"], "STREAM.CREATE.BENCH", **stream, **limits)
+        talk.nats_api(self.sandbox.addresses["nats"], "STREAM.CREATE.BENCH", **stream, **limits)
 
     def stored(self) -> int:
-        found = talk.nats_api(self.room.addresses["nats"], "STREAM.INFO.BENCH")
+        found = talk.nats_api(self.sandbox.addresses["nats"], "STREAM.INFO.BENCH")
         return int(found["state"]["messages"])
 
 
 @dataclass
 class Kmq:
-    """The design of the KMQ broker, the least of it: socat takes lines, gawk numbers them.
+    """The minimum of the KMQ broker's design: socat receives lines, gawk numbers them.
 
-    It is given more than the original has: one gawk instead of three, no ring buffers between
-    them, and stdio's buffer is not flushed before the connection ends.
+    It has advantages over the original: one gawk instead of three, no ring buffers between them,
+    and stdio's buffer is not flushed before the connection ends.
     """
 
     name: ClassVar = "socat + gawk"
@@ -315,7 +317,7 @@ class Kmq:
     settle_s: ClassVar = 0.0
     is_bound: ClassVar = False
     level: Level
-    room: Room
+    sandbox: Sandbox
     PROGRAM: ClassVar = '{ print ++seq "|" systime() "|" $0 > log_path }'
 
     @classmethod
@@ -325,12 +327,12 @@ class Kmq:
 
     def launch(self) -> None:
         port = free_port()
-        self.room.addresses["raw lines"] = ("127.0.0.1", port)
+        self.sandbox.addresses["raw lines"] = ("127.0.0.1", port)
         listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr"
-        socat = self.room.run(
+        socat = self.sandbox.run(
             "socat", "-u", "-b", "65536", listen, "STDOUT", stdout=subprocess.PIPE
         )
-        self.room.run(
+        self.sandbox.run(
             *("gawk", "-v", f"log_path={self.log_path}", self.PROGRAM),
             stdin=socat.stdout,
             env={**os.environ, "LC_ALL": "C"},
@@ -340,20 +342,20 @@ class Kmq:
 
     @property
     def log_path(self) -> Path:
-        return self.room.path / "append.log"
+        return self.sandbox.path / "append.log"
 
     def is_ready(self) -> bool:
-        # A connection would be the only one it takes, so the kernel is asked instead.
-        port = self.room.addresses["raw lines"][1]
+        # It accepts only one connection, so look for its listening socket in the kernel instead.
+        port = self.sandbox.addresses["raw lines"][1]
         wanted = f":{port:04X} 00000000:0000 0A"
         return wanted in Path("/proc/net/tcp").read_text()
 
     def prepare(self) -> None:
-        """It has one log, and no topics."""
+        """Do nothing: it has one log, and no topics."""
 
     def finish(self) -> None:
-        """Wait until it has written what it was given; it ends with its only connection."""
-        for process in self.room.processes:
+        """Wait until it has written everything; it ends with its only connection."""
+        for process in self.sandbox.processes:
             process.wait(START_S)
 
     def stored(self) -> int:
@@ -362,7 +364,7 @@ class Kmq:
 
 @dataclass
 class Least:
-    """Not a peer but a bound: the least that a server in Python can do for a client that waits."""
+    """Not a peer but a bound: the least that a server in Python can do for a waiting client."""
 
     name: ClassVar = "any Python server"
     settings: ClassVar = {
@@ -373,7 +375,7 @@ class Least:
     settle_s: ClassVar = 0.0
     is_bound: ClassVar = True
     level: Level
-    room: Room
+    sandbox: Sandbox
 
     @classmethod
     def version(cls) -> str:
@@ -383,19 +385,19 @@ class Least:
 
     def launch(self) -> None:
         command = (sys.executable, "-m", "bench.peers.least", str(self.log_path), self.level)
-        process = self.room.run(*command, stdout=subprocess.PIPE)
+        process = self.sandbox.run(*command, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        self.room.addresses["least"] = ("127.0.0.1", int(process.stdout.readline()))
+        self.sandbox.addresses["least"] = ("127.0.0.1", int(process.stdout.readline()))
 
     @property
     def log_path(self) -> Path:
-        return self.room.path / "append.log"
+        return self.sandbox.path / "append.log"
 
     def is_ready(self) -> bool:
-        return True  # it has said where it listens
+        return True  # it has printed its port
 
     def prepare(self) -> None:
-        """It has one file, and no topics."""
+        """Do nothing: it has one file, and no topics."""
 
     def stored(self) -> int:
         return count_newlines(self.log_path)
@@ -403,7 +405,7 @@ class Least:
 
 @dataclass
 class Kafka:
-    """Apache Kafka, one node in KRaft mode, with the heap and flags its own scripts give it."""
+    """Apache Kafka, one node in KRaft mode, with the heap and flags of its own scripts."""
 
     name: ClassVar = "Apache Kafka"
     settings: ClassVar = {
@@ -414,7 +416,7 @@ class Kafka:
     settle_s: ClassVar = 0.0
     is_bound: ClassVar = False
     level: Level
-    room: Room
+    sandbox: Sandbox
     JVM: ClassVar = [
         "-Xmx1G",
         "-Xms1G",
@@ -435,14 +437,14 @@ class Kafka:
         return [provide.java(), "-cp", f"{provide.kafka_jars()}/*", *arguments]
 
     def launch(self) -> None:
-        properties = self.room.path / "server.properties"
+        properties = self.sandbox.path / "server.properties"
         if not properties.exists():
             ports = free_port(), free_port()
             properties.write_text(self.properties(*ports))
-            self.room.addresses["kafka"] = ("127.0.0.1", ports[0])
+            self.sandbox.addresses["kafka"] = ("127.0.0.1", ports[0])
             storage = ("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg")
             provide.output(*self.java("-Xmx256m", *storage, "-c", str(properties)))
-        self.room.run(*self.java(*self.JVM, "kafka.Kafka", str(properties)))
+        self.sandbox.run(*self.java(*self.JVM, "kafka.Kafka", str(properties)))
 
     def properties(self, port: int, controller_port: int) -> str:
         rows = {
@@ -453,7 +455,7 @@ class Kafka:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.room.path / "data"),
+            "log.dirs": str(self.sandbox.path / "data"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -467,13 +469,13 @@ class Kafka:
     def is_ready(self) -> bool:
         # ApiVersions v0, correlation id 1, no client id.
         ask = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x01\xff\xff"
-        return answers(self.room.addresses["kafka"], ask, b"\0\0")
+        return answers(self.sandbox.addresses["kafka"], ask, b"\0\0")
 
     def prepare(self) -> None:
-        rdkafka.create("{}:{}".format(*self.room.addresses["kafka"]), [TOPIC])
+        rdkafka.create("{}:{}".format(*self.sandbox.addresses["kafka"]), [TOPIC])
 
     def stored(self) -> int:
-        return rdkafka.stored("{}:{}".format(*self.room.addresses["kafka"]), TOPIC)
+        return rdkafka.stored("{}:{}".format(*self.sandbox.addresses["kafka"]), TOPIC)
 
 
 def count_newlines(path: Path) -> int:
@@ -482,13 +484,18 @@ def count_newlines(path: Path) -> int:
 
 
 def answers(address: Address, question: bytes, beginning: bytes) -> bool:
-    """Whether a server at the address replies to the question with such a beginning."""
+    """Return whether the server's reply to the question has this beginning."""
     try:
         with socket.create_connection(address, timeout=2) as asking:
             asking.sendall(question)
             return asking.recv(64).startswith(beginning)
     except OSError:
         return False
+
+
+def before(python: str) -> type[Contestant]:
+    """Return another installation of ours, such as an older commit's, as a contestant."""
+    return type("Before", (Cordwood,), {"name": BEFORE, "python": python})
 
 
 CONTESTANTS: tuple[type[Contestant], ...] = (Cordwood, Redis, Nats, Kmq, Kafka, Least)

@@ -1,8 +1,8 @@
-"""The least a server in Python can do, as a bound: lines in, a write, perhaps a sync, ACKs out.
+"""The least that a server in Python can do, as a bound: lines in, a write, an optional sync, ACKs.
 
-What one turn of the event loop brings is written with one call and synced with one, and each
-sender is told. No record is made of a line, nothing is checked, numbered or remembered, and nobody
-can read it back. What is left is the loop, its sockets and the file: who does more is slower.
+Everything received in one event loop iteration is written with one call and synced with one, and
+each sender is acknowledged. Lines are not parsed, checked or numbered, and cannot be read back.
+What remains is the loop, its sockets and the file: any real server is slower.
 
     python -m bench.peers.least FILE synced|cached
 """
@@ -18,7 +18,7 @@ import uvloop
 
 
 class Least:
-    """The file, and what waits to be written."""
+    """The file, and the blocks that wait to be written."""
 
     def __init__(self, path: str, is_synced: bool) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

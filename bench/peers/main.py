@@ -1,4 +1,4 @@
-"""``python -m bench peers [--quick] [--seed N] [--publish] [name …]``: run, print, keep."""
+"""``python -m bench peers [--quick] [--before PYTHON] [--publish] [name …]``: run and report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from bench import run as ours
 from bench.peers import plan, report
+from bench.peers.contestants import CONTESTANTS, Cordwood, before
 from bench.peers.measure import FULL, QUICK
 from bench.peers.results import LESS, MORE, TITLES, Result
 from bench.rows import Row
@@ -27,21 +28,22 @@ def main(arguments: list[str]) -> int:
         return 2
     names = asked.names or list(TITLES)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(2**32)
-    facts = ours.machine()
-    print(" · ".join(f"{key} {value}" for key, value in facts.items()))
+    machine_info = ours.machine()
+    print(" · ".join(f"{key} {value}" for key, value in machine_info.items()))
     scale = QUICK if asked.quick else FULL
     scale = scale._replace(rounds=asked.rounds or scale.rounds)
     print(f"seed {seed} · {scale.rounds} round(s), order shuffled · {', '.join(names)}", flush=True)
     began = time.perf_counter()
-    done = plan.run([name for name in names if name in TITLES], scale, seed)
+    kinds = (Cordwood, before(asked.before)) if asked.before else CONTESTANTS
+    done = plan.run([name for name in names if name in TITLES], scale, seed, kinds)
     beside(done, [name for name in names if name in beside_names])
-    print(shown(done))
+    print(shown(done, is_before=bool(asked.before)))
     kept = {"seconds": round(time.perf_counter() - began), **document(done)}
-    print(f"\nkept in {ours.write_results(facts, kept, 'peers')}")
+    print(f"\nkept in {ours.write_results(machine_info, kept, 'peers')}")
     if asked.publish:
         from bench import publish
 
-        print("\n".join(publish.publish(facts, kept)))
+        print("\n".join(publish.publish(machine_info, kept)))
     if done.failed:
         print(f"FAILED: {'; '.join(done.failed)}; the tracebacks are above")
     return 1 if done.failed else 0
@@ -51,14 +53,19 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
     parser.add_argument("names", nargs="*", help="workloads, or modules of bench/ that compare")
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
-    parser.add_argument("--rounds", type=int, help="visits to each server; three when not said")
+    parser.add_argument("--rounds", type=int, help="visits to each server; the default is three")
     parser.add_argument("--seed", type=int, help="repeat the order of an earlier run")
+    parser.add_argument(
+        "--before",
+        metavar="PYTHON",
+        help="compare only with the cordwood of this Python, such as an older checkout's .venv",
+    )
     parser.add_argument("--publish", action="store_true", help="keep it for docs/benchmarks.md")
     return parser.parse_args(arguments)
 
 
 def beside(done: plan.Run, names: list[str]) -> None:
-    """Benchmarks of our own that hold a peer's figure too: as often as the others, in turns."""
+    """Run our own benchmarks that include a peer's number, as often as the other workloads."""
     for number in range(done.scale.rounds):
         for name in names:
             rows, seconds = ours.measure(name)
@@ -76,7 +83,7 @@ def as_result(name: str, row: Row) -> Result:
 
 
 def document(done: plan.Run) -> dict[str, Any]:
-    """What is kept of a run."""
+    """Return the part of a run that is saved."""
     return {
         "seed": done.seed,
         "rounds": done.scale.rounds,
@@ -87,8 +94,8 @@ def document(done: plan.Run) -> dict[str, Any]:
     }
 
 
-def shown(done: plan.Run) -> str:
-    """The report of a run on the terminal."""
+def shown(done: plan.Run, *, is_before: bool = False) -> str:
+    """Return the report of a run for the terminal."""
     skipped = [f"SKIPPED {name}: {reason}" for name, reason in done.skipped.items()]
     parts = [
         "",
@@ -96,8 +103,7 @@ def shown(done: plan.Run) -> str:
         *skipped,
         "",
         report.tables(done.results),
-        "### Targets\n",
-        report.target_table(done.results),
+        *([] if is_before else ["### Targets\n", report.target_table(done.results)]),
         "\n### Where we lose, at equal durability\n",
         report.loss_table(done.results),
     ]

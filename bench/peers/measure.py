@@ -1,8 +1,8 @@
-"""What a workload yields, and what it is given.
+"""What a workload gets, and what it yields.
 
-A workload is a function of a Visit: one contestant, running and warm, the client process, and how
-large to work. It yields Measures; a contestant it has nothing for, it yields nothing. The plan
-turns them into Results, one value for each round.
+A workload is a function of a Visit: one running and warm contestant, the client process, and the
+scale. It yields Measures, or nothing if it does not apply to a contestant. The plan turns them into
+Results, one value for each round.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bench.peers.results import LESS, MORE
 
 
 class Scale(NamedTuple):
-    """How large and how long; the quick one shows that everything works."""
+    """How large and how long; the quick scale only shows that everything works."""
 
     rounds: int
-    seconds: float  # of one steady measurement
-    records: int  # of one Kafka transfer of 100 B
+    seconds: float  # for one steady measurement
+    records: int  # for one Kafka transfer of 100 B
     log_records: tuple[int, int]  # small and large log, for what must not depend on size
     topics: int
     clients: int
@@ -39,13 +39,13 @@ class Measure(NamedTuple):
     value: float
     unit: str
     better: str = MORE
-    listener: str = ""  # which of the server's protocols, where it has several
+    listener: str = ""  # which of the server's protocols, if it has several
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One contestant, running and warm."""
+    """One running and warm contestant."""
 
     server: Server
     client: Client
@@ -65,8 +65,8 @@ OwnWorkload = Callable[[type[Contestant], Level, Client, Scale], Iterator[Measur
 
 
 def percentiles(case: str, taken: list[float], listener: str, note: str = "") -> Iterator[Measure]:
-    """p50, p99 and p99.9 of milliseconds."""
+    """Yield p50, p99 and p99.9 of milliseconds."""
     marks = statistics.quantiles(taken, n=1000, method="inclusive")
     for name, at in (("p50", 500), ("p99", 990), ("p99.9", 999)):
-        said = note or f"{len(taken):,} samples a round"
-        yield Measure(f"{case}, {name}", marks[at - 1], "ms", LESS, listener, said)
+        remark = note or f"{len(taken):,} samples a round"
+        yield Measure(f"{case}, {name}", marks[at - 1], "ms", LESS, listener, remark)

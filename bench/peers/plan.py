@@ -1,8 +1,8 @@
-"""Visits every contestant at every level it has, in a shuffled order, round after round.
+"""Visits every contestant at each of its levels, in a shuffled order, round after round.
 
-A server runs alone: it is started, made warm the same way as the others, looked at by every
-workload that was asked for (in a shuffled order too), and gone before the next one starts. A
-workload that fails on a server is reported and counted; the rest goes on.
+A server runs alone: it is started, warmed up in the same way as the others, measured by every
+requested workload (also in a shuffled order), and removed before the next one starts. A workload
+that fails on a server is reported and counted; the others continue.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bench.peers.client import Client
 from bench.peers.contestants import CONTESTANTS, Contestant, Level, Server
 from bench.peers.measure import Measure, Scale, Visit
 from bench.peers.provide import Missing
-from bench.peers.results import OURS, Result
+from bench.peers.results import BEFORE, OURS, Result
 from bench.peers.workloads import OWN, RUNNING
 
 LISTENERS = {"line": "lines", "kafka": "Kafka"}
 WARM_S = 1.0
 KERNELS_S = 60.0
-BLOCK_WARM_S = 0.012  # ours needs some 20 ms for a block without its kernels, less than 2 with them
+BLOCK_WARM_S = 0.012  # a block takes about 20 ms without kernels, less than 2 with them
 
 
 @dataclass
 class Run:
-    """Everything one run found, for the report and the file."""
+    """All results of one run, for the report and the file."""
 
     seed: int
     scale: Scale
@@ -51,18 +51,23 @@ class Run:
 
 
 def label_of(server: str, listener: str) -> str:
-    """Ours has two listeners; which one was used is part of its name."""
-    is_ours = server == OURS
+    """Return the server's name; ours includes the listener that was used."""
+    is_ours = server in {OURS, BEFORE}
     return f"{server} ({LISTENERS[listener]})" if is_ours and listener in LISTENERS else server
 
 
-def run(names: Sequence[str], scale: Scale, seed: int) -> Run:
-    """All rounds of the named workloads."""
+def run(
+    names: Sequence[str],
+    scale: Scale,
+    seed: int,
+    contestants: Sequence[type[Contestant]] = CONTESTANTS,
+) -> Run:
+    """Run all rounds of the named workloads."""
     done = Run(seed, scale)
     chance = random.Random(seed)
     if not names:
         return done
-    kinds = available(done)
+    kinds = available(done, contestants)
     with Client() as asking:
         for number in range(scale.rounds):
             visits = [(kind, level) for kind in kinds for level in kind.settings]
@@ -74,10 +79,10 @@ def run(names: Sequence[str], scale: Scale, seed: int) -> Run:
     return done
 
 
-def available(done: Run) -> list[type[Contestant]]:
-    """Those that can be had; the others are named with the reason."""
+def available(done: Run, contestants: Sequence[type[Contestant]]) -> list[type[Contestant]]:
+    """Return the available contestants; record the others with the reason."""
     kinds = []
-    for kind in CONTESTANTS:
+    for kind in contestants:
         try:
             version = kind.version()
         except Missing as reason:
@@ -108,7 +113,7 @@ def visited(
             warm(visit)
             for name in running:
                 gather(done, name, kind.name, level, RUNNING[name](visit))
-    except Exception:  # noqa: BLE001 a server that does not start must not cost the others
+    except Exception:  # noqa: BLE001 a server that does not start must not stop the others
         traceback.print_exc()
         done.failed.append(f"{', '.join(running)} on {kind.name}, {level}")
 
@@ -120,7 +125,7 @@ def gather(
     try:
         for measure in measured:
             done.add(workload, server, level, measure)
-    except Exception:  # noqa: BLE001 one workload's failure must not cost the others
+    except Exception:  # noqa: BLE001 one workload's failure must not stop the others
         traceback.print_exc()
         done.failed.append(f"{workload} on {server}, {level}")
     spent = time.perf_counter() - began
@@ -129,7 +134,7 @@ def gather(
 
 
 def warm(visit: Visit) -> None:
-    """Until code is compiled and files are open: a server lives longer than its first seconds."""
+    """Send messages until code is compiled and files are open, which distorts the first seconds."""
     server, asking = visit.server, visit.client
     server.prepare()
     for listener in server.speeches:

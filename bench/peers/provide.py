@@ -1,4 +1,4 @@
-"""Peers where they are missing: from Debian and Maven where that is allowed, else a reason.
+"""Installs missing peers from Debian and Maven if that is allowed, or gives the reason.
 
 Jars are kept in ``.venv/peers``: git ignores it and ``make clean`` removes it.
 """
@@ -27,11 +27,11 @@ INSTALL_S = 600
 
 
 class Missing(Exception):
-    """A peer that cannot be had here; the message is the reason."""
+    """A peer that is not available here; the message is the reason."""
 
 
 def output(*command: str) -> str:
-    """What a command that must succeed says."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
@@ -41,7 +41,7 @@ def output(*command: str) -> str:
 
 @functools.cache
 def command(name: str) -> str:
-    """Where a command is; installed from Debian when it is missing and we may."""
+    """Return the path of a command; install it from Debian if it is missing and we may."""
     return find(name) or _installed(name)
 
 
@@ -70,21 +70,21 @@ def _installed(name: str) -> str:
 
 
 def _apt(*words: str) -> None:
-    # Packages start their service unless told not to; ours are started by the benchmark alone.
+    # Packages start their service by default; here only the benchmark starts them.
     quiet = ("env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", *words)
     output(*quiet)
 
 
 @functools.cache
 def java() -> str:
-    """A Java of 17 or newer: the one Spark runs on, or Debian's."""
+    """Return a Java of version 17 or newer: the installed one, or Debian's."""
     found = find("java")
     return found or command("java")
 
 
 @functools.cache
 def kafka_jars() -> Path:
-    """The directory of Apache Kafka's jars, fetched with Maven once."""
+    """Return the directory of Apache Kafka's jars; Maven fetches them once."""
     given = os.environ.get("CORDWOOD_KAFKA_JARS")
     directory = Path(given) if given else ROOT / ".venv" / "peers" / f"kafka-{KAFKA_VERSION}"
     if not list(directory.glob("kafka_2.13-*.jar")):

@@ -1,4 +1,4 @@
-"""Fetch requests over a plain socket: the batches are counted by their headers and thrown away."""
+"""Fetch requests over a plain socket: batches are counted by their headers and discarded."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bench.peers.client import Address, Pumped, connect
 from cordwood.protocol.kafka.frames import encode_request
 from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-VERSION = 4  # the first of batches as they lie on disk, the last without sessions
+VERSION = 4  # the first with batches as on disk, and the last without sessions
 MIB = 2**20
 _HEADER = struct.Struct(">qi")  # base offset, length
 _FIXED = 12
 
 
 def fetch(address: Address, topic: str, seconds: float) -> Pumped:
-    """From the start of the topic, again and again, one request of 1 MiB at a time."""
+    """Fetch from the start of the topic repeatedly, one request of 1 MiB at a time."""
     found, offset = 0, 0
     with connect(address) as connection:
         began, cpu = time.perf_counter(), time.process_time()
@@ -37,7 +37,7 @@ def request(topic: str, offset: int, size_bytes: int = MIB) -> bytes:
 
 
 def reply(connection, topic: str) -> memoryview:
-    """The records of the one partition asked for; no min_bytes, so an end is an empty reply."""
+    """Return the records of the requested partition; at the end of the log they are empty."""
     size = int.from_bytes(exactly(connection, 4), "big")
     body = exactly(connection, size)
     # correlation, throttle, topics, name, partitions, partition | error, watermark, stable, aborted
@@ -58,7 +58,7 @@ def exactly(connection, size: int) -> memoryview:
 
 
 def next_offset(records: memoryview, offset: int) -> int:
-    """After the last whole batch; a reply may end in a part of one."""
+    """Return the offset after the last whole batch; a reply may end with part of a batch."""
     position = 0
     while position + 27 <= len(records):
         base, length = _HEADER.unpack_from(records, position)

@@ -1,4 +1,4 @@
-"""What librdkafka does, through confluent-kafka: the same calls against ours and Apache Kafka."""
+"""Workloads with librdkafka through confluent-kafka: the same calls for ours and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARM_UP = 20  # the first few find partitions, leaders and offsets
 
 
 class Moved(NamedTuple):
-    """So many records took so long, and the client itself spent so much."""
+    """The number of records, the elapsed time, and the CPU time of the client."""
 
     count: int
     seconds: float
@@ -26,7 +26,7 @@ class Moved(NamedTuple):
 
 
 def create(bootstrap: str, names: list[str]) -> None:
-    """Topics of one partition."""
+    """Create topics of one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     made = admin.create_topics(
         [NewTopic(name, 1, 1) for name in names], operation_timeout=PATIENCE_S
@@ -36,7 +36,7 @@ def create(bootstrap: str, names: list[str]) -> None:
 
 
 def stored(bootstrap: str, topic: str) -> int:
-    """How many records the topic's partition holds."""
+    """Return how many records the topic's partition holds."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-count"})
     first, end = consumer.get_watermark_offsets(
         confluent_kafka.TopicPartition(topic, 0), timeout=PATIENCE_S
@@ -46,12 +46,12 @@ def stored(bootstrap: str, topic: str) -> int:
 
 
 def produce(bootstrap: str, topic: str, size: int, count: int, acks: str, codec: str) -> Moved:
-    """As fast as one thread of Python hands records over; the time ends with the last report."""
+    """Produce as fast as one Python thread can; the time ends with the last delivery report."""
     return _produce(bootstrap, [topic], size, count, acks, codec)
 
 
 def produce_many(bootstrap: str, topics: list[str], count: int) -> Moved:
-    """Records of 100 bytes to the topics in turn."""
+    """Produce records of 100 bytes to the topics in turn."""
     return _produce(bootstrap, topics, 100, count, "all", "none")
 
 
@@ -83,7 +83,7 @@ def _produce(
 
 
 def fetch(bootstrap: str, topic: str, count: int) -> Moved:
-    """So many from the start of the topic, through one consumer."""
+    """Fetch that many records from the start of the topic, with one consumer."""
     consumer = consumer_of(bootstrap)
     consumer.list_topics(topic, timeout=PATIENCE_S)
     began, cpu = time.perf_counter(), time.process_time()
@@ -99,9 +99,9 @@ def fetch(bootstrap: str, topic: str, count: int) -> Moved:
 
 
 def drain(kcat: str, bootstrap: str, topic: str, count: int) -> Moved:
-    """The same by a program in C, which writes one byte for each record.
+    """Fetch with kcat, a program in C, which writes one byte for each record.
 
-    Timed from its first bytes on, some thousands of records in: its start is not the server's.
+    The time starts with its first output, some thousands of records in, to exclude its start-up.
     """
     command = [kcat, "-b", bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-q"]
     command += ["-c", str(count), "-f", "."]
@@ -118,8 +118,8 @@ def drain(kcat: str, bootstrap: str, topic: str, count: int) -> Moved:
 
 
 def firsts(bootstrap: str, topic: str, probes: int) -> list[float]:
-    """Seconds from assigning a consumer at the start of the topic to its first record."""
-    # A wait at the end would delay the next probe; large replies would be timed whole.
+    """Return the seconds from assigning a consumer at the topic's start to its first record."""
+    # A wait at the end would delay the next probe, and large replies would be timed completely.
     consumer = consumer_of(bootstrap, wait_ms=1, fetch_bytes=64 * 1024)
     consumer.list_topics(topic, timeout=PATIENCE_S)
     taken = []
@@ -136,7 +136,7 @@ def firsts(bootstrap: str, topic: str, probes: int) -> list[float]:
 def consumer_of(
     bootstrap: str, wait_ms: int = 500, fetch_bytes: int = 4 * MIB
 ) -> confluent_kafka.Consumer:
-    """A consumer that does not rest while there is something to read."""
+    """Return a consumer that never pauses while there is something to read."""
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -151,7 +151,7 @@ def _greedy(wait_ms: int = 500, fetch_bytes: int = 4 * MIB) -> dict[str, str | i
     return {
         "fetch.wait.max.ms": wait_ms,
         "fetch.message.max.bytes": fetch_bytes,
-        # Else it rests for a second whenever it is this far ahead of the Python behind it.
+        # Otherwise it pauses for a second whenever it is this far ahead of the Python code.
         "queued.max.messages.kbytes": 1024 * 1024,
         "queued.min.messages": 10_000_000,
         "check.crcs": "false",
@@ -159,7 +159,7 @@ def _greedy(wait_ms: int = 500, fetch_bytes: int = 4 * MIB) -> dict[str, str | i
 
 
 def end_to_end(bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """Milliseconds from ``produce`` until the consumer has the record, one at a time."""
+    """Return the milliseconds from ``produce`` until the consumer has the record, one at a time."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0}
     )
@@ -181,7 +181,7 @@ def end_to_end(bootstrap: str, topic: str, seconds: float) -> list[float]:
 
 
 def acks(bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """Milliseconds from ``produce`` to the delivery report, one record under way."""
+    """Return the milliseconds from ``produce`` to the delivery report, one record in flight."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0}
     )

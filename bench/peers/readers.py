@@ -1,7 +1,7 @@
-"""Reading over a plain socket: a tail that waits for the next message, a replay from the start.
+"""Readers over plain sockets: one waits for the next message, one replays from the start.
 
-A message holds three ``|`` and nothing around it does, so what has arrived is counted without
-parsing; only Redis has to be told where to go on.
+A message contains three ``|`` and the bytes around it contain none, so messages are counted without
+parsing; only Redis needs the position to continue from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ID = re.compile(rb"\r\n(\d+-\d+)\r\n")
 
 
 class LineReader:
-    """Our control listener's SUBSCRIBE, and nameless lines."""
+    """Our control listener's SUBSCRIBE, with lines from a producer without a name."""
 
     def __init__(self, addresses: dict[str, Address], start: int) -> None:
         self._sending = connect(addresses["line"])
@@ -38,12 +38,12 @@ class LineReader:
             self._asked = True
 
     def receive(self) -> int:
-        """How many lines came; a line's number and time stand before the message, with bars."""
+        """Count newlines, because each line's number and time add more bars."""
         return self._reading.recv(1 << 20).count(b"\n")
 
 
 class RedisReader:
-    """XREAD with BLOCK, as its consumers do."""
+    """XREAD with BLOCK, as Redis consumers use it."""
 
     def __init__(self, addresses: dict[str, Address], start: int) -> None:
         self._sending = connect(addresses["redis"])
@@ -51,7 +51,7 @@ class RedisReader:
         self._after = self.publish(0) if start else b"0"  # "$" would race with the next message
 
     def publish(self, number: int) -> bytes:
-        """Its id; the reply is on its way when the waiting reader gets the message."""
+        """Return the id; its reply may arrive after the waiting reader gets the message."""
         self._sending.sendall(talk.redis_command("XADD", TOPIC, "*", "m", message(number) + b"\n"))
         return self._sending.recv(100).split(b"\r\n")[1]
 
@@ -60,7 +60,7 @@ class RedisReader:
         self._reading.sendall(talk.redis_command(*head, self._after))
 
     def receive(self) -> int:
-        """How many messages one reply brought; the next question starts after its last id."""
+        """Return how many messages one reply holds; the next request starts after the last id."""
         data = bytearray()
         expected = 0
         while not expected or data.count(b"x\n\r\n") < expected:
@@ -72,7 +72,7 @@ class RedisReader:
 
 
 class NatsReader:
-    """A push consumer without acknowledgements, the quickest JetStream has."""
+    """A push consumer without acknowledgements, the fastest kind of JetStream."""
 
     def __init__(self, addresses: dict[str, Address], start: int) -> None:
         self._policy = "new" if start else "all"
@@ -88,7 +88,7 @@ class NatsReader:
         self._sending.sendall(b"PUB %b 100\r\n%b\n\r\n" % (TOPIC.encode(), message(number)))
 
     def ask(self) -> None:
-        if not self._asked:  # its reply goes to nobody: the messages tell
+        if not self._asked:  # its reply is ignored: messages prove that it worked
             config = {
                 "deliver_subject": self._inbox,
                 "deliver_policy": self._policy,
@@ -112,7 +112,7 @@ READERS: dict[str, Callable[[dict[str, Address], int], LineReader | RedisReader 
 
 
 def replay(addresses: dict[str, Address], listener: str, count: int) -> Pumped:
-    """Read so many messages from the start of the log."""
+    """Read that many messages from the start of the log."""
     reader = READERS[listener](addresses, 0)
     began, cpu = time.perf_counter(), time.process_time()
     found = 0
@@ -123,7 +123,7 @@ def replay(addresses: dict[str, Address], listener: str, count: int) -> Pumped:
 
 
 def firsts(addresses: dict[str, Address], listener: str, probes: int) -> list[float]:
-    """Seconds from asking for everything from the start to the first bytes of it."""
+    """Return the seconds from a request for everything to its first bytes."""
     taken = []
     for _ in range(probes):
         reader = READERS[listener](addresses, 0)
@@ -137,7 +137,7 @@ def firsts(addresses: dict[str, Address], listener: str, probes: int) -> list[fl
 def end_to_end(
     addresses: dict[str, Address], listener: str, start: int, seconds: float
 ) -> list[float]:
-    """Milliseconds from the send of a message until a waiting reader has it, one at a time."""
+    """Return the milliseconds from a send until a waiting reader has the message, one at a time."""
     reader = READERS[listener](addresses, start)
     taken: list[float] = []
     until = time.perf_counter() + seconds

@@ -1,20 +1,23 @@
-"""Results as tables: every number with its spread, every peer with how many times better we are."""
+"""Results as tables: every number with its spread, every peer with the ratio of ours to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.peers.results import MORE, OURS, TITLES, Result, Results
+from bench.peers.results import BEFORE, MORE, OURS, TITLES, Result, Results
 from bench.peers.targets import EVEN, KAFKA, LINES, TIMES, Verdict, verdicts
 from bench.run import aligned, human
 
 DASH = "\N{EN DASH}"
-LOST = 1 - EVEN  # below it we say that we lose
+LOST = 1 - EVEN  # below it a comparison counts as a loss
 
 
 def ours_beside(peer: Result, results: Results) -> Result | None:
-    """Our result to compare a peer's with: same workload, case and level, by the like listener."""
-    ours = (KAFKA, OURS) if peer.contestant == "Apache Kafka" else (LINES, OURS)
+    """Return our result for the same workload, case, level and protocol as a peer's."""
+    if peer.contestant.startswith(BEFORE):
+        ours = (peer.contestant.replace(BEFORE, OURS, 1),)
+    else:
+        ours = (KAFKA, OURS) if peer.contestant == "Apache Kafka" else (LINES, OURS)
     for label in ours:
         found = results.get((peer.workload, peer.case, label, peer.level))
         if found is not None:
@@ -27,7 +30,7 @@ def is_ours(result: Result) -> bool:
 
 
 def advantage(peer: Result, results: Results) -> float | None:
-    """How many times better ours is than this peer's; below 1 we lose."""
+    """Return how many times better our result is than the peer's; below 1 we lose."""
     ours = ours_beside(peer, results)
     if is_ours(peer) or ours is None or not peer.median or not ours.median:
         return None
@@ -36,7 +39,7 @@ def advantage(peer: Result, results: Results) -> float | None:
 
 
 def spread(result: Result) -> str:
-    """The median, and from where to where the rounds went."""
+    """Return the median with the smallest and largest value of the rounds."""
     low, high = min(result.values), max(result.values)
     middle = human(result.median)
     return middle if len(result.values) == 1 else f"{middle} ({human(low)}{DASH}{human(high)})"
@@ -47,7 +50,7 @@ def times(ratio: float | None) -> str:
 
 
 def tables(results: Results) -> str:
-    """One table for each workload, in the order they are listed."""
+    """Return one table for each workload, in the order of TITLES."""
     parts = []
     names = [*TITLES, *sorted({key[0] for key in results} - set(TITLES))]
     for name in names:
@@ -58,7 +61,7 @@ def tables(results: Results) -> str:
 
 
 def table(rows: Iterable[Result], results: Results) -> str:
-    """Cases in order; within one, the levels, ours first and then the peers."""
+    """Return cases in order; within a case by level, ours first and then the peers."""
     cases = list(dict.fromkeys(row.case for row in rows))
     order = sorted(
         rows,
@@ -87,8 +90,8 @@ def target_table(results: Results) -> str:
 def target_line(verdict: Verdict) -> list[str]:
     if verdict.value is None:
         return [verdict.target.what, verdict.bound, "", "not measured in this run"]
-    said = f"{human(verdict.value)}{TIMES if verdict.target.other else ''}"
-    return [verdict.target.what, verdict.bound, said, word(verdict)]
+    shown = f"{human(verdict.value)}{TIMES if verdict.target.other else ''}"
+    return [verdict.target.what, verdict.bound, shown, word(verdict)]
 
 
 def word(verdict: Verdict) -> str:
@@ -100,7 +103,7 @@ def word(verdict: Verdict) -> str:
 
 
 def losses(results: Results) -> list[tuple[float, Result, Result]]:
-    """Every comparison at equal durability in which a peer is ahead, the worst first."""
+    """Return every comparison at equal durability in which a peer is ahead, the worst first."""
     found = [
         (ratio, peer, ours)
         for peer in results.values()
@@ -111,7 +114,7 @@ def losses(results: Results) -> list[tuple[float, Result, Result]]:
 
 
 def loss_table(results: Results) -> str:
-    """All of them: nothing is chosen."""
+    """Return a table of all losses, without selection."""
     lines = [["workload", "case", "durability", "peer", "peer's", "ours", "unit", "ahead by"]]
     for ratio, peer, ours in losses(results):
         figures = [human(peer.median), human(ours.median), peer.unit, times(1 / ratio)]
@@ -120,7 +123,7 @@ def loss_table(results: Results) -> str:
 
 
 def settings(contestants: Iterable[dict[str, str]]) -> str:
-    """Who took part, and what makes their durability equal."""
+    """Return a table of the servers and the settings that make their durability equal."""
     lines = [["contestant", "version", "durability", "settings"]]
     lines += [[row["name"], row["version"], row["level"], row["settings"]] for row in contestants]
     return aligned(lines)

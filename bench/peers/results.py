@@ -1,6 +1,6 @@
-"""What is kept of a run: one Result for each number, with its value in every round.
+"""The results of a run: one Result for each number, with its value in every round.
 
-Nothing here starts or measures anything, so documents are made from results without the peers.
+Nothing here starts or measures anything, so documents can be generated without the peers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 OURS = "cordwood"
+BEFORE = "before"  # another installation of ours
 MORE, LESS = "more", "less"  # which is better
 CLIENT_BOUND = "client-bound"  # a note: the client was busy nine tenths of the time or more
 TITLES = {
@@ -26,7 +27,7 @@ TITLES = {
 
 @dataclass
 class Result:
-    """The same number of all rounds."""
+    """One number with its values from all rounds."""
 
     workload: str
     case: str
@@ -51,5 +52,5 @@ Results = Mapping[Key, Result]
 
 
 def by_key(results: Iterable[Result]) -> dict[Key, Result]:
-    """As the tables and targets look them up."""
+    """Return the results by key, for tables and targets."""
     return {result.key: result for result in results}

@@ -1,8 +1,8 @@
-"""How each server is spoken to over a plain socket, with as little work for the client as can be.
+"""Each server's protocol over a plain socket, with as little work for the client as possible.
 
-Every message is the same 100 bytes: a line with its newline, ``test.bench|<ms>|<n>|xxx…``. A Speech
-prepares whole blocks of them in its server's protocol and counts the acknowledgements in what
-comes back. The client's loops (``bench.peers.client``) know nothing else of the servers.
+Every message is a line of 100 bytes with its newline, ``test.bench|<ms>|<n>|xxx…``. A Speech
+prepares whole blocks of messages in its server's protocol and counts the acknowledgements in the
+replies. The client's loops (``bench.peers.client``) know nothing else about the servers.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ NOW_MS = int(time.time() * 1000)  # an old timestamp would make records due for 
 
 
 class Speech(Protocol):
-    """One connection's side of the talk; made anew for each connection."""
+    """The protocol of one connection; each connection has a new one."""
 
     def open(self, connection: socket.socket) -> None:
-        """What is said once, replies included."""
+        """Exchange the greeting, including replies."""
 
     def messages(self, start: int, count: int) -> bytes | memoryview:
-        """Requests that publish ``count`` messages numbered from ``start``."""
+        """Return requests that publish ``count`` messages numbered from ``start``."""
 
     def acked(self, data: bytes) -> int:
-        """How many more messages these replies acknowledge."""
+        """Return how many more messages these replies acknowledge."""
 
 
 def message(number: int) -> bytes:
-    """One message without its newline, so that a line of it has MESSAGE_BYTES."""
+    """Return one message without its newline; the line has MESSAGE_BYTES."""
     head = HEAD + b"%0*d|" % (DIGITS, number)
     return head + b"x" * (MESSAGE_BYTES - 1 - len(head))
 
 
 class Numbered:
-    """Blocks of messages between a fixed prefix and suffix; only the numbers are written anew."""
+    """Blocks of messages between a fixed prefix and suffix; only the numbers are rewritten."""
 
     def __init__(self, prefix: bytes = b"", suffix: bytes = b"\n") -> None:
         self._one = prefix + message(0) + suffix
@@ -56,7 +56,7 @@ class Numbered:
         self._blocks: dict[int, np.ndarray] = {}
 
     def block(self, start: int, count: int) -> bytes | memoryview:
-        if count == 1:  # closed loops: what a call costs counts
+        if count == 1:  # closed loops, where the cost of a call matters
             return b"%b%010d%b" % (self._before, start, self._after)
         block = self._blocks.get(count)
         if block is None:
@@ -70,7 +70,7 @@ class Numbered:
 
 
 class RawLines:
-    """Lines without a HELLO: nobody replies; the server closes when it has them all."""
+    """Lines without a HELLO: there are no replies; the server closes when it has them all."""
 
     def __init__(self, _: int = 0) -> None:
         self._lines = Numbered()
@@ -86,7 +86,7 @@ class RawLines:
 
 
 class Lines(RawLines):
-    """Lines of a named producer: ``ACK n`` tells that all up to n are durable."""
+    """Lines of a named producer: ``ACK n`` means that all lines up to n are durable."""
 
     def __init__(self, number: int = 0) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Lines(RawLines):
 
 
 class Redis:
-    """XADD, pipelined."""
+    """Pipelined XADD commands."""
 
     def __init__(self, _number: int = 0, topic: str = TOPIC) -> None:
         key = topic.encode()
@@ -133,7 +133,7 @@ class Redis:
 
 
 class Nats:
-    """PUB with a reply subject, to which JetStream acknowledges."""
+    """PUB with a reply subject, to which JetStream sends the acknowledgement."""
 
     def __init__(self, number: int = 0, topic: str = TOPIC) -> None:
         self._inbox = b"_INBOX.bench.%d" % number
@@ -153,7 +153,7 @@ class Nats:
 
 
 def nats_connect(connection: socket.socket) -> None:
-    """The greeting of the protocol, up to the first PONG."""
+    """Exchange the greeting of the protocol, up to the first PONG."""
     received = b""
     connection.sendall(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nPING\r\n')
     while not received.endswith(b"PONG\r\n"):
@@ -161,7 +161,7 @@ def nats_connect(connection: socket.socket) -> None:
 
 
 class Kafka:
-    """Produce requests of prepared batches: what the broker can take, whatever a client costs."""
+    """Produce requests with prepared batches, to measure the broker without a client's cost."""
 
     RECORDS_PER_REQUEST = 1
 
@@ -172,10 +172,10 @@ class Kafka:
         self._rest = 0
 
     def open(self, connection: socket.socket) -> None:
-        """One request ahead tells how long the replies are: all alike, for one topic."""
+        """Send one request to learn the length of the replies, which is the same for one topic."""
         deadline = time.monotonic() + LEADER_S
         while (error := self._ask(connection)) and time.monotonic() < deadline:
-            time.sleep(0.05)  # a topic just made has no leader yet
+            time.sleep(0.05)  # a new topic has no leader yet
         assert error == 0, f"Produce to {self._topic}: error {error}"
 
     def _ask(self, connection: socket.socket) -> int:
@@ -206,7 +206,7 @@ class Kafka:
 
 
 class KafkaBatched(Kafka):
-    """As a busy client sends: batches of a thousand records, some 100 KiB."""
+    """Batches of a thousand records, about 100 KiB, as a busy client sends them."""
 
     RECORDS_PER_REQUEST = 1000
 

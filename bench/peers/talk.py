@@ -1,4 +1,4 @@
-"""Questions asked of a server now and then: make a stream, count what it holds. Never timed."""
+"""Occasional requests to servers that are not timed: create a stream, count its messages."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ TIMEOUT_S = 60.0
 
 
 def line(address: Address, command: str) -> str:
-    """One command of our control listener, and its reply."""
+    """Send one command to our control listener and return its reply."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as asking:
         asking.sendall(command.encode() + b"\n")
         return asking.makefile("rb").readline().decode().strip()
 
 
 def redis_command(*words: bytes | str) -> bytes:
-    """A command as RESP writes it."""
+    """Encode a command in RESP."""
     encoded = [word.encode() if isinstance(word, str) else word for word in words]
     parts = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
     return b"*%d\r\n%b" % (len(encoded), parts)
 
 
 def redis_number(address: Address, *words: str) -> int:
-    """A command whose reply is one number."""
+    """Send a command whose reply is one number."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as asking:
         asking.sendall(redis_command(*words))
         reply = asking.recv(4096)
         if not reply.startswith(b":"):
-            raise ValueError(f"Redis said {reply[:100]!r} to {' '.join(words)}")
+            raise ValueError(f"Redis answered {reply[:100]!r} to {' '.join(words)}")
         return int(reply[1:])
 
 
 def nats_request(subject: str, body: dict[str, Any]) -> bytes:
-    """A request to JetStream's API, as it goes over the wire."""
+    """Encode a request to JetStream's API."""
     text = json.dumps(body).encode() if body else b""
     return b"PUB $JS.API.%b _INBOX.api %d\r\n%b\r\n" % (subject.encode(), len(text), text)
 
 
 def nats_api(address: Address, subject: str, **body: Any) -> dict[str, Any]:
-    """One request to JetStream's API."""
+    """Send one request to JetStream's API and return its reply."""
     with socket.create_connection(address, timeout=TIMEOUT_S) as asking:
         nats_connect(asking)
         asking.sendall(b"SUB _INBOX.api 1\r\n" + nats_request(subject, body))
@@ -52,5 +52,5 @@ def nats_api(address: Address, subject: str, **body: Any) -> dict[str, Any]:
             pass
         reply: dict[str, Any] = json.loads(reader.read(int(head.split()[-1])))
         if "error" in reply:
-            raise ValueError(f"JetStream said {reply['error']} to {subject}")
+            raise ValueError(f"JetStream answered {reply['error']} to {subject}")
         return reply

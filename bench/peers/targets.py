@@ -1,4 +1,4 @@
-"""What we promised ourselves, as ratios of two results of one run, or as one number's bound."""
+"""Our performance targets, as ratios of two results of one run or as bounds for one number."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.run import human
 LINES, KAFKA = "cordwood (lines)", "cordwood (Kafka)"
 SYNCED, CACHED = "synced", "cached"
 TIMES = "\N{MULTIPLICATION SIGN}"
-EVEN = 0.05  # nearer than this to a peer is neither ahead nor behind: rounds differ by more
+EVEN = 0.05  # closer than this to a peer is neither ahead nor behind: rounds differ by more
 
 
 class Target(NamedTuple):
-    """``ours`` divided by ``other`` (or ours alone) is at least, or at most, a bound."""
+    """The target: ``ours`` divided by ``other``, or ours alone, is within a bound."""
 
     what: str
     ours: Key
@@ -24,11 +24,11 @@ class Target(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How a target stands; no value when this run did not measure it."""
+    """The result of a target; the value is ``None`` if this run did not measure it."""
 
     target: Target
     value: float | None
-    is_client_bound: bool = False  # on both sides: their ratio is about 1, whatever the servers do
+    is_client_bound: bool = False  # on both sides: the ratio is about 1, whatever the servers do
 
     @property
     def is_met(self) -> bool:
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """About the same as a peer we should not be behind: another run may say the contrary."""
+        """Return whether ours equals the peer's within EVEN; another run may reverse the order."""
         assert self.value is not None
         bound = self.target.low or self.target.high
         return self.target.other is not None and bound == 1 and abs(self.value - 1) <= EVEN
@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every target, in the order they are written here."""
+    """Return every target in the order of this file."""
     return [_verdict(target, results) for target in TARGETS]
 
 

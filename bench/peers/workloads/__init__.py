@@ -1,11 +1,11 @@
-"""The workloads by the names they are asked for, in the order they are shown."""
+"""The workloads by name, in the order of the report."""
 
 from __future__ import annotations
 
 from bench.peers.measure import OwnWorkload, Workload
 from bench.peers.workloads import crowd, end_to_end, idle, kafka, latency, lines, replay
 
-RUNNING: dict[str, Workload] = {  # on a server that is already running, and warm
+RUNNING: dict[str, Workload] = {  # these use a server that is already running and warm
     "lines": lines.measure,
     "kafka": kafka.measure,
     "latency": latency.measure,
@@ -13,7 +13,7 @@ RUNNING: dict[str, Workload] = {  # on a server that is already running, and war
     "clients": crowd.clients,
     "topics": crowd.topics,
 }
-OWN: dict[str, OwnWorkload] = {  # they start a server of their own
+OWN: dict[str, OwnWorkload] = {  # these start their own server
     "idle": idle.measure,
     "replay": replay.measure,
 }

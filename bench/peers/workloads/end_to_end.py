@@ -1,7 +1,7 @@
-"""From the send of a message until a consumer that waits for it has it, one at a time.
+"""Measures from the send of a message until a waiting consumer has it, one at a time.
 
-A consumer gets a message no sooner than its server lets it: ours after it is as durable as the
-level says, Redis at ``always`` after the sync of its event loop's turn.
+A server decides when a consumer may get a message: ours after it is as durable as the level
+requires, Redis at ``always`` after the sync of its event loop iteration.
 """
 
 from __future__ import annotations

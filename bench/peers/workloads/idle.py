@@ -1,4 +1,4 @@
-"""What a server costs that nobody talks to, and how soon it answers after its start."""
+"""Measures CPU and memory of an idle server, and the time from its start to its first answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SETTLE_S = 2.0
 
 
 def measure(kind: type[Contestant], level: Level, _: Client, scale: Scale) -> Iterator[Measure]:
-    if level is not Level.CACHED:  # durability costs nothing where nothing is written
+    if level is not Level.CACHED:  # durability costs nothing if nothing is written
         return
     with Server(kind, level) as server:
         yield Measure("from start to the first answer", server.started_s, "s", LESS)
         time.sleep(SETTLE_S)
-        cpu, seconds = server.room.cpu_seconds(), 2 * scale.seconds
+        cpu, seconds = server.sandbox.cpu_seconds(), 2 * scale.seconds
         time.sleep(seconds)
-        percent = (server.room.cpu_seconds() - cpu) / seconds * 100
+        percent = (server.sandbox.cpu_seconds() - cpu) / seconds * 100
         yield Measure("idle: CPU", percent, "% of a core", LESS)
-        yield Measure("idle: memory", server.room.rss_mib(), "MiB", LESS)
+        yield Measure("idle: memory", server.sandbox.rss_mib(), "MiB", LESS)

@@ -1,9 +1,9 @@
-"""Kafka's protocol: ours beside Apache Kafka.
+"""Measures Kafka's protocol: cordwood and Apache Kafka.
 
-With librdkafka one Python thread hands records over, and is often the slower end; so each rate has
-beside it what a record cost the broker in CPU time, and records of 100 bytes are also fetched by
-kcat, librdkafka in a program of C. *Prepared* requests are written by the
-plain-socket client, which spends next to nothing: what the broker itself can take and give.
+With librdkafka one Python thread hands records over and is often the slower end. Each rate is
+therefore shown with the broker's CPU time per record, and records of 100 bytes are also fetched by
+kcat, which uses librdkafka from C. *Prepared* requests are sent by the plain-socket client, which
+costs almost no CPU: they show what the broker itself can take and give.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bench.peers.measure import LESS, Measure, Visit
 from bench.peers.results import CLIENT_BOUND
 from bench.peers.speech import TOPIC
 
-SIZES = {100: 1.0, 1024: 0.4}  # bytes of a record → share of the scale's records
+SIZES = {100: 1.0, 1024: 0.4}  # record size in bytes → share of the scale's records
 CODECS = ("none", "lz4")
-DRAINED = 2_000_000  # of the prepared records, by kcat
+DRAINED = 2_000_000  # how many of the prepared records kcat reads
 
 
 def measure(visit: Visit) -> Iterator[Measure]:
@@ -41,7 +41,7 @@ def named(visit: Visit, size: int, acks: str, codec: str) -> str:
 def produced(visit: Visit, size: int, count: int, acks: str, codec: str) -> Iterator[Measure]:
     topic = named(visit, size, acks, codec)
     rdkafka.create(visit.bootstrap, [topic])
-    cpu = visit.server.room.cpu_seconds()
+    cpu = visit.server.sandbox.cpu_seconds()
     done = visit.client.ask(rdkafka.produce, visit.bootstrap, topic, size, count, acks, codec)
     assert rdkafka.stored(visit.bootstrap, topic) == count, f"{topic} is not whole"
     case = f"produce {size} B, acks={acks}, {codec}"
@@ -49,36 +49,36 @@ def produced(visit: Visit, size: int, count: int, acks: str, codec: str) -> Iter
 
 
 def fetched(visit: Visit, size: int, count: int, codec: str) -> Iterator[Measure]:
-    """Hot from the page cache; cold after the files were dropped from it."""
+    """Fetch hot from the page cache, and cold after the files are dropped from it."""
     topic = named(visit, size, "all", codec)
     for warmth in ("hot", "cold"):
         if warmth == "cold":
-            visit.server.room.forget_cache()
-        cpu = visit.server.room.cpu_seconds()
+            visit.server.sandbox.forget_cache()
+        cpu = visit.server.sandbox.cpu_seconds()
         done = visit.client.ask(rdkafka.fetch, visit.bootstrap, topic, count)
         yield from rates(visit, f"fetch {size} B, {warmth}", done, cpu)
 
 
 def prepared(visit: Visit) -> Iterator[Measure]:
-    """Batches of 1,000 records, 20 requests under way; then all of it fetched, 1 MiB at a time."""
+    """Send batches of 1,000 records with 20 requests in flight, then fetch all, 1 MiB at a time."""
     server = visit.server
     address = server.addresses["kafka"]
-    before, cpu = rdkafka.stored(visit.bootstrap, TOPIC), server.room.cpu_seconds()
+    before, cpu = rdkafka.stored(visit.bootstrap, TOPIC), server.sandbox.cpu_seconds()
     done = visit.client.ask(client.pump, address, "kafka batched", visit.scale.seconds)
     yield from rates(visit, "prepared produce, 100 B, batches of 1,000", done, cpu)
     end = rdkafka.stored(visit.bootstrap, TOPIC)
     assert end == before + done.count + 1000, "the first request opens the talk"
-    cpu = server.room.cpu_seconds()
+    cpu = server.sandbox.cpu_seconds()
     done = visit.client.ask(raw_fetch.fetch, address, TOPIC, visit.scale.seconds)
     yield from rates(visit, "prepared fetch, 1 MiB a request", done, cpu)
     kcat, count = provide.command("kcat"), min(end, DRAINED)
-    cpu = server.room.cpu_seconds()
+    cpu = server.sandbox.cpu_seconds()
     done = visit.client.ask(rdkafka.drain, kcat, visit.bootstrap, TOPIC, count)
     yield from rates(visit, "fetch 100 B, hot, by kcat", done, cpu)
 
 
 def rates(visit: Visit, case: str, done, cpu_before: float) -> Iterator[Measure]:
-    spent = visit.server.room.cpu_seconds() - cpu_before
+    spent = visit.server.sandbox.cpu_seconds() - cpu_before
     note = CLIENT_BOUND if done.cpu_seconds > 0.9 * done.seconds else ""
     yield Measure(case, done.count / done.seconds, "records/s", listener="kafka", note=note)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/record", LESS, "kafka")

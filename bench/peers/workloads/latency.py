@@ -1,7 +1,7 @@
-"""One message in flight: from the send to its acknowledgement, over a plain socket.
+"""Measures one message in flight, from the send to its acknowledgement, over a plain socket.
 
-For Kafka's protocol also with librdkafka, from ``produce`` to the delivery report: what an
-application sees, its client's threads included.
+Kafka's protocol is also measured with librdkafka, from ``produce`` to the delivery report: this is
+what an application sees, including its client's threads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Sustained ingest of 100-byte messages from one client.
+"""Measures sustained ingest of 100-byte messages from one client.
 
-*Acknowledged*: at most 20,000 are under way, and the time ends with the last acknowledgement.
-*Streamed*: nobody replies; the time ends when the server has closed its side, which ours does when
-all is as durable as its level says, and the gawk design when its file is written.
+*Acknowledged*: at most 20,000 messages are in flight, and the time ends with the last
+acknowledgement. *Streamed*: there are no replies; the time ends when the server closes its side.
+Ours closes it when all messages are as durable as the level requires, and the gawk design when its
+file is written.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def measure(visit: Visit) -> Iterator[Measure]:
 
 
 def counted(visit: Visit, case: str, work, listener: str, speech: str = "") -> Iterator[Measure]:
-    """Do it, and compare the client's count with what the server then holds."""
+    """Run a workload, and compare the client's count with what the server then holds."""
     server = visit.server
-    before, cpu = server.stored(), server.room.cpu_seconds()
+    before, cpu = server.stored(), server.sandbox.cpu_seconds()
     done = visit.client.ask(
         work, server.addresses[listener], speech or listener, visit.scale.seconds
     )
     check(server, before + done.count)
-    spent = server.room.cpu_seconds() - cpu
+    spent = server.sandbox.cpu_seconds() - cpu
     yield Measure(case, done.count / done.seconds, "messages/s", listener=listener)
     yield Measure(f"{case}: server CPU", spent / done.count * 1e6, "µs/message", LESS, listener)
 

@@ -1,8 +1,8 @@
-"""By log size: the first byte of a replay, the whole of it, and the start after ``kill -9``.
+"""Measures by log size: the first byte of a replay, a full replay, and the start after a kill.
 
-First byte and recovery should not depend on how long the log is. Reading costs the same at either
-level of durability, so only the cached one is looked at. The recovery counts from the start of the
-process until the server answers, a JVM's start included.
+First byte and recovery should not depend on the length of the log. Reading costs the same at both
+levels of durability, so only the cached one is measured. The recovery time goes from the start of
+the process until the server answers, including the start of a JVM.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def grown(server: Server, listener: str, asking: Client, scale: Scale) -> Iterat
             done = asking.ask(*questions(server, listener)["whole"], size)
             rate = done.count / done.seconds
             yield Measure(f"whole replay, {size:,} messages", rate, "messages/s", listener=listener)
-        if size == largest or server.name == OURS:  # Kafka's takes a quarter of a minute
+        if size == largest or server.name == OURS:  # Kafka's takes about 15 seconds
             yield from recovered(server, listener, held)
 
 
 def recovered(server: Server, listener: str, held: int) -> Iterator[Measure]:
-    server.room.kill()
+    server.sandbox.kill()
     server.start()
     yield Measure(f"ready after kill -9, {held:,} messages", server.started_s, "s", LESS, listener)
     if listener != "kafka":
@@ -58,7 +58,7 @@ def recovered(server: Server, listener: str, held: int) -> Iterator[Measure]:
 
 
 def questions(server: Server, listener: str) -> dict[str, tuple]:
-    """What the client is asked to do, all but the last argument."""
+    """Return the functions for the client with all but their last argument."""
     if listener == "kafka":
         given = ("{}:{}".format(*server.addresses["kafka"]), TOPIC)
         return {"first": (rdkafka.firsts, *given), "whole": (rdkafka.fetch, *given)}
