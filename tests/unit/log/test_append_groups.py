@@ -24,6 +24,18 @@ class CountedFiles(QuickFiles):
         return super().pwrite(fd, view, position)
 
 
+class BrieflyFullDisk(FullDisk):
+    """Has space again after its first refusal, as when someone deletes a file."""
+
+    def pwrite(self, fd, view, position):
+        """Refuse once if the disk is full."""
+        try:
+            return super().pwrite(fd, view, position)
+        except OSError:
+            self.left_bytes = 10**6
+            raise
+
+
 def alone(*values, **fields):
     """One append, in the form in which the writer passes it to the partition."""
     data = a_batch(*values, **fields)
@@ -96,6 +108,20 @@ def test_on_a_full_disk_none_of_a_group_is_stored_and_nothing_overtakes_it(tmp_p
     assert shown(partition) == {0: b"first"}
     partition.append_all([alone(b"later")])
     assert shown(partition) == {0: b"first", 1: b"later"}
+
+
+def test_space_that_returns_within_a_commit_does_not_let_a_later_append_overtake(tmp_path):
+    """After a group failed for lack of space, a later append of the commit fails even if it fits.
+
+    Otherwise a producer's second batch would be stored without its first.
+    """
+    disk = BrieflyFullDisk(10**6)
+    partition = opened(tmp_path, disk)
+    disk.left_bytes = 0
+    group = [alone(b"g" * 50), alone(b"h" * 50)]
+    outcomes = partition.append_all([*group, alone(bytes(GROUP_BYTES_MAX)), alone(b"last")])
+    assert [type(outcome) for outcome in outcomes] == [DiskFull] * 4
+    assert shown(partition) == {0: b"first"}
 
 
 def test_an_append_that_needs_a_roll_and_finds_no_room_is_not_overtaken(tmp_path):
