@@ -231,7 +231,7 @@ def test_books_balance_when_every_offset_is_found_once(bench):
     ]
 
 
-def test_a_whole_log_has_no_gap_and_a_holed_one_has(bench):
+def test_complete_and_empty_logs_are_sound(bench):
     """An audit of complete and empty logs finds no missing or duplicate records."""
     bench.put("plain", [(b"k", b"v", ())] * 5)
     bench.put("empty", [])

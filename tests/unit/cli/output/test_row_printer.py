@@ -19,17 +19,14 @@ def printed(rows, mode, names=("n", "text")):
     return out.getvalue(), count
 
 
-def test_a_table_is_as_wide_as_its_first_page(monkeypatch):
+def test_a_table_is_as_wide_as_its_first_page():
     """Column widths come from the first page. Later rows are printed even if they are wider."""
-    monkeypatch.setattr(row_printer, "PAGE_ROWS", 2)
-    text, count = printed([(1, "a"), (22, "bb"), (3, "wider than before")], PrintMode.TABLE)
-    assert text.splitlines() == [
-        " n  text",
-        " 1  a",
-        "22  bb",
-        " 3  wider than before",
-    ]
-    assert count == 3
+    page = [(1, "a"), *((22, "bb") for _ in range(row_printer.PAGE_ROWS - 1))]
+    text, count = printed([*page, (3, "wider than before")], PrintMode.TABLE)
+    lines = text.splitlines()
+    assert lines[:3] == [" n  text", " 1  a", "22  bb"]
+    assert lines[-1] == " 3  wider than before"
+    assert count == len(page) + 1
 
 
 def test_rows_are_printed_before_the_last_is_known():
