@@ -13,9 +13,16 @@ derived from another: a member that leaves one out takes it from its family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from cordwood.codes import Code
+
+
+class RecordError(NamedTuple):
+    """A record that is refused, by its position in its batch, and why."""
+
+    batch_index: int
+    reason: str
 
 
 class CordwoodError(Exception):
@@ -143,11 +150,19 @@ class InvalidRecord(RequestError):
 
     code, name = Code.INVALID_RECORD, "INVALID_RECORD"
 
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
+
 
 class InvalidTimestamp(RequestError):
     """The topic refuses a record's timestamp, or the batch claims broker timestamps."""
 
     code, name = Code.INVALID_TIMESTAMP, "INVALID_TIMESTAMP"
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
 
 
 class UnsupportedCompression(RequestError):

@@ -24,11 +24,12 @@ from cordwood.batch.record_parser import (
     Fault,
     parse_record,
 )
-from cordwood.errors import CorruptBatch, InvalidRecord
+from cordwood.errors import CorruptBatch, InvalidRecord, RecordError
 from cordwood.model import Codec
 
 WARM_RECORDS: Final = 16  # a batch of this size triggers loading of the kernels
 _INT64_END: Final = 2**63
+_BATCH_FAULTS: Final = {Fault.COUNT, Fault.LEFT_OVER}  # no single record is at fault
 
 
 class BodyCheck(NamedTuple):
@@ -61,9 +62,10 @@ def check_body(
         body = inflated
     walked = walk_records(body, header.count, header.base_timestamp_ms)
     if walked.fault:
+        reason = f"cannot be read: {FAULT_TEXTS[walked.fault]}"
         raise InvalidRecord(
-            f"batch at position {position}: record {walked.record} of {header.count} cannot be "
-            f"read: {FAULT_TEXTS[walked.fault]}"
+            f"batch at position {position}: record {walked.record} of {header.count} {reason}",
+            () if walked.fault in _BATCH_FAULTS else [RecordError(walked.record, reason)],
         )
     return walked
 

@@ -21,16 +21,18 @@ from cordwood.batch.header import (
     stamp_max_timestamp,
 )
 from cordwood.batch.kernels.loader import kernels_ready
-from cordwood.batch.validation import BodyCheck, check_body
+from cordwood.batch.refused_records import RecordRules, find_refused
+from cordwood.batch.validation import check_body
 from cordwood.config import KEEP_ALL, KIB, MIB, TopicConfig
-from cordwood.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp
-from cordwood.model import NO_TIMESTAMP
+from cordwood.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp, RecordError
 
 # What one append may cost the event loop: a few milliseconds at most.
 LOOP_BYTES: Final = MIB + 64 * KIB  # batch size: its checksum, and a kernel over its records
 LOOP_PACKED_BYTES: Final = 64 * KIB  # size of a compressed batch
 LOOP_INFLATED_BYTES: Final = 256 * KIB
 LOOP_PLAIN_RECORDS: Final = 512  # records checked without kernels
+
+RECORD_ERRORS_MAX: Final = 10_000  # records that one refusal names; encoding them takes time too
 
 
 class BatchRules(NamedTuple):
@@ -91,9 +93,12 @@ def check_records(
     walked = check_body(data, 0, header, inflated_bytes_max)
     if walked is None:
         return None
-    _check_keys(walked, rules.topic, needs_keys=rules.needs_keys)
-    if walked.oldest_ms < rules.oldest_ms or walked.newest_ms > rules.newest_ms:
-        _check_times(walked, rules)
+    if (
+        (rules.needs_keys and walked.keyless >= 0)
+        or walked.oldest_ms < rules.oldest_ms
+        or walked.newest_ms > rules.newest_ms
+    ):
+        _check_each(data, 0, header, rules)
     if walked.newest_ms != header.max_timestamp_ms:
         stamp_max_timestamp(data, 0, walked.newest_ms)
         return parse_header(data)
@@ -120,12 +125,14 @@ def check_staged(
     they are not changed.
     """
     headers = check_batches(data, batch_bytes_max)
+    rules = BatchRules(topic, batch_bytes_max, INFLATED_BYTES_MAX, needs_keys)
     position = 0
     for header in headers:
         walked = check_body(data, position, header, INFLATED_BYTES_MAX)
         if walked is None:
             raise _past_limit(INFLATED_BYTES_MAX)
-        _check_keys(walked, topic, needs_keys=needs_keys)
+        if needs_keys and walked.keyless >= 0:
+            _check_each(data, position, header, rules)
         position += header.size_bytes
     return headers
 
@@ -137,22 +144,39 @@ def _past_limit(limit_bytes: int) -> BatchTooLarge:
     )
 
 
-def _check_keys(walked: BodyCheck, topic: str, *, needs_keys: bool) -> None:
-    if needs_keys and walked.keyless >= 0:
-        raise InvalidRecord(
-            f"topic {topic} is compacted and requires a key on every record (missing on record "
-            f"{walked.keyless})"
-        )
+# --- the records at fault ---------------------------------------------------------------------
 
 
-def _check_times(walked: BodyCheck, rules: BatchRules) -> None:
-    if walked.oldest_ms < rules.oldest_ms and walked.oldest_ms != NO_TIMESTAMP:
-        raise InvalidTimestamp(
-            f"topic {rules.topic} accepts no timestamp before {rules.oldest_ms} at the moment "
-            f"(message.timestamp.before.max.ms); a record has {walked.oldest_ms}"
-        )
-    if walked.newest_ms > rules.newest_ms:
-        raise InvalidTimestamp(
-            f"topic {rules.topic} accepts no timestamp after {rules.newest_ms} at the moment "
-            f"(message.timestamp.after.max.ms); a record has {walked.newest_ms}"
-        )
+def _check_each(data: Buffer, position: int, header: BatchHeader, rules: BatchRules) -> None:
+    """Raise an error that names the records which the topic refuses, if there are any.
+
+    As in Kafka, one refused timestamp makes the whole reply INVALID_TIMESTAMP.
+    """
+    batch = memoryview(data)[position : position + header.size_bytes]
+    wanted = RecordRules(rules.needs_keys, rules.oldest_ms, rules.newest_ms)
+    refused = find_refused(batch, wanted, rules.inflated_bytes_max)
+    count = len(refused.keyless) + len(refused.mistimed)
+    if not count:
+        return
+    no_key = f"topic {rules.topic} is compacted and requires a key on every record"
+    errors = [RecordError(index, no_key) for index in refused.keyless[:RECORD_ERRORS_MAX]]
+    errors += [
+        RecordError(index, _time_fault(time_ms, rules))
+        for index, time_ms in refused.mistimed[:RECORD_ERRORS_MAX]
+    ]
+    errors.sort()
+    message = (
+        f"{count} of {header.count} records are refused; record {errors[0].batch_index}: "
+        f"{errors[0].reason}"
+    )
+    error_type = InvalidTimestamp if refused.mistimed else InvalidRecord
+    raise error_type(message, errors[:RECORD_ERRORS_MAX])
+
+
+def _time_fault(time_ms: int, rules: BatchRules) -> str:
+    is_early = time_ms < rules.oldest_ms
+    bound, bound_ms = ("before", rules.oldest_ms) if is_early else ("after", rules.newest_ms)
+    return (
+        f"topic {rules.topic} accepts no timestamp {bound} {bound_ms} at the moment "
+        f"(message.timestamp.{bound}.max.ms); this one is {time_ms}"
+    )

@@ -84,7 +84,7 @@ def test_a_batch_above_max_message_bytes_is_refused_by_name(broker, client, erro
 
 KEYLESS = [
     (Confluent(), KafkaException),
-    (KafkaPython(), kafka.errors.InvalidRecordError),
+    (KafkaPython(), kafka.errors.KafkaError),  # InvalidRecordError for the bad record alone
     (AioKafka(), aiokafka.errors.UnknownError),  # aiokafka 0.14 does not know error 87
 ]
 
@@ -100,6 +100,51 @@ def test_a_compacted_topic_refuses_a_record_without_a_key(broker, client, error,
         assert caught.value.args[0].code() == KafkaError.INVALID_RECORD
     client.send(broker.kafka, topic, TEXTS, codec=codec)
     assert client.read(broker.kafka, topic, len(TEXTS)) == TEXTS
+
+
+def outcomes(address, topic, records) -> list[int]:
+    """Produce records in one batch; return the error code of each, 0 for a stored one."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "linger.ms": 200})
+    codes = {}
+    for number, record in enumerate(records):
+        producer.produce(
+            topic, record.value, record.key, partition=0,
+            on_delivery=lambda error, _, at=number: codes.update({at: error and error.code()}),
+        )  # fmt: skip
+    assert producer.flush(PATIENCE_S) == 0, "not delivered in time"
+    return [codes[at] or 0 for at in range(len(records))]
+
+
+def test_librdkafka_learns_which_records_of_its_batch_are_bad(broker):
+    """Two keyless records of 100 get INVALID_RECORD; the others are stored when sent again.
+
+    librdkafka marks the others as part of a batch with an invalid record. (It does not tell them
+    apart if only one record is bad.)
+    """
+    topic = create_topic(broker.kafka, next(NAMES), cleanup_policy="compact")
+    bad = {42, 77}
+    records = [Sent(b"value", None if at in bad else b"key %d" % at) for at in range(100)]
+    codes = outcomes(broker.kafka, topic, records)
+    assert {at for at, code in enumerate(codes) if code == KafkaError.INVALID_RECORD} == bad
+    assert codes.count(KafkaError._INVALID_DIFFERENT_RECORD) == 98
+    rest = [record for at, record in enumerate(records) if at not in bad]
+    assert outcomes(broker.kafka, topic, rest) == [0] * 98
+
+
+def test_kafka_python_learns_which_record_of_its_batch_is_bad(broker):
+    """One keyless record fails with our reason, the other 99 only as part of its batch."""
+    topic = create_topic(broker.kafka, next(NAMES), cleanup_policy="compact")
+    producer = kafka.KafkaProducer(bootstrap_servers=broker.kafka, linger_ms=200)
+    sent = [
+        producer.send(topic, b"value", None if at == 42 else b"key", partition=0)
+        for at in range(100)
+    ]
+    producer.flush(PATIENCE_S)
+    producer.close()
+    assert isinstance(sent[42].exception, kafka.errors.InvalidRecordError)
+    assert "requires a key" in str(sent[42].exception)
+    others = {type(future.exception) for at, future in enumerate(sent) if at != 42}
+    assert others == {kafka.errors.KafkaError}
 
 
 @by_library

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,13 +15,21 @@ from cordwood.broker.time_slices import TURN_ITEMS, RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.config import MIB
-from cordwood.errors import CordwoodError, InvalidRecord, RequestError, UnsupportedCompression
+from cordwood.errors import (
+    CordwoodError,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordError,
+    RequestError,
+    UnsupportedCompression,
+)
 from cordwood.log.write.partition import Outcome, Partition
 from cordwood.model import Codec
 from cordwood.protocol.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
+    ProduceRecordError,
     ProduceRequest,
     ProduceResponse,
 )
@@ -196,6 +204,14 @@ def _produced(partition: Partition, number: int, outcome: Outcome) -> ProducedPa
 
 
 def _refused(number: int, error: CordwoodError) -> ProducedPartition:
+    """Return the refusal of a batch; it names the records at fault, so the rest can be resent."""
+    record_errors: Sequence[RecordError] = ()
+    if isinstance(error, InvalidRecord | InvalidTimestamp):
+        record_errors = error.record_errors
     return ProducedPartition(
-        partition=number, error_code=error.code, base_offset=_NO_OFFSET, error_message=str(error)
+        partition=number,
+        error_code=error.code,
+        base_offset=_NO_OFFSET,
+        record_errors=[ProduceRecordError(*each) for each in record_errors],
+        error_message=str(error),
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cordwood.batch.compression import INFLATED_BYTES_MAX
 from cordwood.batch.header import BatchHeader
 from cordwood.batch.validation import check_body
-from cordwood.errors import CordwoodError, DiskFull, InvalidRecord
+from cordwood.errors import CordwoodError, DiskFull, InvalidRecord, RecordError
 from cordwood.log.read.read_state import LogEnd
 from cordwood.log.write.in_flight import InFlightCommits
 from cordwood.log.write.partition import Appended, Outcome, Partition
@@ -227,7 +227,8 @@ def _keyless(append: Append) -> CordwoodError | None:
                 return InvalidRecord(
                     f"topic {append.partition.tp.topic} is compacted and requires a key on every "
                     "record; send it with a key, as Kafka clients, `cordwood produce -K` and "
-                    "ingress lines do"
+                    "ingress lines do",
+                    [RecordError(walked.keyless, "it has no key")] if walked else (),
                 )
         position += header.size_bytes
     return None
