@@ -5,160 +5,62 @@
 ``docs/settings.md``. Precedence: flag, then environment, then file, then default. An unknown
 setting is refused with the nearest known name. Several settings change together or not at all.
 
-A parsed value of ``-1`` means no limit and becomes ``KEEP_ALL``, so policies need no special case.
+``settings.rows`` declares and parses a row, ``settings.topic`` has the table of topics; this module has
+the table of brokers, and changes and loads settings.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
+from cordwood.settings.rows import (
+    DAY_MS,
+    GIB,
+    HOUR_MS,
+    KEEP_ALL,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    Row,
+    Value,
+    format_value,
+    limit,
+    parse_value,
+    setting,
+)
+from cordwood.settings.topic import TopicConfig
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
-SECOND_MS: Final = 1000
-MINUTE_MS: Final = 60 * SECOND_MS
-HOUR_MS: Final = 60 * MINUTE_MS
-DAY_MS: Final = 24 * HOUR_MS
-KEEP_ALL: Final = 2**63 - 1  # the parsed form of -1: larger than any size or age
-
-Value = int | float | bool | str | frozenset[str]
-
-
-class Row(NamedTuple):
-    """The default, documentation and bounds of a setting."""
-
-    default: Value
-    doc: str
-    low: float | None
-    high: float | None
-    choices: tuple[str, ...]
-    limit: bool  # whether -1 means no limit
-
-
-def setting(
-    default: Value,
-    doc: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    choices: Iterable[str] = (),
-    limit: bool = False,
-) -> Any:
-    """Declare one row; the field's annotation gives its type."""
-    row = Row(default, doc, low, high, tuple(choices), limit)
-    return field(default=default, metadata={"row": row})
-
-
-def limit(default: int, doc: str, *, low: int = 0) -> Any:
-    """Declare a row whose value -1 means no limit."""
-    return setting(default, doc, low=low, limit=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """Settings of a topic; the names are Kafka's where Kafka has the setting."""
-
-    cleanup_policy: frozenset[str] = setting(
-        frozenset({"delete"}),
-        "What removes sealed records: delete (by age or size), compact (superseded by key), "
-        "consume (once every registered reader has passed them). They can be combined.",
-        choices=("delete", "compact", "consume"),
-    )
-    segment_bytes: int = setting(
-        GIB, "Seal the active segment before it exceeds this size.", low=14, high=2**31 - 1
-    )
-    segment_ms: int = setting(
-        7 * DAY_MS, "Seal the active segment when its first record is this old.", low=1
-    )
-    segment_entries: int = setting(
-        1_000_000, "Seal the active segment when it has this many records.", low=1
-    )
-    retention_ms: int = limit(
-        7 * DAY_MS,
-        "With delete: drop sealed segments whose newest record is older than this. -1: no limit.",
-    )
-    retention_bytes: int = limit(
-        KEEP_ALL,
-        "With delete: drop the oldest sealed segments above this total size. -1: no limit.",
-    )
-    retention_hard_bytes: int = limit(
-        KEEP_ALL,
-        "Drop the oldest sealed segments above this total size even if a registered reader has "
-        "not passed them; reported as data loss. -1: no limit.",
-    )
-    archive_required: bool = setting(
-        False,
-        "Keep sealed segments until they are in an archive bundle that was read back and verified.",
-    )
-    archive_verified_by: str = setting(
-        "broker",
-        "With archive.required: who must have verified a bundle before its segments are dropped: "
-        "broker (this broker reads it in the archive) or job (the archive job is trusted, for "
-        "archives that the broker cannot reach).",
-        choices=("broker", "job"),
-    )
-    min_cleanable_dirty_ratio: float = setting(
-        0.5, "Compact when more than this share of the log is dirty.", low=0, high=1
-    )
-    min_compaction_lag_ms: int = setting(0, "Records younger than this are not compacted.", low=0)
-    max_compaction_lag_ms: int = limit(
-        KEEP_ALL, "Records older than this are compacted regardless of the dirty ratio.", low=1
-    )
-    delete_retention_ms: int = setting(
-        DAY_MS, "How long a tombstone is kept after the first compaction that processed it.", low=0
-    )
-    max_message_bytes: int = setting(
-        MIB + 12,
-        "The largest batch a producer may send, measured after compression.",
-        low=0,
-        high=2**31 - 1,
-    )
-    message_timestamp_type: str = setting(
-        "CreateTime",
-        "Whose clock sets record timestamps: the producer's, or the broker's at the append.",
-        choices=("CreateTime", "LogAppendTime"),
-    )
-    message_timestamp_before_max_ms: int = limit(
-        KEEP_ALL, "Reject records whose timestamp is older than this. -1: no limit."
-    )
-    message_timestamp_after_max_ms: int = limit(
-        KEEP_ALL,
-        "Reject records whose timestamp is this far ahead of the broker's clock. -1: no limit.",
-    )
-    compression_type: str = setting(
-        "producer",
-        "The codec of segments that compaction rewrites; producer keeps the codec of each batch.",
-        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    )
-    flush_mode: str = setting(
-        "broker",
-        "When an append counts as durable: fsync (on the device), os (in the page cache), or "
-        "broker (the broker's own durability setting).",
-        choices=("broker", "fsync", "os"),
-    )
-    index_interval_bytes: int = setting(
-        4096, "Bytes between two entries of the sparse index.", low=0
-    )
-    producer_id_expiration_ms: int = setting(
-        7 * DAY_MS,
-        "Forget the sequence numbers of a producer that was idle for this long, in no transaction.",
-        low=1,
-    )
-    file_delete_delay_ms: int = setting(
-        MINUTE_MS,
-        "How long a dropped or replaced file stays on disk for readers that already use it.",
-        low=0,
-    )
+__all__ = [
+    "DAY_MS",
+    "GIB",
+    "HOUR_MS",
+    "KEEP_ALL",
+    "KIB",
+    "MIB",
+    "MINUTE_MS",
+    "SECOND_MS",
+    "BrokerConfig",
+    "Row",
+    "TopicConfig",
+    "Value",
+    "changed",
+    "environment_name",
+    "format_value",
+    "load_broker_config",
+    "nearest",
+    "overrides",
+    "parse_value",
+    "read_file",
+    "rows",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,32 +260,6 @@ def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str
     return _ROWS[table]
 
 
-def parse_value(kind: str, row: Row, text: object) -> Value:
-    """Parse a setting from a file, flag, variable or Kafka request; raises ``ValueError``."""
-    value = _PARSERS[kind](text)
-    if row.limit and value == -1:
-        return KEEP_ALL
-    parts = value if isinstance(value, frozenset) else {value}
-    if row.choices and not parts <= set(row.choices):
-        raise ValueError(f"{text!r} is not one of {', '.join(row.choices)}")
-    if row.low is not None and cast(float, value) < row.low:
-        raise ValueError(f"{text} is below {row.low}")
-    if row.high is not None and cast(float, value) > row.high:
-        raise ValueError(f"{text} is above {row.high}")
-    return value
-
-
-def format_value(row: Row, value: Value) -> str:
-    """The setting as Kafka and TOML users write it; the inverse of ``parse_value``."""
-    if row.limit and value == KEEP_ALL:
-        return "-1"
-    if isinstance(value, frozenset):
-        return ",".join(choice for choice in row.choices if choice in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
-
-
 def changed(config: Config, changes: Mapping[str, object]) -> Config:
     """The config with the dotted settings changed, all or none; raises ``InvalidConfig``."""
     if not changes:
@@ -458,43 +334,3 @@ def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, object]:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def _parse_int(text: object) -> int:
-    is_number = isinstance(text, int | str) and not isinstance(text, bool)
-    try:
-        number = int(cast(str, text) if is_number else "")
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
-    if not -KEEP_ALL <= number <= KEEP_ALL:  # int64 on the wire and in kernels
-        raise ValueError(f"{text} does not fit in 64 bits")
-    return number
-
-
-def _parse_float(text: object) -> float:
-    with suppress(TypeError, ValueError):
-        number = float(cast(str, text))
-        if not math.isnan(number):  # NaN would pass every bounds check
-            return number
-    raise ValueError(f"{text!r} is not a number")
-
-
-def _parse_bool(text: object) -> bool:
-    word = str(text).lower()
-    if word not in {"true", "false"}:
-        raise ValueError(f"{text!r} is not true or false")
-    return word == "true"
-
-
-def _parse_set(text: object) -> frozenset[str]:
-    words = text if isinstance(text, list | frozenset) else str(text).split(",")
-    return frozenset(str(word).strip() for word in words if str(word).strip())
-
-
-_PARSERS: dict[str, Callable[[object], Value]] = {
-    "int": _parse_int,
-    "float": _parse_float,
-    "bool": _parse_bool,
-    "str": str,
-    "frozenset[str]": _parse_set,
-}

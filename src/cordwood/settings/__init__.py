@@ -1,0 +1,1 @@
+"""The rows of the settings tables: how one is declared, and those of topics. No I/O."""
