@@ -5,7 +5,9 @@
 
 ``session`` opens a Spark session with cordwood's settings: embedded, on a cluster or by Spark
 Connect. ``topic`` is ``spark.read.format("cordwood")`` with keyword arguments for its options. Any
-other Spark session works as well, because the data source registers itself.
+other Spark session works as well, because the data source registers itself. Importing this module
+before that session starts makes Spark look the source up with this Python, unless you have chosen
+another one (``PYSPARK_PYTHON``, ``PYSPARK_DRIVER_PYTHON``).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from cordwood.pipeline.runtime.session import known_parallelism, open_session
+from cordwood.pipeline.runtime.worker_python import use_this_python
 from cordwood.pipeline.source.filters import ceil_ms, floor_ms
 from cordwood.pipeline.source.offsets import parse_offsets
 from cordwood.pipeline.source.schema import ddl, parse_columns
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 __all__ = ["lag", "session", "topic", "topic_stream"]
+
+use_this_python()  # before Spark's Java starts, which inherits the environment
 
 
 def session(

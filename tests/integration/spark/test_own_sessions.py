@@ -1,4 +1,4 @@
-"""``cordwood.pipeline.worker_site``, used as docs/spark.md says, in the user's own session."""
+"""The user's own sessions: what docs/spark.md says about their Python and their workers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+import cordwood
 from cordwood.lab.scenarios.cluster import JAVA, open_connect_server
 from cordwood.model import TopicPartition
 from cordwood.pipeline.runtime.java import java_home
@@ -33,6 +35,11 @@ query = (
 assert query.awaitTermination(500)
 print(spark.read.parquet(out + "/rows").count())
 spark.stop()
+"""
+WITHOUT_CORDWOOD = """#!/bin/sh
+PYTHONPATH=$(printf %s "$PYTHONPATH" | tr : '\\n' | grep -vxF '{source}' | paste -sd:)
+export PYTHONPATH
+exec '{python}' "$@"
 """
 THEIRS = """
 import os, sys
@@ -73,8 +80,10 @@ def job(data, tmp_path):
     return [str(program), str(data), str(tmp_path / "out")]
 
 
-def said_by(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
+def said_by(*command, env=None):
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=540, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()[-1]
 
@@ -102,3 +111,21 @@ def test_a_stream_s_worker_connects_first_in_a_connect_server(job, note, tmp_pat
     with open_connect_server(tmp_path, "local[1]") as remote:
         assert said_by(sys.executable, *job, remote) == "50"
     assert note.read_text() == "1 False\n"
+
+
+def test_a_program_of_an_environment_that_is_not_activated_finds_the_source(job, tmp_path):
+    """``import cordwood.spark`` is enough where the python3 on PATH does not have cordwood."""
+    program = Path(job[0])
+    program.write_text("import cordwood.spark\n" + program.read_text())
+    source = str(Path(cordwood.__file__).parents[1])
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(WITHOUT_CORDWOOD.format(source=source, python=sys._base_executable))
+    other.chmod(0o755)
+    environ = {
+        "PATH": f"{other.parent}:/usr/bin:/bin",
+        "PYTHONPATH": source,
+        "JAVA_HOME": str(java_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    assert said_by(sys.executable, *job, env=environ) == "50"

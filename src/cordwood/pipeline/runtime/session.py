@@ -23,6 +23,7 @@ from cordwood.errors import ConfigError, UnavailableError
 from cordwood.pipeline.runtime import priority
 from cordwood.pipeline.runtime.executors import wait_for_executors
 from cordwood.pipeline.runtime.java import java_home
+from cordwood.pipeline.runtime.worker_python import VARIABLES
 from cordwood.pipeline.worker_site import on_search_path
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def open_session(
         check_remote(remote)
         builder = builder.remote(remote)
     else:
-        _set_environment()
+        _set_environment(embedded=is_local(where))
         builder = builder.master(master or EMBEDDED)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -170,9 +171,12 @@ def _import_spark() -> type[SparkSession]:
     return cast("type[SparkSession]", SparkSession)
 
 
-def _set_environment() -> None:
-    """Set the variables that Spark reads before it starts Java and its Python workers."""
+def _set_environment(*, embedded: bool) -> None:
+    """Set the variables that Spark reads before it starts Java and its Python workers.
+
+    An embedded Spark runs this Python. On a cluster the user's choice for the executors stands.
+    """
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if embedded or not any(os.environ.get(name) for name in VARIABLES):
+        os.environ |= dict.fromkeys(VARIABLES, sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
