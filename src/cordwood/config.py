@@ -5,8 +5,8 @@
 ``docs/settings.md``. Precedence: flag, then environment, then file, then default. An unknown
 setting is refused with the nearest known name. Several settings change together or not at all.
 
-``settings.rows`` declares and parses a row, ``settings.topic`` has the table of topics; this module has
-the table of brokers, and changes and loads settings.
+``settings.rows`` declares and parses a row, and ``settings.topic`` has the table of topics; this
+module has the table of brokers, and changes and loads settings.
 """
 
 from __future__ import annotations
