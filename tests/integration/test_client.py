@@ -25,7 +25,7 @@ from cordwood.errors import (
 )
 from cordwood.model import Header, Record
 from cordwood.protocol.line import commands as c
-from cordwood.protocol.line.commands import StartPosition
+from cordwood.protocol.line.arguments import StartPosition
 from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.records import encode_records
 from cordwood.protocol.line.replies import encode_error
@@ -446,6 +446,24 @@ def test_a_broken_subscription_says_where_to_go_on(api):
         assert [next(subscription).seq for _ in range(4)] == [1, 2, 3, 4]
         broker.cut_all()
         with pytest.raises(UnavailableError, match="again from seq 5"):
+            next(subscription)
+
+
+def test_a_broken_subscription_names_the_place_in_each_partition(api):
+    """With several partitions, the error names the last seq that arrived of each."""
+
+    def answer(request, connection):
+        batches = (encode_records(records(n), Framing.FRAMES, n) for n in (3, 2))
+        return b"".join(batches)
+
+    with (
+        FlakyControl(answer) as broker,
+        api("Client", broker.address) as client,
+        client.subscribe("t", from_start=True) as subscription,
+    ):
+        assert [next(subscription).partition for _ in range(5)] == [3, 3, 3, 2, 2]
+        broker.cut_all()
+        with pytest.raises(UnavailableError, match="after partition:seq 2:2 3:3 "):
             next(subscription)
 
 

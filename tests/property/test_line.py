@@ -129,16 +129,20 @@ def test_splitter_returns_the_messages_that_were_framed(bodies, framing):
     st.binary(max_size=10),
     st.none() | st.integers(0, 2**63),
     st.sampled_from(Framing),
+    st.none() | st.integers(0, 2**31 - 1),
 )
-def test_records_round_trip_through_both_framings(offset, key, value, stamp, number, framing):
+def test_records_round_trip_through_both_framings(
+    offset, key, value, stamp, number, framing, partition
+):
     """Any key, payload and producer timestamp survives; null and empty stay distinct."""
     headers = [Header("ts", stamp)] + ([] if number is None else [Header("n", b"%d" % number)])
-    data = encode_records([Record(offset, 5, key, value, tuple(headers))] * 2, framing)
+    data = encode_records([Record(offset, 5, key, value, tuple(headers))] * 2, framing, partition)
     splitter = Splitter(framing, 1000)
     splitter.receive(data)
     bodies = list(iter(splitter.next_message, None))
     text = None if key is None else key.decode("utf-8", "surrogateescape")
-    line = Line(offset + 1, 5, text, stamp.decode("utf-8", "surrogateescape"), number, value)
+    producer_ts = stamp.decode("utf-8", "surrogateescape")
+    line = Line(offset + 1, 5, text, producer_ts, number, value, partition or 0)
     assert [parse_record(body, framing) for body in bodies] == [line, line]
 
 

@@ -27,18 +27,19 @@ def format_batches(
     *,
     end_offset: int = OFFSET_MAX,
     is_framed: bool,
+    partition: int | None = None,
 ) -> bytes:
     """Format the records of complete batches with offsets in [start, end); raises ``CorruptBatch``.
 
-    Records of ``aborted`` transactions are left out.
+    Records of ``aborted`` transactions are left out. A ``partition`` is written before each seq.
     """
     columns = decode_columns(
         data, start_offset=start_offset, end_offset=end_offset, wanted=_WANTED, aborted=aborted
     )
-    return format_columns(columns, is_framed=is_framed)
+    return format_columns(columns, is_framed=is_framed, partition=partition)
 
 
-def format_columns(columns: Columns, *, is_framed: bool) -> bytes:
+def format_columns(columns: Columns, *, is_framed: bool, partition: int | None = None) -> bytes:
     """Format records that were decoded with keys, values, timestamps and headers."""
     keys, values, headers = columns.keys, columns.values, columns.headers
     assert keys is not None
@@ -55,6 +56,7 @@ def format_columns(columns: Columns, *, is_framed: bool) -> bytes:
         headers.rows,
         *spans[2:],
         int(is_framed),
+        -1 if partition is None else partition,
         out,
     )
     return out[:size].tobytes()

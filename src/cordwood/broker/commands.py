@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,14 +15,15 @@ from cordwood.broker.monitor import Monitor
 from cordwood.broker.produce import ProduceService
 from cordwood.broker.readers import ReaderService
 from cordwood.broker.session import Session
-from cordwood.broker.subscription import PartitionSubscription, read_committed
+from cordwood.broker.subscription import PartitionStream, TopicSubscription, read_committed
 from cordwood.broker.topics import TopicService
 from cordwood.config import BrokerConfig
-from cordwood.errors import RequestError
+from cordwood.errors import InvalidPartitions, RequestError
 from cordwood.log.write.partition import Partition
-from cordwood.model import Record
+from cordwood.model import Record, TopicPartition
 from cordwood.protocol.line import commands as c
 from cordwood.protocol.line import replies
+from cordwood.protocol.line.arguments import StartPosition, Target, encode_target
 from cordwood.protocol.line.framing import Framing
 
 DEFAULT_READER = "default"  # GET without a reader name: one cursor shared by all such clients
@@ -32,6 +34,17 @@ class CommandContext(NamedTuple):
 
     session: Session
     framing: Framing
+
+
+@dataclass(slots=True)
+class Getting:
+    """The GETs of one reader on a topic: one at a time, and partitions in turn."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    next_partition: int = 0
+
+
+NeedsPartition = c.GetStatus | c.Subscribe | c.Ack | c.Reset | c.State  # a seq is of one partition
 
 
 class CommandService:
@@ -55,7 +68,8 @@ class CommandService:
         self._monitor = monitor
         self._notifier = notifier
         self._status = status
-        self._getting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._getting: dict[tuple[str, str], Getting] = {}
+        self._next_put: dict[str, int] = {}  # by topic: whose turn it is, of several partitions
         self._answers: dict[type, Callable[[Any, CommandContext], Awaitable[bytes]]] = {
             c.GetAck: self._get_ack,
             c.GetStatus: self._get_status,
@@ -79,19 +93,29 @@ class CommandService:
         """Return the reply without its framing; raises ``CordwoodError``s."""
         return await self._answers[type(request)](request, context)
 
-    async def subscribe(
-        self, request: c.Subscribe, context: CommandContext
-    ) -> PartitionSubscription:
+    async def subscribe(self, request: c.Subscribe, context: CommandContext) -> TopicSubscription:
         """Return a stream of encoded records, open until its ``end`` is called; may raise first."""
-        partition = await self._partition(request.topic)
+        partitions = await self._partitions(request.target)
+        if isinstance(request.start, int):
+            self._check_single(request, partitions)
         load_kernels_soon()
+        topic = _topic(request.target)
         if request.reader is not None:
-            await self._readers.register(request.topic, request.reader)
-        offset = self._start_offset(partition, request)
-        return PartitionSubscription(partition, offset, context.framing, self._notifier)
+            await self._readers.register(topic, request.reader)
+        is_labelled = len(partitions) > 1
+        streams = [
+            PartitionStream(
+                partition,
+                self._start_offset(partition, request),
+                partition.tp.partition if is_labelled else None,
+            )
+            for partition in partitions
+        ]
+        whole = self._topics.get(topic) if isinstance(request.target, str) else None
+        return TopicSubscription(streams, context.framing, self._notifier, whole=whole)
 
     def _start_offset(self, partition: Partition, request: c.Subscribe) -> int:
-        if request.start is c.StartPosition.START:
+        if request.start is StartPosition.START:
             return partition.log_start_offset
         if isinstance(request.start, int):
             self._readers.check_present(partition, request.start - 1)
@@ -99,26 +123,51 @@ class CommandService:
         cursor = self._readers.position(partition.tp, request.reader) if request.reader else None
         return partition.high_watermark if cursor is None else cursor
 
-    async def _partition(self, topic: str | None) -> Partition:
-        return await self._topics.open_partition(topic or self._config.ingress_topic, 0)
+    async def _partitions(self, target: Target | None) -> list[Partition]:
+        """Return what a command addresses: one partition, or all of a topic in their order.
+
+        None is the partition that ingress lines are written to.
+        """
+        target = target or TopicPartition(self._config.ingress_topic, 0)
+        if isinstance(target, TopicPartition):
+            return [await self._topics.open_partition(*target)]
+        if self._topics.get(target).partition_count == 1:
+            return [await self._topics.open_partition(target, 0)]
+        topic = await self._topics.open_topic(target)
+        return [topic.partition(number) for number in range(topic.partition_count)]
+
+    async def _single(self, request: NeedsPartition) -> Partition:
+        partitions = await self._partitions(request.target)
+        self._check_single(request, partitions)
+        return partitions[0]
+
+    def _check_single(self, request: NeedsPartition, partitions: list[Partition]) -> None:
+        """Raise if a seq could be of several partitions; the error shows how to name one."""
+        if len(partitions) > 1:
+            tp = partitions[0].tp
+            form = c.encode_command(replace(request, target=tp)).decode()
+            raise InvalidPartitions(
+                f"{tp.topic} has {len(partitions)} partitions, each with a seq of its own; name "
+                f"one, as in {form}"
+            )
 
     # --- one method per command -----------------------------------------------------------
 
     async def _get_ack(self, request: c.GetAck, _: CommandContext) -> bytes:
-        if request.topic is None and self._config.ingress_topic not in self._topics.all():
+        if request.target is None and self._config.ingress_topic not in self._topics.all():
             return replies.encode_ack(0)  # no line has arrived yet
-        return replies.encode_ack((await self._partition(request.topic)).high_watermark)
+        ends = [each.high_watermark for each in await self._partitions(request.target)]
+        return replies.encode_ack(ends[0]) if len(ends) == 1 else replies.encode_acks(ends)
 
     async def _get_status(self, request: c.GetStatus, _: CommandContext) -> bytes:
-        status = self._readers.status(await self._partition(request.topic), request.seq - 1)
-        return status.encode()
+        return self._readers.status(await self._single(request), request.seq - 1).encode()
 
     async def _ack(self, request: c.Ack, _: CommandContext) -> bytes:
-        partition = await self._partition(request.topic)
+        partition = await self._single(request)
         if request.seq > partition.high_watermark:
             raise RequestError(
-                f"{request.topic} ends at seq {partition.high_watermark}; {request.seq} cannot be "
-                "acknowledged yet"
+                f"{encode_target(request.target)} ends at seq {partition.high_watermark}; "
+                f"{request.seq} cannot be acknowledged yet"
             )
         await self._readers.advance(partition.tp, request.reader, request.seq)
         return replies.OK
@@ -130,21 +179,39 @@ class CommandService:
         return replies.OK
 
     async def _put(self, request: c.Put, _: CommandContext) -> bytes:
-        topic = await self._topics.ensure(request.topic)
-        await self._produce.append_record(topic.partition(0), None, request.payload)
+        await self._produce.append_record(
+            await self._put_partition(request.target), None, request.payload
+        )
         return replies.OK
+
+    async def _put_partition(self, target: Target) -> Partition:
+        """Return the named partition, or else the next in turn that is not offline."""
+        if isinstance(target, TopicPartition):
+            return self._topics.get(target.topic).partition(target.partition)
+        topic = await self._topics.ensure(target)
+        choices = topic.held() if topic.partition_count > 1 else []
+        if not choices:
+            return topic.partition(0)
+        turn = self._next_put.get(target, 0) % len(choices)
+        self._next_put[target] = turn + 1
+        return choices[turn]
 
     async def _get(self, request: c.Get, context: CommandContext) -> bytes:
         """Return the reader's next record; the lock keeps two GETs from taking the same one."""
-        partition = await self._partition(request.topic)
-        reader = request.reader or DEFAULT_READER
-        async with self._getting.setdefault((request.topic, reader), asyncio.Lock()):
-            await self._readers.register(request.topic, reader)
-            record = await self._next_record(partition, reader)
-            if record is None:
-                return replies.EMPTY
-            await self._readers.advance(partition.tp, reader, record.offset + 1)
-            return replies.encode_got(record.value, context.framing)
+        partitions = await self._partitions(request.target)
+        topic, reader = _topic(request.target), request.reader or DEFAULT_READER
+        getting = self._getting.setdefault((topic, reader), Getting())
+        async with getting.lock:
+            await self._readers.register(topic, reader)
+            turn = getting.next_partition if len(partitions) > 1 else 0
+            for partition in partitions[turn:] + partitions[:turn]:
+                record = await self._next_record(partition, reader)
+                if record is not None:
+                    await self._readers.advance(partition.tp, reader, record.offset + 1)
+                    if len(partitions) > 1:
+                        getting.next_partition = partition.tp.partition + 1
+                    return replies.encode_got(record.value, context.framing)
+            return replies.EMPTY
 
     async def _next_record(self, partition: Partition, reader: str) -> Record | None:
         loop = asyncio.get_running_loop()
@@ -156,8 +223,8 @@ class CommandService:
         return None
 
     async def _state(self, request: c.State, _: CommandContext) -> bytes:
-        await self._partition(request.topic)
-        return replies.encode_json(self._topics.state(request.topic))
+        await self._single(request)
+        return replies.encode_json(self._topics.state(_topic(request.target)))
 
     async def _metrics(self, _request: c.Metrics, _: CommandContext) -> bytes:
         return await self._status()
@@ -169,14 +236,13 @@ class CommandService:
         return replies.encode_json({"readers": rows})
 
     async def _reset(self, request: c.Reset, _: CommandContext) -> bytes:
-        partition = await self._partition(request.topic)
-        places = {
-            c.StartPosition.START: partition.log_start_offset,
-            c.StartPosition.END: partition.high_watermark,
-        }
-        offset = request.to - 1 if isinstance(request.to, int) else places[request.to]
-        self._readers.check_present(partition, offset)
-        await self._readers.reset(partition.tp, request.reader, offset)
+        partitions = await self._partitions(request.target)
+        if isinstance(request.to, int):
+            self._check_single(request, partitions)
+        offsets = {each.tp: _reset_offset(each, request.to) for each in partitions}
+        for partition in partitions:
+            self._readers.check_present(partition, offsets[partition.tp])
+        await self._readers.reset_all(request.reader, offsets)
         return replies.OK
 
     async def _remove(self, request: c.Remove, _: CommandContext) -> bytes:
@@ -198,3 +264,13 @@ class CommandService:
 
     async def _quit(self, _request: c.Quit, _: CommandContext) -> bytes:
         return replies.OK
+
+
+def _topic(target: Target) -> str:
+    return target.topic if isinstance(target, TopicPartition) else target
+
+
+def _reset_offset(partition: Partition, to: int | StartPosition) -> int:
+    if isinstance(to, int):
+        return to - 1
+    return partition.log_start_offset if to is StartPosition.START else partition.high_watermark

@@ -103,9 +103,19 @@ class ReaderService:
 
     async def reset(self, tp: TopicPartition, reader: str, offset: int) -> None:
         """Move a cursor anywhere up to the partition's end; raises ``OffsetOutOfRange``."""
-        check_cursor(self._store.topic(tp.topic).partition(tp.partition), offset)
-        cursor = Cursor(offset, commit_ms=self._clock.now_ms())
-        await self.commit({ReaderPartition(reader, *tp): cursor})
+        await self.reset_all(reader, {tp: offset})
+
+    async def reset_all(self, reader: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move the reader's cursors on several partitions, all or none."""
+        for tp, offset in offsets.items():
+            check_cursor(self._store.topic(tp.topic).partition(tp.partition), offset)
+        now_ms = self._clock.now_ms()
+        await self.commit(
+            {
+                ReaderPartition(reader, *tp): Cursor(offset, commit_ms=now_ms)
+                for tp, offset in offsets.items()
+            }
+        )
 
     async def remove(self, topic: str, reader: str) -> None:
         """Delete the reader's registration and cursors on this topic."""

@@ -18,7 +18,7 @@ flow yields effects, and ``blocking`` and ``aio`` perform them, each with its ow
 from cordwood.client.blocking import Client, Producer, Subscription
 from cordwood.client.control_flows import Status, StatusWord, Taken
 from cordwood.client.send_buffer import Message, Sendable
-from cordwood.protocol.line.commands import StartPosition
+from cordwood.protocol.line.arguments import StartPosition
 from cordwood.protocol.line.records import Line
 
 __all__ = [

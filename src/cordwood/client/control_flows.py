@@ -17,10 +17,11 @@ from cordwood.address import Address
 from cordwood.client.effects import Connect, Flow, Transfer
 from cordwood.client.flow_methods import Runner, flow_method
 from cordwood.client.producer_flows import whole
-from cordwood.errors import ProtocolError, UnavailableError
+from cordwood.errors import InvalidPartitions, ProtocolError, UnavailableError
+from cordwood.model import TopicPartition
 from cordwood.protocol.line import commands as c
 from cordwood.protocol.line import replies as r
-from cordwood.protocol.line.commands import StartPosition
+from cordwood.protocol.line.arguments import StartPosition, Target, encode_target
 from cordwood.protocol.line.framing import Framing, Splitter
 from cordwood.protocol.line.records import Line, parse_record
 
@@ -68,14 +69,26 @@ class ClientFlows(Runner, Generic[S]):
         self._replies: Splitter | None = None  # None while not connected
 
     @flow_method
-    def get_ack(self, topic: str | None = None) -> Flow[int]:
-        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty."""
-        return self._ask(c.GetAck(topic), r.parse_ack)
+    def get_ack(self, topic: str | None = None, *, partition: int | None = None) -> Flow[int]:
+        """Return the last durable seq of the topic (default: the ingress topic); 0 if empty.
+
+        Raises ``InvalidPartitions`` if the topic has several partitions and none is named.
+        """
+        target = None if topic is None else _target(topic, partition)
+        return self._ask(c.GetAck(target), _parse_single_ack)
 
     @flow_method
-    def status(self, seq: int, topic: str | None = None) -> Flow[Status]:
-        """Return the state of a record."""
-        return self._ask(c.GetStatus(seq, topic), _parse_status)
+    def get_acks(self, topic: str) -> Flow[dict[int, int]]:
+        """Return the last durable seq of each of the topic's partitions."""
+        return self._ask(c.GetAck(topic), r.parse_acks)
+
+    @flow_method
+    def status(
+        self, seq: int, topic: str | None = None, *, partition: int | None = None
+    ) -> Flow[Status]:
+        """Return the state of a record; name the partition if the topic has several."""
+        target = None if topic is None else _target(topic, partition)
+        return self._ask(c.GetStatus(seq, target), _parse_status)
 
     def subscribe(
         self,
@@ -84,26 +97,33 @@ class ClientFlows(Runner, Generic[S]):
         from_seq: int | None = None,
         from_start: bool = False,
         reader: str | None = None,
+        partition: int | None = None,
         idle_timeout_s: float | None = None,
     ) -> S:
-        """Stream records on a separate connection.
+        """Stream the records of a topic, or of one partition, on a separate connection.
 
-        It starts at a seq, at the start, at the cursor of the named reader, or else with new
-        records only. Iteration ends when nothing arrives for ``idle_timeout_s``; without it, never.
+        It starts at a seq (of one partition), at the start, at the cursor of the named reader, or
+        else with new records only. Each partition's records come in order, and partitions take
+        turns. Iteration ends when nothing arrives for ``idle_timeout_s``; without it, never.
         """
         assert from_seq is None or not from_start, "from_seq and from_start exclude each other"
         start: int | StartPosition = StartPosition.CURSOR if from_seq is None else from_seq
         if from_start:
             start = StartPosition.START
-        return self._subscription(c.Subscribe(topic, start, reader), idle_timeout_s)
+        return self._subscription(
+            c.Subscribe(_target(topic, partition), start, reader), idle_timeout_s
+        )
 
     def _subscription(self, request: c.Subscribe, idle_timeout_s: float | None) -> S:
         raise NotImplementedError
 
     @flow_method
-    def ack(self, topic: str, reader: str, seq: int) -> Flow[None]:
-        """Mark everything up to and including ``seq`` as processed; durable on return."""
-        return self._ask(c.Ack(topic, reader, seq), r.parse_ok)
+    def ack(self, topic: str, reader: str, seq: int, *, partition: int | None = None) -> Flow[None]:
+        """Mark everything up to and including ``seq`` as processed; durable on return.
+
+        Name the partition if the topic has several: a ``Line`` has both.
+        """
+        return self._ask(c.Ack(_target(topic, partition), reader, seq), r.parse_ok)
 
     @flow_method
     def register(self, topic: str, reader: str | None = None) -> Flow[None]:
@@ -111,20 +131,30 @@ class ClientFlows(Runner, Generic[S]):
         return self._ask(c.Register(topic, reader), r.parse_ok)
 
     @flow_method
-    def put(self, topic: str, payload: str | bytes) -> Flow[None]:
-        """Append one record, durable on return. Not repeated if the connection breaks."""
+    def put(self, topic: str, payload: str | bytes, *, partition: int | None = None) -> Flow[None]:
+        """Append one record, durable on return. Not repeated if the connection breaks.
+
+        Without a partition, several of them take turns.
+        """
         body = payload.encode() if isinstance(payload, str) else payload
-        return self._ask(c.Put(topic, body), r.parse_ok, is_repeatable=False)
+        request = c.Put(_target(topic, partition), body)
+        return self._ask(request, r.parse_ok, is_repeatable=False)
 
     @flow_method
-    def get(self, topic: str, reader: str | None = None) -> Flow[Taken | None]:
-        """Take the reader's next record; None if there is none."""
-        return self._ask(c.Get(topic, reader), _parse_taken, is_repeatable=False)
+    def get(
+        self, topic: str, reader: str | None = None, *, partition: int | None = None
+    ) -> Flow[Taken | None]:
+        """Take the reader's next record; None if there is none.
+
+        Without a partition, several of them take turns.
+        """
+        request = c.Get(_target(topic, partition), reader)
+        return self._ask(request, _parse_taken, is_repeatable=False)
 
     @flow_method
-    def state(self, topic: str) -> Flow[dict[str, object]]:
+    def state(self, topic: str, *, partition: int | None = None) -> Flow[dict[str, object]]:
         """Return the topic's segments."""
-        return self._ask(c.State(topic), r.parse_json)
+        return self._ask(c.State(_target(topic, partition)), r.parse_json)
 
     @flow_method
     def metrics(self) -> Flow[dict[str, object]]:
@@ -137,9 +167,14 @@ class ClientFlows(Runner, Generic[S]):
         return self._ask(c.Readers(topic), r.parse_json)
 
     @flow_method
-    def reset(self, topic: str, reader: str, to: int | StartPosition) -> Flow[None]:
-        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``."""
-        return self._ask(c.Reset(topic, reader, to), r.parse_ok)
+    def reset(
+        self, topic: str, reader: str, to: int | StartPosition, *, partition: int | None = None
+    ) -> Flow[None]:
+        """Move a reader's cursor: it reads next at ``to``, a seq, ``START`` or ``END``.
+
+        Without a partition, ``START`` and ``END`` are those of each partition.
+        """
+        return self._ask(c.Reset(_target(topic, partition), reader, to), r.parse_ok)
 
     @flow_method
     def remove(self, topic: str, reader: str) -> Flow[None]:
@@ -217,7 +252,8 @@ class SubscriptionFlows(Runner):
         self._splitter = Splitter(_FRAMES, _REPLY_BYTES_MAX)
         self._lines: deque[Line] = deque()
         self._is_open = False
-        self._last_seq = 0
+        self._target = request.target
+        self._last_seqs: dict[int, int] = {}  # by partition
 
     def _take(self) -> Line | None:
         """Return a record that has already arrived, if any."""
@@ -236,18 +272,43 @@ class SubscriptionFlows(Runner):
                     return None
                 self._receive(arrived)
         except OSError as error:
-            raise UnavailableError(
-                f"the subscription at {self._address} was interrupted after seq {self._last_seq} "
-                f"({error}); subscribe again from seq {self._last_seq + 1}"
-            ) from error
+            raise self._interrupted(error) from error
         return self._lines.popleft()
 
+    def _interrupted(self, error: OSError) -> UnavailableError:
+        """Name the last seq that arrived, of each partition if there are several."""
+        last = max(self._last_seqs.values(), default=0)
+        after, again = f"seq {last}", f"from seq {last + 1}"
+        if len(self._last_seqs) > 1:
+            seqs = (f"{partition}:{seq}" for partition, seq in sorted(self._last_seqs.items()))
+            after, again = f"partition:seq {' '.join(seqs)}", "to each partition from its next seq"
+        return UnavailableError(
+            f"the subscription to {encode_target(self._target)} at {self._address} was interrupted "
+            f"after {after} ({error}); subscribe again {again}"
+        )
+
     def _receive(self, arrived: bytes) -> None:
+        target = self._target
+        partition = target.partition if isinstance(target, TopicPartition) else 0
         self._splitter.receive(arrived)
         while (body := self._splitter.next_message()) is not None:
-            line = parse_record(r.check_reply(whole(body)), _FRAMES)
-            self._last_seq = line.seq
+            line = parse_record(r.check_reply(whole(body)), _FRAMES, partition)
+            self._last_seqs[line.partition] = line.seq
             self._lines.append(line)
+
+
+def _target(topic: str, partition: int | None) -> Target:
+    return topic if partition is None else TopicPartition(topic, partition)
+
+
+def _parse_single_ack(body: bytes) -> int:
+    acks = r.parse_acks(body)
+    if len(acks) > 1:
+        raise InvalidPartitions(
+            f"the topic has {len(acks)} partitions, each with a seq of its own; name a partition, "
+            "or call get_acks"
+        )
+    return acks[0]
 
 
 def _parse_status(body: bytes) -> Status:

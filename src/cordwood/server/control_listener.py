@@ -14,7 +14,7 @@ import logging
 from cordwood.broker.broker import Broker
 from cordwood.broker.commands import CommandContext, CommandService
 from cordwood.broker.session import Session
-from cordwood.broker.subscription import PartitionSubscription
+from cordwood.broker.subscription import TopicSubscription
 from cordwood.config import MIB
 from cordwood.errors import (
     CordwoodError,
@@ -66,7 +66,7 @@ class ControlProtocol(asyncio.Protocol):
         self._stopping = False
         self._is_refused = False
         self._is_ended = False
-        self._stream: PartitionSubscription | None = None
+        self._stream: TopicSubscription | None = None
         self._waiting_bytes = 0
 
     # --- asyncio callbacks ----------------------------------------------------------------
@@ -224,7 +224,7 @@ class ControlProtocol(asyncio.Protocol):
         self._subscription = asyncio.ensure_future(self._send_all(stream))
         return None
 
-    async def _send_all(self, stream: PartitionSubscription) -> None:
+    async def _send_all(self, stream: TopicSubscription) -> None:
         assert self._connection
         connection = self._connection
         connection.is_subscriber = True

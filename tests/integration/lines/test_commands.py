@@ -38,7 +38,7 @@ TALK = [
     (b"RECLAIM jobs", b"OK 0"),
     (b"STATE jobs", b'{"topic":"jobs"'),
     (b"METRICS", b'{"cordwood_'),
-    (b"HELP", b"GET_ACK [<topic>]"),
+    (b"HELP", b"GET_ACK [<topic>[:<partition>]]"),
 ]
 WRONG = [
     (b"FETCH jobs", b"ERR UNKNOWN_COMMAND 'FETCH' is not a command"),
@@ -53,6 +53,10 @@ WRONG = [
     (b"ACK jobs audit 2", b"ERR INVALID_REQUEST jobs ends at seq 1"),
     (b"REGISTER bad/name", b"ERR INVALID_TOPIC 'bad/name'"),
     (b"PUT jobs", b"ERR INVALID_REQUEST a topic, one space and a payload"),
+    (b"PUT jobs:1 x", b"ERR UNKNOWN_TOPIC topic jobs has no partition 1"),
+    (b"PUT nowhere:0 x", b"ERR UNKNOWN_TOPIC there is no topic nowhere"),
+    (b"GET jobs:x", b"ERR INVALID_REQUEST 'x' is not a partition"),
+    (b"REGISTER jobs:0", b"ERR INVALID_TOPIC 'jobs:0'"),
     (b"GET nowhere", b"ERR UNKNOWN_TOPIC "),
     (b"STATE nowhere", b"ERR UNKNOWN_TOPIC "),
     (b"METRICS please", b"ERR INVALID_REQUEST "),

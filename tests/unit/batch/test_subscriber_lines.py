@@ -31,16 +31,24 @@ record_lists = st.lists(
     framing=st.sampled_from(Framing),
     codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
     base=st.sampled_from([0, 9, 10**12]),
+    partition=st.sampled_from([None, 0, 7, 2**31 - 1]),
 )
 def test_kernel_writes_what_the_plain_way_writes(
-    records: list[Record], start: int, framing: Framing, codec: Codec, base: int
+    records: list[Record],
+    start: int,
+    framing: Framing,
+    codec: Codec,
+    base: int,
+    partition: int | None,
 ):
-    """Kernel and plain output are equal for any records, framing and start offset."""
+    """Kernel and plain output are equal for any records, framing, start offset and partition."""
     moved = [replace(record, offset=base + record.offset) for record in records]
     data = encode_batch(moved, codec=codec, base_offset=base)
     wanted = [record for record in moved if record.offset >= base + start]
-    lines = format_batches(data, base + start, is_framed=framing is Framing.FRAMES)
-    assert lines == encode_records(wanted, framing)
+    lines = format_batches(
+        data, base + start, is_framed=framing is Framing.FRAMES, partition=partition
+    )
+    assert lines == encode_records(wanted, framing, partition)
 
 
 def test_lines_of_many_batches_are_read_back():

@@ -42,5 +42,8 @@ def test_help_shows_what_a_caller_gets(kind):
     """``help()`` shows the method's own return type, parameters and docstring, without ``self``."""
     assert get_type_hints(kind.Client.get_ack)["return"] is int
     bound = kind.Client("127.0.0.1:1").status
-    assert list(inspect.signature(bound).parameters) == ["seq", "topic"]
-    assert bound.__doc__ == "Return the state of a record."
+    assert list(inspect.signature(bound).parameters) == ["seq", "topic", "partition"]
+    assert (
+        bound.__doc__
+        == "Return the state of a record; name the partition if the topic has several."
+    )

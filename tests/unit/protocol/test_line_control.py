@@ -10,6 +10,8 @@ from cordwood.errors import (
     RequestError,
     UnknownCommand,
 )
+from cordwood.model import TopicPartition
+from cordwood.protocol.line.arguments import StartPosition
 from cordwood.protocol.line.commands import (
     COMMANDS,
     Ack,
@@ -27,7 +29,6 @@ from cordwood.protocol.line.commands import (
     Register,
     Remove,
     Reset,
-    StartPosition,
     State,
     Subscribe,
     encode_command,
@@ -42,7 +43,11 @@ frame = Framing.FRAMES.encode
 EXAMPLES = [
     (b"GET_ACK", GetAck()),
     (b"get_ack orders\r", GetAck("orders")),
+    (b"GET_ACK orders:2", GetAck(TopicPartition("orders", 2))),
     (b"GET_STATUS 7", GetStatus(7)),
+    (b"GET_STATUS 7 orders:0", GetStatus(7, TopicPartition("orders", 0))),
+    (b"PUT orders:1 a:b", Put(TopicPartition("orders", 1), b"a:b")),
+    (b"ACK orders:12 audit 3", Ack(TopicPartition("orders", 12), "audit", 3)),
     (b"GET_STATUS 7 orders", GetStatus(7, "orders")),
     (b"SUBSCRIBE orders", Subscribe("orders")),
     (b"SUBSCRIBE orders FROM_START", Subscribe("orders", StartPosition.START)),
@@ -106,6 +111,8 @@ def test_what_a_client_encodes_is_what_a_broker_parses(request_):
         Subscribe("t", StartPosition.END),
         Get("t", "\ud800"),
         Put("a b", b"c"),
+        Get("t:1"),
+        Get(TopicPartition("t", -1)),
     ],
 )
 def test_a_request_that_would_say_something_else_is_not_encoded(request_):

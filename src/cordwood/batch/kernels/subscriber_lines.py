@@ -25,8 +25,9 @@ from cordwood.batch.kernels.llvm_intrinsics import (
 
 INTRINSICS_DIGEST: Final = "4983e1410ea8df38"
 
-ROW_OVERHEAD: Final = 96  # at most: numbers, separators and escapes of one row
+ROW_OVERHEAD: Final = 112  # at most: numbers, separators and escapes of one row
 _BAR: Final = 124
+_COLON: Final = 58
 _BACKSLASH: Final = 92
 _NEWLINE: Final = 10
 _NUMBER_BYTES_MAX: Final = 19
@@ -119,7 +120,7 @@ def _is_number(data: Any, start: int, length: int) -> bool:
     return True
 
 
-@kernel(LONGS, LONGS, SPANS, SPANS, LONGS, SPANS, SPANS, LONG, WRITE)
+@kernel(LONGS, LONGS, SPANS, SPANS, LONGS, SPANS, SPANS, LONG, LONG, WRITE)
 def format_lines(
     offsets: Any,
     times: Any,
@@ -129,10 +130,12 @@ def format_lines(
     names: Any,
     contents: Any,
     is_framed: int,
+    partition: int,
     out: Any,
 ) -> int:
     """Write every row as a line or a frame; returns the bytes written.
 
+    Each seq follows ``partition`` and a colon, unless that is negative.
     ``rows``, ``names`` and ``contents`` are a ``HeaderSpans``. ``out`` has twice the bytes of keys,
     values and header contents, plus ROW_OVERHEAD for each row.
     """
@@ -141,6 +144,10 @@ def format_lines(
         begin = to
         if is_framed:
             to += 4
+        if partition >= 0:
+            to = _put_number(out, to, partition)
+            out[to] = _COLON
+            to += 1
         to = _put_number(out, to, offsets[row] + 1)
         out[to] = _BAR
         to = _put_number(out, to + 1, times[row])

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from cordwood.cli.options.arguments import (
-    DEFAULT_BROKER,
-    BrokerOption,
-    PartitionOption,
-    TopicArgument,
-)
-from cordwood.errors import CorruptBatch, CorruptionError
+from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, TopicArgument
+from cordwood.errors import CorruptBatch, CorruptionError, UnknownTopic
 from cordwood.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -26,7 +21,9 @@ PLAIN_BYTES: Final = 256 * 1024  # above this, loading the kernels pays off
 
 def cat(
     topic: TopicArgument,
-    partition: PartitionOption = 0,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", min=0, help="Only this partition.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Read the files of this data directory, without a broker.")
     ] = None,
@@ -34,49 +31,74 @@ def cat(
 ) -> None:
     """Print a topic's records as lines for awk, from the first to the last that exist now.
 
-    Prints what a subscriber would read: no records of open or aborted transactions.
+    Prints what a subscriber would read: no records of open or aborted transactions. A topic with
+    several partitions is printed partition by partition, with partition:seq as the first field.
     """
     out = sys.stdout.buffer
-    for chunk, end in _chunks(TopicPartition(topic, partition), data, broker):
+    for part in _parts(topic, partition, data, broker):
         try:
-            out.write(_lines(chunk, end))
+            out.write(_lines(part))
         except CorruptBatch as error:
+            chunk = part.chunk
             raise CorruptionError(
-                f"{topic}-{partition}, offsets {chunk.start_offset} to {chunk.end_offset - 1}: "
+                f"{part.tp}, offsets {chunk.start_offset} to {chunk.end_offset - 1}: "
                 f"{error}; run `cordwood segment verify {topic}`"
             ) from None
     out.flush()
 
 
-def _chunks(tp: TopicPartition, data: Path | None, broker: str) -> Iterator[tuple[Chunk, int]]:
-    """Yield the partition's batches in chunks of a few MiB, and the offset to stop at."""
+class _Part(NamedTuple):
+    """A few MiB of one partition, the offset to stop at, and the partition to print, if any."""
+
+    tp: TopicPartition
+    chunk: Chunk
+    end: int
+    label: int | None
+
+
+def _parts(topic: str, only: int | None, data: Path | None, broker: str) -> Iterator[_Part]:
+    """Yield the batches of one partition, or of each in turn."""
     from cordwood.client.kafka import KafkaClient
-    from cordwood.errors import UnknownTopic
     from cordwood.pipeline.source.log_access import open_log
     from cordwood.pipeline.source.offsets import Range
     from cordwood.pipeline.source.options import COMMITTED, parse_options
 
     if data is None:
         with KafkaClient(broker) as client:
-            client.partitions(tp.topic)  # fails early without a broker or topic
+            client.partitions(topic)  # fails early without a broker or topic
     where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
-    options = parse_options({**COMMITTED, "subscribe": tp.topic, **where}, streaming=False)
+    options = parse_options({**COMMITTED, "subscribe": topic, **where}, streaming=False)
     with open_log(options) as log:
-        if tp.partition not in log.topics().get(tp.topic, ()):
-            raise UnknownTopic(f"{data or broker} has no partition {tp}; see `cordwood topic list`")
-        bounds = log.bounds([tp])[tp]
-        for chunk in log.chunks(Range(tp, *bounds), None):
-            yield chunk, bounds.end
+        numbers = sorted(log.topics().get(topic, ()))
+        chosen = _choose(topic, only, numbers, str(data or broker))
+        all_bounds = log.bounds(chosen)
+        for tp in chosen:
+            bounds = all_bounds[tp]
+            label = tp.partition if len(chosen) > 1 else None
+            for chunk in log.chunks(Range(tp, *bounds), None):
+                yield _Part(tp, chunk, bounds.end, label)
 
 
-def _lines(chunk: Chunk, end: int) -> bytes:
+def _choose(
+    topic: str, only: int | None, numbers: Sequence[int], where: str
+) -> list[TopicPartition]:
+    chosen = [TopicPartition(topic, number) for number in numbers if only in {None, number}]
+    if not chosen:
+        name = topic if only is None else f"partition {TopicPartition(topic, only)}"
+        raise UnknownTopic(f"{where} has no {name}; see `cordwood topic list`")
+    return chosen
+
+
+def _lines(part: _Part) -> bytes:
     """Format with the kernels if the chunk is large enough, else record by record."""
+    chunk, end, label = part.chunk, part.end, part.label
     if len(chunk.data) > PLAIN_BYTES:
         from cordwood.batch.subscriber_lines import format_batches
 
         return format_batches(
-            chunk.data, chunk.start_offset, chunk.aborted, end_offset=end, is_framed=False
-        )
+            chunk.data, chunk.start_offset, chunk.aborted,
+            end_offset=end, is_framed=False, partition=label,
+        )  # fmt: skip
     from cordwood.batch.records import decode_committed
     from cordwood.protocol.line.framing import Framing
     from cordwood.protocol.line.records import encode_records
@@ -87,6 +109,5 @@ def _lines(chunk: Chunk, end: int) -> bytes:
         if each.last_offset >= chunk.start_offset  # earlier transactions ended before this chunk
     ]
     records = decode_committed(chunk.data, aborted)
-    return encode_records(
-        [r for r in records if chunk.start_offset <= r.offset < end], Framing.TEXT
-    )
+    present = [r for r in records if chunk.start_offset <= r.offset < end]
+    return encode_records(present, Framing.TEXT, label)

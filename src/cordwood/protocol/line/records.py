@@ -1,5 +1,7 @@
 r"""Records as lines: ``seq|broker_ts|routing_key|producer_ts|n|payload``.
 
+In a stream of several partitions the first field is ``partition:seq``.
+
 A line is made for ``awk``: six fields, with the payload byte for byte. Three rules keep it on one
 line, and reversible:
 
@@ -39,24 +41,35 @@ class Line(NamedTuple):
     producer_ts: str
     n: int | None
     payload: bytes | None
+    partition: int = 0
 
 
-def encode_records(records: Iterable[Record], framing: Framing) -> bytes:
-    """Encode records as complete lines or frames, ready to send to a subscriber."""
+def encode_records(
+    records: Iterable[Record], framing: Framing, partition: int | None = None
+) -> bytes:
+    """Encode records as complete lines or frames, ready to send to a subscriber.
+
+    A ``partition`` is written before each seq, for streams of several partitions.
+    """
+    label = b"" if partition is None else b"%d:" % partition
     if framing is Framing.TEXT:
         return b"".join(
-            b"%b|%b\n" % (_encode_fields(record), encode_payload(record.value, framing))
+            b"%b%b|%b\n" % (label, _encode_fields(record), encode_payload(record.value, framing))
             for record in records
         )
-    return b"".join(framing.encode(_encode_body(record)) for record in records)
+    return b"".join(framing.encode(label + _encode_body(record)) for record in records)
 
 
-def parse_record(body: bytes, framing: Framing) -> Line:
-    """Parse one line or frame without its delimiter; raise ``ProtocolError`` if it is invalid."""
+def parse_record(body: bytes, framing: Framing, partition: int = 0) -> Line:
+    """Parse one line or frame without its delimiter; raise ``ProtocolError`` if it is invalid.
+
+    ``partition`` is what the line is of, unless it names another.
+    """
     fields = body.split(b"|", 5)
     if len(fields) < 5 or (len(fields) == 5 and framing is Framing.TEXT):
         raise ProtocolError(f"a record has six fields, but this has {len(fields)}: {body[:80]!r}")
-    seq, broker_ts, key, producer_ts, n = fields[:5]
+    place, broker_ts, key, producer_ts, n = fields[:5]
+    label, colon, seq = place.rpartition(b":")
     try:
         return Line(
             seq=int(seq),
@@ -65,9 +78,12 @@ def parse_record(body: bytes, framing: Framing) -> Line:
             producer_ts=_text(_unescape(producer_ts)),
             n=int(n) if n else None,
             payload=parse_payload(fields[5], framing) if len(fields) == 6 else None,
+            partition=int(label) if colon else partition,
         )
     except ValueError:
-        raise ProtocolError(f"seq, broker_ts and n must be numbers: {body[:80]!r}") from None
+        raise ProtocolError(
+            f"partition, seq, broker_ts and n must be numbers: {body[:80]!r}"
+        ) from None
 
 
 def encode_payload(payload: bytes | None, framing: Framing) -> bytes:

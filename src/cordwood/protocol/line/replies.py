@@ -6,7 +6,7 @@ The results have no delimiter; a connection's ``encode`` adds the framing that i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -31,6 +31,12 @@ class Welcome(NamedTuple):
 def encode_ack(number: int) -> bytes:
     """``ACK <seq>`` answers a query, ``ACK <n>`` a producer: everything up to it is durable."""
     return b"ACK %d" % number
+
+
+def encode_acks(numbers: Sequence[int]) -> bytes:
+    """``ACK <partition>:<seq> ...``: the last durable seq of every partition, in their order."""
+    pairs = (b"%d:%d" % (partition, seq) for partition, seq in enumerate(numbers))
+    return b"ACK " + b" ".join(pairs)
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
@@ -78,6 +84,17 @@ def parse_error(body: bytes) -> CordwoodError:
 def parse_ack(body: bytes) -> int:
     """Return the number in ``ACK <number>``; raise the error in an ``ERR`` or ``ProtocolError``."""
     return _number(check_reply(body), b"ACK")
+
+
+def parse_acks(body: bytes) -> dict[int, int]:
+    """Return the seq of each partition from an answer to ``GET_ACK``; raises as ``parse_ack``."""
+    if b":" not in check_reply(body):
+        return {0: parse_ack(body)}
+    word, *pairs = body.split()
+    acks = [pair.partition(b":") for pair in pairs]
+    if word != b"ACK" or not all(left.isdigit() and right.isdigit() for left, _, right in acks):
+        raise ProtocolError(f"ACK and partition:seq pairs were expected, not {body[:80]!r}")
+    return {int(left): int(right) for left, _, right in acks}
 
 
 def parse_count(body: bytes) -> int:
