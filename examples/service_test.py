@@ -1,6 +1,6 @@
 """How a service that publishes to Kafka is tested with cordwood: no Docker, no mocks of a client.
 
-    pip install cordwood confluent-kafka pytest
+    pip install . confluent-kafka pytest
     pytest examples/service_test.py
 
 The service is the standard library's WSGI, where yours may be FastAPI or Flask; the tests do not

@@ -20,13 +20,18 @@ def test_every_page_has_its_place_in_the_navigation():
     assert listed == pages
 
 
+def load_script(name):
+    """Import a file of scripts/; the name ``site`` is the standard library's."""
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def pages():
     """Generate the pages of the site."""
-    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.make_pages(ROOT)
+    return load_script("site").make_pages(ROOT)
 
 
 def test_every_link_of_the_site_leads_somewhere(pages):
@@ -46,3 +51,18 @@ def test_a_linked_file_is_shown_as_it_is(pages):
     config = (ROOT / "src" / "cordwood" / "config.py").read_text()
     assert config in pages["source/src/cordwood/config.py.md"]
     assert "source/src/cordwood/config.py.md" in pages["settings.md"]
+
+
+def test_the_picture_of_the_landing_page_is_the_script_s():
+    """The committed picture is what scripts/overview.py draws."""
+    overview = load_script("overview")
+    assert overview.OUTPUT.read_text() == overview.draw()
+    assert overview.OUTPUT.name in (ROOT / "docs" / "index.md").read_text()
+
+
+def test_no_page_promises_a_release():
+    """Until there is a release, set-up commands install the clone, not the name."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    texts = {page.name: page.read_text() for page in pages if page.suffix in {".md", ".py"}}
+    promised = re.compile(r"^ *pip install [^\n#`]*\bcordwood\b", re.MULTILINE)
+    assert [name for name, text in texts.items() if promised.search(text)] == []
