@@ -44,7 +44,7 @@ class Getting:
     next_partition: int = 0
 
 
-NeedsPartition = c.GetStatus | c.Subscribe | c.Ack | c.Reset | c.State  # a seq is of one partition
+NeedsPartition = c.GetStatus | c.Subscribe | c.Ack | c.Reset  # a seq is of one partition
 
 
 class CommandService:
@@ -223,8 +223,7 @@ class CommandService:
         return None
 
     async def _state(self, request: c.State, _: CommandContext) -> bytes:
-        await self._single(request)
-        return replies.encode_json(self._topics.state(_topic(request.target)))
+        return replies.encode_json(self._topics.state(await self._partitions(request.target)))
 
     async def _metrics(self, _request: c.Metrics, _: CommandContext) -> bytes:
         return await self._status()

@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.partition_opener import PartitionOpener
+from cordwood.broker.topic_state import (
+    PartitionState,
+    describe_partition,
+    summarize_partition,
+)
 from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
 from cordwood.log.lifecycle.live_topics import LiveTopic, NewTopic
@@ -21,7 +26,7 @@ from cordwood.log.write.partition import Partition
 from cordwood.log.write.writer import Writer
 from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import ProducerIdentity
-from cordwood.model import SegmentState, is_topic_name
+from cordwood.model import is_topic_name
 
 T = TypeVar("T")
 
@@ -159,37 +164,28 @@ class TopicService:
         """Run a change on the writer thread, the only thread that may change partitions."""
         return await asyncio.wrap_future(self._writer.call(change))
 
-    def state(self, name: str) -> dict[str, Any]:
-        """Return a topic's state in the format of Walrus's ``STATE``, counting segments from 1."""
-        topic = self.get(name)
-        partition = topic.partition(0)
-        leader_id = self._cluster.placement(topic, 0).leader_id
-        *sealed, active = partition.segments()
-        oldest = (*sealed, active)[0].base_offset
-        # The segment index lags behind cuts: count live segments here and dropped ones there.
-        gone = self._metadata.cluster.segments(partition.tp).entries()
-        first = sum(entry.base_offset < oldest for entry in gone) + 1
-        current = first + len(sealed)
-        counts = {str(first + i): segment.records for i, segment in enumerate(sealed)}
-        return {
-            "topic": name,
-            "current_segment": current,
-            "leader_node": leader_id,
-            "last_sealed_entry_offset": active.base_offset,
-            "sealed_segments": counts,
-            "segment_leaders": {str(number): leader_id for number in range(first, current + 1)},
-            "next_seq": partition.high_watermark + 1,
-            "log_start_seq": partition.log_start_offset + 1,
-            "segments": [
-                {
-                    "base_seq": segment.base_offset + 1,
-                    "records": segment.records,
-                    "bytes": segment.size_bytes,
-                    "state": SegmentState(segment.state).value,
-                }
-                for segment in (*sealed, active)
-            ],
-        }
+    def state(self, partitions: Sequence[Partition]) -> dict[str, Any]:
+        """Return a partition's state as Walrus's ``STATE``, or a summary of several partitions."""
+        tp = partitions[0].tp
+        if len(partitions) == 1:
+            return {"topic": tp.topic, **describe_partition(self._partition_state(partitions[0]))}
+        rows = [
+            {"partition": each.tp.partition, **summarize_partition(self._partition_state(each))}
+            for each in partitions
+        ]
+        return {"topic": tp.topic, "partitions": rows}
+
+    def _partition_state(self, partition: Partition) -> PartitionState:
+        tp = partition.tp
+        return PartitionState(
+            live=partition.segments(),
+            remembered=self._metadata.cluster.segments(tp).entries(),
+            bundles=self._metadata.cluster.bundles(tp),
+            cursors=self._metadata.readers.registered_positions(tp),
+            leader_id=self._cluster.placement(self.get(tp.topic), tp.partition).leader_id,
+            log_start_offset=partition.log_start_offset,
+            high_watermark=partition.high_watermark,
+        )
 
 
 def _policy_words(value: object) -> frozenset[str]:

@@ -153,7 +153,7 @@ class ClientFlows(Runner, Generic[S]):
 
     @flow_method
     def state(self, topic: str, *, partition: int | None = None) -> Flow[dict[str, object]]:
-        """Return the topic's segments."""
+        """Return the segments and cursors; of several partitions, a summary of each."""
         return self._ask(c.State(_target(topic, partition)), r.parse_json)
 
     @flow_method

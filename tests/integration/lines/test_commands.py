@@ -186,6 +186,30 @@ def test_state_counts_segments_as_walrus_does(broker: Broker):
     assert state["leader_node"] == 1
 
 
+def test_state_remembers_segments_that_reclaim_has_dropped(broker: Broker):
+    """After RECLAIM, STATE still has every segment's number, count and leader.
+
+    A cursor is shown as Walrus's segment and entries delivered in it, beside the offset.
+    """
+    with Wire(broker.control) as wire:
+        wire.ask(b"REGISTER logs AS audit")
+        wire.ask(b"CONFIGURE logs segment.entries=10 cleanup.policy=consume")
+        for n in range(25):
+            assert wire.ask(b"PUT logs %d" % n) == b"OK"
+        assert wire.ask(b"ACK logs audit 13") == b"OK"
+        assert wire.ask(b"RECLAIM logs") == b"OK 1"
+        state = json.loads(wire.ask(b"STATE logs"))
+    assert (state["current_segment"], state["sealed_segments"]) == (3, {"1": 10, "2": 10})
+    assert state["segment_leaders"] == {"1": 1, "2": 1, "3": 1}
+    assert [(each["id"], each["base_seq"], each["state"]) for each in state["segments"]] == [
+        (1, 1, "reclaimed"),
+        (2, 11, "sealed"),
+        (3, 21, "active"),
+    ]
+    assert state["cursors"] == {"audit": {"segment": 2, "delivered": 3, "offset": 13}}
+    assert state["log_start_seq"] == 11
+
+
 def test_topics_are_not_created_when_that_is_off():
     """With auto.create.topics=false PUT fails and names REGISTER, which creates the topic."""
     with Broker(kafka="off", durability="os", auto_create_topics=False) as broker:

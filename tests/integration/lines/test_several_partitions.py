@@ -92,6 +92,17 @@ def test_segments_go_when_every_partition_is_acknowledged(wire: Wire):
     assert wire.ask(b"RECLAIM orders") == b"OK 1"
 
 
+def test_state_sums_up_every_partition_and_describes_one(wire: Wire):
+    """STATE of the topic has a row for each partition; of one partition, its segments."""
+    rows = json.loads(wire.ask(b"STATE orders"))["partitions"]
+    assert [(row["partition"], row["next_seq"], row["current_segment"]) for row in rows] == [
+        (0, 3, 1),
+        (1, 2, 1),
+        (2, 1, 1),
+    ]
+    assert [each["records"] for each in json.loads(wire.ask(b"STATE orders:1"))["segments"]] == [1]
+
+
 def test_get_takes_from_the_partitions_in_turn(wire: Wire):
     """GET of a topic takes one record of each partition in turn, each record once."""
     taken = [wire.ask(b"GET orders AS audit") for _ in range(4)]

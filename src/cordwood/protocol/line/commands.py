@@ -288,7 +288,7 @@ _TABLE: Final = (
     Command(
         "GET", "OK <payload> | EMPTY", "take the reader's next record", Get, (a.TARGET, a.AS_READER)
     ),
-    Command("STATE", "JSON", "the topic's segments", State, (a.TARGET,)),
+    Command("STATE", "JSON", "the topic's segments and cursors", State, (a.TARGET,)),
     Command("METRICS", "JSON", "the broker's counters", Metrics),
     Command(
         "READERS", "JSON", "registered readers and their cursors", Readers, (a.OPTIONAL_TOPIC,)
