@@ -30,17 +30,21 @@ def micros(call: Callable[[], object]) -> float:
 
 def produce_request(partitions: int, size: int) -> produce.ProduceRequest:
     given = [produce.ProducePartition(n, bytes(size)) for n in range(partitions)]
-    return produce.ProduceRequest(None, -1, 30_000, [produce.ProduceTopic("events", given)])
+    return produce.ProduceRequest(
+        None, -1, 30_000, [produce.ProduceTopic("events", partitions=given)]
+    )
 
 
 def fetch_request(partitions: int) -> fetch.FetchRequest:
     wanted = [fetch.FetchPartition(n, -1, 5, partition_max_bytes=2**20) for n in range(partitions)]
-    return fetch.FetchRequest(-1, 500, 1, 2**26, 0, topics=[fetch.FetchTopic("events", wanted)])
+    return fetch.FetchRequest(
+        -1, 500, 1, 2**26, 0, topics=[fetch.FetchTopic("events", partitions=wanted)]
+    )
 
 
 def produce_response(partitions: int) -> produce.ProduceResponse:
     stored = [produce.ProducedPartition(n, 0, 12_345, -1, 0) for n in range(partitions)]
-    return produce.ProduceResponse([produce.ProducedTopic("events", stored)])
+    return produce.ProduceResponse([produce.ProducedTopic("events", partitions=stored)])
 
 
 def fetch_response(partitions: int, size: int) -> fetch.FetchResponse:
@@ -48,7 +52,7 @@ def fetch_response(partitions: int, size: int) -> fetch.FetchResponse:
     found = [
         fetch.FetchedPartition(n, 0, 9_999, 9_999, 0, records=records) for n in range(partitions)
     ]
-    return fetch.FetchResponse(topics=[fetch.FetchedTopic("events", found)])
+    return fetch.FetchResponse(topics=[fetch.FetchedTopic("events", partitions=found)])
 
 
 def metadata_response(partitions: int) -> metadata.MetadataResponse:

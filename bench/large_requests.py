@@ -128,11 +128,11 @@ def large() -> dict[str, Request]:
         ),
         "Fetch": fe.FetchRequest(
             -1, 0, 1, 50 * MIB, 0,
-            topics=[fe.FetchTopic(name, [first_part]) for name in pairs],
+            topics=[fe.FetchTopic(name, partitions=[first_part]) for name in pairs],
         ),
         "Fetch, nothing new": fe.FetchRequest(
             -1, 0, 1, 50 * MIB, 0,
-            topics=[fe.FetchTopic(name, [end_part]) for name in pairs],
+            topics=[fe.FetchTopic(name, partitions=[end_part]) for name in pairs],
         ),
         COMMIT: c.OffsetCommitRequest(
             "g",
@@ -225,17 +225,20 @@ def destructive() -> dict[str, Request]:
     return {
         "Produce": pr.ProduceRequest(
             None, -1, 60_000,
-            [pr.ProduceTopic(name, [pr.ProducePartition(0, batch)]) for name in names(PARTITIONS)],
+            [
+                pr.ProduceTopic(name, partitions=[pr.ProducePartition(0, batch)])
+                for name in names(PARTITIONS)
+            ],
         ),
         "Produce, bad acks": pr.ProduceRequest(
             None, 7, 60_000,
             [
-                pr.ProduceTopic(name, [pr.ProducePartition(0, batch)])
+                pr.ProduceTopic(name, partitions=[pr.ProducePartition(0, batch)])
                 for name in names(ELEMENTS // 2)
             ],
         ),
         "Produce, of empty topics": pr.ProduceRequest(
-            None, -1, 60_000, [pr.ProduceTopic(name, []) for name in names(ELEMENTS)]
+            None, -1, 60_000, [pr.ProduceTopic(name, partitions=[]) for name in names(ELEMENTS)]
         ),
         "DeleteRecords": t.DeleteRecordsRequest(
             [t.DeleteRecordsTopic(name, [t.DeleteRecordsPartition(0, 1)]) for name in names(2_000)],

@@ -31,7 +31,7 @@ def fetch(address: Address, topic: str, seconds: float) -> Pumped:
 
 def request(topic: str, offset: int, size_bytes: int = MIB) -> bytes:
     one = FetchPartition(0, fetch_offset=offset, partition_max_bytes=size_bytes)
-    wanted = [FetchTopic(topic, [one])]
+    wanted = [FetchTopic(topic, partitions=[one])]
     body = FetchRequest(-1, 500, 0, 50 * MIB, 0, topics=wanted)
     return b"".join(bytes(part) for part in encode_request(body, VERSION, 1, "bench"))
 

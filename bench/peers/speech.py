@@ -199,7 +199,7 @@ class Kafka:
         if count not in self._requests:
             records = [Record(n, NOW_MS, None, message(n) + b"\n") for n in range(count)]
             given = [ProducePartition(0, bytes(encode_batch(records)))]
-            body = ProduceRequest(None, -1, 30_000, [ProduceTopic(self._topic, given)])
+            body = ProduceRequest(None, -1, 30_000, [ProduceTopic(self._topic, partitions=given)])
             parts = encode_request(body, PRODUCE_VERSION, 1, "bench")
             self._requests[count] = b"".join(bytes(part) for part in parts)
         return self._requests[count]

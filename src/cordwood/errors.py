@@ -84,6 +84,13 @@ class UnknownTopic(RequestError):
     http_status, exit_code = 404, 3
 
 
+class UnknownTopicId(RequestError):
+    """No topic has this id: it was deleted, or deleted and created again under its name."""
+
+    code, name, retriable = Code.UNKNOWN_TOPIC_ID, "UNKNOWN_TOPIC_ID", True
+    http_status, exit_code = 404, 3
+
+
 class UnknownSegment(RequestError):
     """The segment does not exist, or lacks the information that was requested."""
 

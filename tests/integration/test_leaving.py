@@ -117,7 +117,9 @@ def descriptors(pid: int) -> int:
 def long_poll() -> bytes:
     """Encode a Fetch that waits one minute for a record."""
     part = FetchPartition(0, -1, 0, -1, -1, 1_000_000)
-    request = FetchRequest(-1, 60_000, 1, 1_000_000, 0, 0, -1, [FetchTopic("quiet", [part])])
+    request = FetchRequest(
+        -1, 60_000, 1, 1_000_000, 0, 0, -1, [FetchTopic("quiet", partitions=[part])]
+    )
     return b"".join(encode_request(request, 11, 1, "leaving"))
 
 

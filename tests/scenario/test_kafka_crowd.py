@@ -48,7 +48,9 @@ def long_poll(address: str) -> socket.socket:
         FetchPartition(number, fetch_offset=RECORDS, partition_max_bytes=1_000_000)
         for number in range(PARTITIONS)
     ]
-    request = FetchRequest(-1, 60_000, 1, 1_000_000, 0, topics=[FetchTopic("crowd", wanted)])
+    request = FetchRequest(
+        -1, 60_000, 1, 1_000_000, 0, topics=[FetchTopic("crowd", partitions=wanted)]
+    )
     listener.sendall(b"".join(encode_request(request, 11, 1, "idle")))
     return listener
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.partition_opener import PartitionOpener
@@ -57,6 +58,10 @@ class TopicService:
     def get(self, name: str) -> LiveTopic:
         """Return an existing topic; raises ``UnknownTopic``."""
         return self._store.topic(name)
+
+    def get_by_id(self, topic_id: UUID) -> LiveTopic:
+        """Return an existing topic; raises ``UnknownTopicId``."""
+        return self._store.topic_by_id(topic_id)
 
     def all(self) -> Mapping[str, LiveTopic]:
         """Return every topic by name."""

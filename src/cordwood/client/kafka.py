@@ -107,6 +107,7 @@ _VERSIONS: Final = {  # old enough for every broker, new enough for the fields u
     MetadataRequest: 10,  # the first version with topic ids
     ListOffsetsRequest: 5,
     FetchRequest: 11,
+    ProduceRequest: 9,
     OffsetCommitRequest: 7,
     OffsetFetchRequest: 7,
     FindCoordinatorRequest: 2,
@@ -279,7 +280,7 @@ class KafkaClient:
             min_bytes=1,
             max_bytes=4 * partition_bytes,
             isolation_level=int(committed),
-            topics=[FetchTopic(name, parts) for name, parts in asked.items()],
+            topics=[FetchTopic(name, partitions=parts) for name, parts in asked.items()],
         )
         return _by_partition(self.ask(request, FetchResponse).topics)
 
@@ -288,7 +289,9 @@ class KafkaClient:
 
         With ``acks`` 0 there is no reply: it returns -1 after the batch is sent.
         """
-        topic = ProduceTopic(tp.topic, [ProducePartition(tp.partition, memoryview(batch))])
+        topic = ProduceTopic(
+            tp.topic, partitions=[ProducePartition(tp.partition, memoryview(batch))]
+        )
         request = ProduceRequest(None, acks, _TIMEOUT_MS, [topic])
         if acks == 0:
             self._send(request)

@@ -46,7 +46,7 @@ CLOSES_WITHIN_S = 60.0
 GROWTH_MAX = BUDGET + FRAME_MAX + 2 * INFLATED_MAX + 220 * MIB
 
 
-FETCHED = f.FetchTopic("t", [f.FetchPartition(0, partition_max_bytes=1 << 20)])
+FETCHED = f.FetchTopic("t", partitions=[f.FetchPartition(0, partition_max_bytes=1 << 20)])
 
 
 class Scales:
@@ -141,7 +141,7 @@ def framed(message, version: int) -> bytes:
 
 
 def produced(batch: bytes, topic: str = "t") -> bytes:
-    topics = [p.ProduceTopic(topic, [p.ProducePartition(0, batch)])]
+    topics = [p.ProduceTopic(topic, partitions=[p.ProducePartition(0, batch)])]
     return framed(p.ProduceRequest(None, -1, 1000, topics), 9)
 
 
@@ -162,7 +162,7 @@ def costly(chance: random.Random) -> Iterator[bytes]:
     yield framed(m.MetadataRequest([m.MetadataRequestTopic(name=n) for n in names], False), 9)
     yield framed(m.MetadataRequest([m.MetadataRequestTopic(name=n) for n in names * 3], False), 9)
     parts = [f.FetchPartition(n, partition_max_bytes=1 << 20) for n in numbers]
-    fetch = f.FetchRequest(-1, 100, 1, 1 << 30, 0, topics=[f.FetchTopic("t", parts)])
+    fetch = f.FetchRequest(-1, 100, 1, 1 << 30, 0, topics=[f.FetchTopic("t", partitions=parts)])
     yield framed(fetch, 11)
     listed = [o.ListOffsetsPartition(n) for n in numbers]
     yield framed(o.ListOffsetsRequest(-1, 0, [o.ListOffsetsTopic("t", listed)]), 5)
@@ -172,7 +172,7 @@ def costly(chance: random.Random) -> Iterator[bytes]:
     yield framed(g.FindCoordinatorRequest(coordinator_keys=names), 4)
     batch = encode_batch([Record(0, 1, None, b"x")])
     many = [p.ProducePartition(n, batch) for n in numbers[:15_000]]
-    yield framed(p.ProduceRequest(None, -1, 1000, [p.ProduceTopic("t", many)]), 9)
+    yield framed(p.ProduceRequest(None, -1, 1000, [p.ProduceTopic("t", partitions=many)]), 9)
     for codec in Codec:
         body = bytes(3 * INFLATED_MAX) if codec is not Codec.NONE else bytes(500_000)
         yield produced(with_body(compress(codec, body)[: MIB - 200], 3, codec))

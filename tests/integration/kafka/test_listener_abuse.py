@@ -274,7 +274,7 @@ def is_stopped(link: Connection) -> bool:
 def test_a_client_that_vanishes_amid_a_long_poll_leaves_nothing_behind(broker, neighbour):
     """When a client disconnects during a long poll, its connection and memory are released."""
     create_topic(broker.kafka, "quiet")
-    wanted = [FetchTopic("quiet", [FetchPartition(0, partition_max_bytes=1 << 20)])]
+    wanted = [FetchTopic("quiet", partitions=[FetchPartition(0, partition_max_bytes=1 << 20)])]
     poll = FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=wanted)
     asked = b"".join(encode_request(poll, 11, 1, "vanishing"))
     with connect(broker.kafka) as watching:
@@ -301,7 +301,7 @@ def test_a_peer_that_takes_no_replies_has_no_more_made_for_it(broker, neighbour)
         for _ in range(4):
             record = Record(0, time.time_ns() // 1_000_000, None, bytes(900_000))
             client.produce(tp, encode_batch([record]))
-    wanted = [FetchTopic("large", [FetchPartition(0, partition_max_bytes=1 << 20)])]
+    wanted = [FetchTopic("large", partitions=[FetchPartition(0, partition_max_bytes=1 << 20)])]
     fetch = FetchRequest(-1, 0, 1, 1 << 20, 0, topics=wanted)
     requests = b"".join(b"".join(encode_request(fetch, 11, n, "greedy")) for n in range(100))
     outgoing = broker.service.broker.outgoing

@@ -38,7 +38,9 @@ def connect(broker: Broker) -> socket.socket:
 
 
 def fetch(topic: str, offset: int, *, min_bytes: int, max_wait_ms: int, correlation_id: int = 1):
-    wanted = FetchTopic(topic, [FetchPartition(0, fetch_offset=offset, partition_max_bytes=2**25)])
+    wanted = FetchTopic(
+        topic, partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=2**25)]
+    )
     request = FetchRequest(-1, max_wait_ms, min_bytes, 2**25, 0, topics=[wanted])
     return b"".join(encode_request(request, VERSION, correlation_id, "raw"))
 
@@ -64,7 +66,9 @@ def test_produce_waits_for_the_writer_and_keeps_its_order(broker, monkeypatch):
 
 def produce_without_acks(topic: str) -> bytes:
     batch = encode_batch([Record(0, 0, b"k", b"v")])
-    request = ProduceRequest(None, 0, 1000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    request = ProduceRequest(
+        None, 0, 1000, [ProduceTopic(topic, partitions=[ProducePartition(0, batch)])]
+    )
     return b"".join(encode_request(request, PRODUCE_VERSION, 1, "raw"))
 
 

@@ -25,7 +25,7 @@ NOW_MS = 1_700_000_000_000
 
 async def produce(services, data, *, topic="t", partition=0, version=None):
     """Produce one batch over the Kafka protocol; return the partition's response."""
-    topics = [ProduceTopic(topic, [ProducePartition(partition, data)])]
+    topics = [ProduceTopic(topic, partitions=[ProducePartition(partition, data)])]
     response = await services.ask(ProduceRequest(None, -1, 1000, topics), version)
     return response.topics[0].partitions[0]
 

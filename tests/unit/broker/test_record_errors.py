@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 async def produce(services, data, version=VERSION):
     """Produce one batch to topic t; return the partition's response."""
-    topics = [ProduceTopic("t", [ProducePartition(0, data)])]
+    topics = [ProduceTopic("t", partitions=[ProducePartition(0, data)])]
     response = await services.ask(ProduceRequest(None, -1, 1000, topics), version)
     return response.topics[0].partitions[0]
 

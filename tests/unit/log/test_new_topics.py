@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_a_directory_that_cannot_be_made_stops_no_start(tmp_path, files):
     opened = open_store(tmp_path / "data", files)
     opened.create_topic("old", 1)
     append(opened.partition(TopicPartition("old", 0)), "a")
-    opened.metadata.cluster.create_topics([Topic("new", "an-id", 1, {}, 0)])
+    opened.metadata.cluster.create_topics([Topic("new", str(uuid4()), 1, {}, 0)])
     opened.close()
     files.is_full = True
     opened = open_store(tmp_path / "data", files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -181,21 +181,15 @@ class KafkaAdmin:
         topics: Sequence[DeleteTopic] = request.topics
         if version < _DELETE_BY_ID:
             topics = [DeleteTopic(name) for name in request.topic_names]
-        turns = RequestSlices()
-        every = list(self._topics.all().values())
-        names = {topic.id: topic.name async for topic in turns.of(every)}
         return DeleteTopicsResponse(
-            topics=[await self._delete(wanted, names) async for wanted in turns.of(topics)]
+            topics=[await self._delete(wanted) async for wanted in RequestSlices().of(topics)]
         )
 
-    async def _delete(self, wanted: DeleteTopic, names: Mapping[str, str]) -> DeletedTopic:
+    async def _delete(self, wanted: DeleteTopic) -> DeletedTopic:
         name, topic_id = wanted
         try:
             if name is None:
-                name = names.get(str(topic_id))
-                if name is None:
-                    text = f"there is no topic with id {topic_id}"
-                    return DeletedTopic(None, topic_id, Code.UNKNOWN_TOPIC_ID, text)
+                name = self._topics.get_by_id(topic_id).name
             topic_id = UUID(self._topics.get(name).id)
             await self._topics.delete(name)
         except CordwoodError as error:

@@ -1,7 +1,10 @@
 """Fetch: returns whole batches from an offset on, after waiting for enough bytes or a timeout.
 
 Incremental fetch sessions are declined (session id 0): a full request costs one dictionary lookup
-per partition. What is read, and where, is planned and carried out in ``fetch_plan``.
+per topic. A request that continues a session, which only another broker can have opened, is told
+that there is none, and the client fetches in full. Topics named by id are looked up again at every
+read, so a topic that is deleted and created again while a fetch waits is not mistaken for the old
+one. What is read, and where, is planned and carried out in ``fetch_plan``.
 """
 
 from __future__ import annotations
@@ -18,9 +21,15 @@ from cordwood.broker.session import Session
 from cordwood.broker.time_slices import TURN_ITEMS, RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
-from cordwood.errors import CordwoodError
+from cordwood.codes import Code
+from cordwood.errors import CordwoodError, UnknownTopicId
 from cordwood.model import TopicPartition
-from cordwood.protocol.kafka.messages.fetch import FetchedPartition, FetchRequest, FetchResponse
+from cordwood.protocol.kafka.messages.fetch import (
+    TOPIC_ID_VERSION,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+)
 
 READ_COMMITTED: Final = 1
 WAIT_S_MAX: Final = 60.0
@@ -45,25 +54,27 @@ class KafkaFetch:
         self._clock = clock
 
     def fetch(
-        self, request: FetchRequest, _version: int, _session: Session
+        self, request: FetchRequest, version: int, _session: Session
     ) -> Awaitable[FetchResponse]:
         """Read; if there is too little, wait for more and read again, until ``max_wait_ms``."""
-        plan = list(islice(self._plan(request), TURN_ITEMS))
+        if request.session_epoch > 0:
+            return _answered(FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND))
+        plan = list(islice(self._plan(request, version), TURN_ITEMS))
         if len(plan) == TURN_ITEMS:
-            return self._fetch_slowly(request, self._read(request))
+            return self._fetch_slowly(request, version, self._read(request, version))
         run = FetchRun(request, plan, self._outgoing.share_bytes)
         if not run.advance() or not self._is_enough(run, request):
-            return self._fetch_slowly(request, run.finish())
-        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-        answer.set_result(run.response())
-        return answer
+            return self._fetch_slowly(request, version, run.finish())
+        return _answered(run.response())
 
-    def _plan(self, request: FetchRequest) -> Iterator[Planned]:
+    def _plan(self, request: FetchRequest, version: int) -> Iterator[Planned]:
+        topics, is_by_id = self._topics, version >= TOPIC_ID_VERSION
         is_committed = request.isolation_level == READ_COMMITTED
         for topic in request.topics:
             for part in topic.partitions:
                 try:
-                    partition = self._topics.get(topic.name).partition(part.partition)
+                    live = topics.get_by_id(topic.topic_id) if is_by_id else topics.get(topic.name)
+                    partition = live.partition(part.partition)
                 except CordwoodError as error:
                     yield FetchedPartition(part.partition, error.code, high_watermark=-1)
                 else:
@@ -78,7 +89,7 @@ class KafkaFetch:
         )
 
     async def _fetch_slowly(
-        self, request: FetchRequest, reading: Awaitable[FetchRun]
+        self, request: FetchRequest, version: int, reading: Awaitable[FetchRun]
     ) -> FetchResponse:
         """Answer a request that has many partitions, or that waits for the disk or for records."""
         wait_s = min(request.max_wait_ms / 1000, WAIT_S_MAX)
@@ -89,16 +100,12 @@ class KafkaFetch:
         if sum(len(topic.partitions) for topic in request.topics) > WATCHED_MAX:
             # Too many partitions to be woken by each of them: read again once, after a pause.
             await asyncio.sleep(min(wait_s, UNWATCHED_WAIT_S))
-            return (await self._read(request)).response()
-        wanted = [
-            TopicPartition(topic.name, part.partition)
-            for topic in request.topics
-            for part in topic.partitions
-        ]
+            return (await self._read(request, version)).response()
+        wanted = self._partitions(request, version)
         while True:
             published = self._notifier.expect(wanted)
             try:
-                run = await self._read(request)
+                run = await self._read(request, version)
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0 or self._is_enough(run, request):
                     return run.response()
@@ -106,6 +113,25 @@ class KafkaFetch:
             finally:
                 self._notifier.forget(published, wanted)
 
-    async def _read(self, request: FetchRequest) -> FetchRun:
-        plan = [planned async for planned in RequestSlices().of(self._plan(request))]
+    def _partitions(self, request: FetchRequest, version: int) -> list[TopicPartition]:
+        """Return the partitions of a request whose appends to wait for."""
+        wanted: list[TopicPartition] = []
+        for topic in request.topics:
+            name = topic.name
+            if version >= TOPIC_ID_VERSION:
+                try:
+                    name = self._topics.get_by_id(topic.topic_id).name
+                except UnknownTopicId:  # deleted meanwhile: the next read reports it
+                    continue
+            wanted += [TopicPartition(name, part.partition) for part in topic.partitions]
+        return wanted
+
+    async def _read(self, request: FetchRequest, version: int) -> FetchRun:
+        plan = [planned async for planned in RequestSlices().of(self._plan(request, version))]
         return await FetchRun(request, plan, self._outgoing.share_bytes).finish()
+
+
+def _answered(response: FetchResponse) -> asyncio.Future[FetchResponse]:
+    answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+    answer.set_result(response)
+    return answer

@@ -187,7 +187,9 @@ class FetchRun:
         fetched = iter(self._fetched)
         return FetchResponse(
             topics=[
-                FetchedTopic(topic.name, list(islice(fetched, len(topic.partitions))))
+                FetchedTopic(
+                    topic.name, topic.topic_id, list(islice(fetched, len(topic.partitions)))
+                )
                 for topic in self._request.topics
             ]
         )

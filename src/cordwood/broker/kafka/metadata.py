@@ -17,7 +17,7 @@ from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
-from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.errors import CordwoodError, UnknownTopic, UnknownTopicId
 from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.model import is_topic_name
 from cordwood.protocol.kafka.messages.metadata import (
@@ -42,7 +42,7 @@ from cordwood.protocol.kafka.messages.metadata import (
 from cordwood.protocol.kafka.primitives import NO_ID
 from cordwood.protocol.kafka.schema import api_versions
 
-UNKNOWN_TOPIC_ID: Final = 100
+BY_ID_VERSION: Final = 12  # the first Metadata version that describes topics by id in Kafka
 CREATED_MAX: Final = 100  # topics that one Metadata request creates; clients retry for the rest
 PAGE_PARTITIONS_MAX: Final = 2_000  # in one DescribeTopicPartitions reply, as in Kafka
 
@@ -73,7 +73,10 @@ class KafkaMetadata:
         else:
             wanted: dict[str | UUID, MetadataRequestTopic] = {}
             async for each in turns.of(request.topics):  # once each, as Kafka does
-                wanted.setdefault(each.topic_id if each.name is None else each.name, each)
+                asked = each
+                if version >= BY_ID_VERSION and each.topic_id != NO_ID:
+                    asked = each._replace(name=None)  # an id decides, whatever the name
+                wanted.setdefault(asked.topic_id if asked.name is None else asked.name, asked)
             topics = await self._find_all(
                 list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
             )
@@ -103,19 +106,18 @@ class KafkaMetadata:
             names = missing[:CREATED_MAX]
             made = await asyncio.gather(*map(self._ensure, names))
             created = dict(zip(names, made, strict=True))
-        has_ids = any(each.name is None for each in wanted)
-        named = list(known.values()) if has_ids else []
-        by_id = {topic.id: topic async for topic in turns.of(named)}
         is_short = may_create and len(missing) > CREATED_MAX
         described: list[MetadataTopic] = []
         async for each in turns.of(wanted):
             if each.name is None:
-                topic = by_id.get(str(each.topic_id))
-                absent = MetadataTopic(UNKNOWN_TOPIC_ID, None, each.topic_id)
+                topic, code = self._look_up_id(each.topic_id)
             else:
                 topic, code = self._look_up(each.name, created, is_short=is_short)
-                absent = MetadataTopic(code, each.name)
-            described.append(absent if topic is None else await self._describe(topic, turns))
+            described.append(
+                MetadataTopic(code, each.name, each.topic_id)
+                if topic is None
+                else await self._describe(topic, turns)
+            )
         return described
 
     async def _ensure(self, name: str) -> LiveTopic | CordwoodError:
@@ -123,6 +125,12 @@ class KafkaMetadata:
             return await self._topics.ensure(name)
         except CordwoodError as error:
             return error
+
+    def _look_up_id(self, topic_id: UUID) -> tuple[LiveTopic | None, int]:
+        try:
+            return self._topics.get_by_id(topic_id), Code.NONE
+        except UnknownTopicId as error:
+            return None, error.code
 
     def _look_up(
         self, name: str, created: Mapping[str, LiveTopic | CordwoodError], *, is_short: bool

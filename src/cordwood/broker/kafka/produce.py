@@ -26,12 +26,14 @@ from cordwood.errors import (
 from cordwood.log.write.partition import Outcome, Partition
 from cordwood.model import Codec
 from cordwood.protocol.kafka.messages.produce import (
+    TOPIC_ID_VERSION,
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
     ProduceRecordError,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
 )
 
 _NO_OFFSET: Final = -1
@@ -72,7 +74,7 @@ class KafkaProduce:
         for at_topic, topic in enumerate(request.topics):
             for at_part, part in enumerate(topic.partitions):
                 place = _Place(at_topic, at_part, version, left_bytes > 0)
-                left_bytes -= self._begin(request, topic.name, part, answers, place)
+                left_bytes -= self._begin(request, topic, part, answers, place)
         answers.settle()
         return answers.future
 
@@ -84,7 +86,7 @@ class KafkaProduce:
         async for at_topic, topic in turns.of(enumerate(request.topics)):
             async for at_part, part in turns.of(enumerate(topic.partitions)):
                 place = _Place(at_topic, at_part, version, left_bytes > 0)
-                left_bytes -= self._begin(request, topic.name, part, answers, place)
+                left_bytes -= self._begin(request, topic, part, answers, place)
         answers.settle()
         await answers.future
         return await answers.response(turns) if request.acks else None
@@ -92,7 +94,7 @@ class KafkaProduce:
     def _begin(
         self,
         request: ProduceRequest,
-        topic: str,
+        topic: ProduceTopic,
         part: ProducePartition,
         answers: _Answers,
         place: _Place,
@@ -102,9 +104,12 @@ class KafkaProduce:
         try:
             if request.acks not in _ACKS:
                 raise InvalidAcks(f"acks is {request.acks}; use 0, 1 or -1 (all)")
-            partition = self._topics.get(topic).partition(number)
+            if place.version >= TOPIC_ID_VERSION:
+                partition = self._topics.get_by_id(topic.topic_id).partition(number)
+            else:
+                partition = self._topics.get(topic.name).partition(number)
             if not records:
-                raise InvalidRecord(f"no record batch for {topic}-{number}")
+                raise InvalidRecord(f"no record batch for {partition.tp}")
             if place.version < _ZSTD_VERSION:
                 _refuse_zstd(records, place.version)
 
@@ -171,7 +176,9 @@ class _Answers:
     def _response(self) -> ProduceResponse:
         topics = [
             ProducedTopic(
-                topic.name, [self._found[at_topic, at] for at in range(len(topic.partitions))]
+                topic.name,
+                topic.topic_id,
+                [self._found[at_topic, at] for at in range(len(topic.partitions))],
             )
             for at_topic, topic in enumerate(self._request.topics)
         ]
@@ -183,6 +190,7 @@ class _Answers:
             [
                 ProducedTopic(
                     topic.name,
+                    topic.topic_id,
                     [self._found[at, n] async for n in turns.of(range(len(topic.partitions)))],
                 )
                 async for at, topic in turns.of(enumerate(self._request.topics))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from cordwood.config import TopicConfig
-from cordwood.errors import CordwoodError, PartitionOffline, UnknownTopic
+from cordwood.errors import CordwoodError, PartitionOffline, UnknownTopic, UnknownTopicId
 from cordwood.log.health.registry import Condition, HealthRegistry
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.keys import Topic
@@ -67,6 +68,7 @@ class LiveTopics:
     def __init__(self) -> None:
         """Start without topics."""
         self.topics: dict[str, LiveTopic] = {}
+        self._by_id: dict[UUID, LiveTopic] = {}
         self.health = HealthRegistry()
 
     def topic(self, name: str) -> LiveTopic:
@@ -77,6 +79,28 @@ class LiveTopics:
             raise UnknownTopic(
                 f"there is no topic {name}; `cordwood topic list` shows all topics"
             ) from None
+
+    def topic_by_id(self, topic_id: UUID) -> LiveTopic:
+        """The topic with this id; raises ``UnknownTopicId``."""
+        try:
+            return self._by_id[topic_id]
+        except KeyError:
+            raise UnknownTopicId(
+                f"no topic has the id {topic_id}; it was deleted, or this is another broker's id"
+            ) from None
+
+    def _serve(self, topic: LiveTopic) -> None:
+        """Serve a topic from now on, by its name and by its id."""
+        self.topics[topic.name] = topic
+        self._by_id[UUID(topic.id)] = topic
+
+    def _withdraw(self, name: str) -> None:
+        """Serve a topic no longer; a new one with its name will have another id."""
+        del self._by_id[UUID(self.topics.pop(name).id)]
+
+    def _withdraw_all(self) -> None:
+        self.topics.clear()
+        self._by_id.clear()
 
     def partition(self, tp: TopicPartition) -> Partition:
         """The partition; raises ``UnknownTopic`` or ``PartitionOffline``."""

@@ -127,7 +127,7 @@ class Store(LiveTopics):
             online = [each for topic in self.topics.values() for each in topic.online()]
             self.partition_directories.recovery_points.record(_close_all(online))
         finally:
-            self.topics.clear()
+            self._withdraw_all()
             self.metadata.close()
             self.directory.close()
 
@@ -182,7 +182,7 @@ class Store(LiveTopics):
         except CordwoodError as error:
             self._delete(topic)
             return error
-        self.topics[topic.name] = live
+        self._serve(live)
         return live
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -205,7 +205,7 @@ class Store(LiveTopics):
         live = self.topic(name)
         with self.segments.index.changing:
             topic = self.metadata.begin_delete(name)
-            del self.topics[name]
+            self._withdraw(name)
         for partition in live.held():
             partition.abandon("its topic was deleted")
         self.health.forget(name)
@@ -260,7 +260,7 @@ class Store(LiveTopics):
         self._files.sync_dir(self.data)  # includes names that a crashed process did not sync
         self.metadata.cluster.begin_terms()
         for topic in topics:
-            self.topics[topic.name] = self._open_topic(topic)
+            self._serve(self._open_topic(topic))
         if len(unopened := self.unopened()) <= eager:
             load_all(unopened)
 

@@ -60,10 +60,10 @@ class KafkaApi(NamedTuple):
 
 # key, name, first and last version served, first flexible version, module of its messages
 _ROWS: Final = (
-    (0, "Produce", 3, 11, 9, produce),
-    (1, "Fetch", 4, 12, 12, fetch),
+    (0, "Produce", 3, 13, 9, produce),
+    (1, "Fetch", 4, 18, 12, fetch),
     (2, "ListOffsets", 1, 7, 6, offsets),
-    (3, "Metadata", 0, 12, 9, metadata),
+    (3, "Metadata", 0, 13, 9, metadata),
     (8, "OffsetCommit", 2, 8, 8, commits),
     (9, "OffsetFetch", 1, 8, 6, commits),
     (10, "FindCoordinator", 0, 4, 3, groups),

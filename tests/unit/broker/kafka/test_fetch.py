@@ -18,7 +18,9 @@ BATCHES = 12
 def a_request(*wanted, bytes_max=LOOP_BYTES, min_bytes=1, max_wait_ms=0):
     """Return a fetch request for partition 0 of each ``(topic, offset)``."""
     topics = [
-        FetchTopic(topic, [FetchPartition(0, fetch_offset=at, partition_max_bytes=bytes_max)])
+        FetchTopic(
+            topic, partitions=[FetchPartition(0, fetch_offset=at, partition_max_bytes=bytes_max)]
+        )
         for topic, at in wanted
     ]
     return FetchRequest(-1, max_wait_ms, min_bytes, 50 * 2**20, 0, topics=topics)

@@ -52,7 +52,7 @@ def plan(log, offset, *, is_committed=False, bytes_max=1_000):
 
 
 def run(steps, *, max_bytes=10_000, min_bytes=1):
-    wanted = [FetchTopic("t", [FetchPartition(n) for n in range(len(steps))])]
+    wanted = [FetchTopic("t", partitions=[FetchPartition(n) for n in range(len(steps))])]
     request = FetchRequest(-1, 0, min_bytes, max_bytes, 0, topics=wanted)
     return FetchRun(request, steps, share_bytes=2**20)
 

@@ -40,13 +40,14 @@ NUMBERS = list(range(MANY))
 NAMES = [f"no-{n}" for n in NUMBERS]
 BATCH = encode_batch([Record(0, 1, b"k", b"v")])
 
+PRODUCED = [pr.ProducePartition(n, BATCH) for n in NUMBERS]
 LARGE = {
     "Produce": pr.ProduceRequest(
-        None, -1, 1000, [pr.ProduceTopic("t", [pr.ProducePartition(n, BATCH) for n in NUMBERS])]
+        None, -1, 1000, [pr.ProduceTopic("t", partitions=PRODUCED)]
     ),
     "Fetch": fe.FetchRequest(
         -1, 0, 1, 1 << 20, 0,
-        topics=[fe.FetchTopic("t", [fe.FetchPartition(n, 0) for n in NUMBERS])],
+        topics=[fe.FetchTopic("t", partitions=[fe.FetchPartition(n, 0) for n in NUMBERS])],
     ),
     "ListOffsets": o.ListOffsetsRequest(
         -1, 0, [o.ListOffsetsTopic("t", [o.ListOffsetsPartition(n) for n in NUMBERS])]
@@ -90,10 +91,10 @@ LARGE = {
     "DescribeLogDirs": t.DescribeLogDirsRequest(None),
     "DescribeTransactions": x.DescribeTransactionsRequest(NAMES),
     "Produce of empty topics": pr.ProduceRequest(
-        None, -1, 1000, [pr.ProduceTopic(name, []) for name in NAMES]
+        None, -1, 1000, [pr.ProduceTopic(name, partitions=[]) for name in NAMES]
     ),
     "Produce with bad acks": pr.ProduceRequest(
-        None, 7, 1000, [pr.ProduceTopic("t", [pr.ProducePartition(n, BATCH) for n in NUMBERS])]
+        None, 7, 1000, [pr.ProduceTopic("t", partitions=PRODUCED)]
     ),
     "OffsetFetch of groups": c.OffsetFetchRequest(
         groups=[c.OffsetFetchGroup(name, None) for name in NAMES]
@@ -225,7 +226,9 @@ async def test_a_wide_fetch_waits_a_little_and_answers_for_every_partition(wide)
     """A fetch of more than WATCHED_MAX partitions is not woken by appends; it reads again once."""
     wanted = WATCHED_MAX + 1
     parts = [fe.FetchPartition(n % WIDE, partition_max_bytes=1 << 20) for n in range(wanted)]
-    request = fe.FetchRequest(-1, 60_000, 1, 1 << 20, 0, topics=[fe.FetchTopic("t", parts)])
+    request = fe.FetchRequest(
+        -1, 60_000, 1, 1 << 20, 0, topics=[fe.FetchTopic("t", partitions=parts)]
+    )
     async with KafkaServices(wide) as services:
         reply = await services.ask(request, 11)
         assert len(reply.topics[0].partitions) == wanted

@@ -226,7 +226,9 @@ async def test_refused_batches_do_not_refuse_their_neighbours(tmp_path):
             is_transactional=True,
         )
         parts = [ProducePartition(number, data) for number in range(3)]
-        reply = await services.ask(ProduceRequest("tx", -1, 1000, [ProduceTopic("t", parts)]))
+        reply = await services.ask(
+            ProduceRequest("tx", -1, 1000, [ProduceTopic("t", partitions=parts)])
+        )
         answered = [(p.partition, p.error_code) for p in reply.topics[0].partitions]
         assert answered == [(0, 0), (1, Code.INVALID_TXN_STATE), (2, 0)]
 

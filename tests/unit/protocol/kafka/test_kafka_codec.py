@@ -90,7 +90,7 @@ def test_produce_is_advertised_from_zero_and_served_from_three():
 
     No other API advertises versions that it does not serve.
     """
-    assert ("Produce", 0, 0, 11) in api_table()
+    assert ("Produce", 0, 0, 13) in api_table()
     assert [api.name for api in APIS if api.advertised_version != api.first_version] == ["Produce"]
 
 
@@ -104,7 +104,9 @@ def test_api_versions_tell_the_table_and_no_features():
 
 def test_fields_a_version_lacks_decode_to_their_defaults():
     """A field that a version lacks is not encoded, and is decoded as its default."""
-    sent = ProduceResponse([ProducedTopic("t", [ProducedPartition(0, 0, 7, log_start_offset=5)])])
+    sent = ProduceResponse(
+        [ProducedTopic("t", partitions=[ProducedPartition(0, 0, 7, log_start_offset=5)])]
+    )
     (topic,) = decode(ProduceResponse, 3, b"".join(encode(sent, 3))).topics
     assert topic.partitions[0].log_start_offset == -1
     (topic,) = decode(ProduceResponse, 5, b"".join(encode(sent, 5))).topics
@@ -122,7 +124,7 @@ def test_unknown_tags_are_passed_over():
 
 def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
     """Unknown tagged fields inside a struct do not shift the fields after it."""
-    first, second = ProduceTopic("first", ()), ProduceTopic("second", ())
+    first, second = ProduceTopic("first", partitions=()), ProduceTopic("second", partitions=())
     body = b"".join(encode(ProduceRequest(None, -1, 7, (first, second)), 9))
     plain = b"\x06first\x01\x00"
     assert plain in body
@@ -133,7 +135,7 @@ def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
 def test_unknown_tags_stand_beside_known_ones():
     """A known tagged field is decoded next to an unknown one."""
     partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
-    body = b"".join(encode(ProduceResponse([ProducedTopic("t", [partition])]), 10))
+    body = b"".join(encode(ProduceResponse([ProducedTopic("t", partitions=[partition])]), 10))
     known = b"\x01\x00\x09" + (3).to_bytes(4) + (9).to_bytes(4) + b"\x00"
     assert known in body
     odd = body.replace(known, b"\x02" + known[1:] + b"\x63\x02ab")
@@ -144,7 +146,7 @@ def test_unknown_tags_stand_beside_known_ones():
 def test_a_tag_whose_size_lies_is_refused():
     """A tagged field with a wrong size is refused."""
     partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
-    body = b"".join(encode(ProduceResponse([ProducedTopic("t", [partition])]), 10))
+    body = b"".join(encode(ProduceResponse([ProducedTopic("t", partitions=[partition])]), 10))
     with pytest.raises(BadMessage, match="does not fit"):
         decode(ProduceResponse, 10, body.replace(b"\x01\x00\x09", b"\x01\x00\x08"))
 
@@ -222,7 +224,7 @@ def test_topic_ids_are_uuids_both_ways():
 def test_produced_records_are_views_of_the_frame(version):
     """Decoded records are views of the frame: nothing is copied, and writes change the frame."""
     sent = ProduceRequest(
-        None, -1, 1000, [ProduceTopic("t", [ProducePartition(0, b"batch" * 100)])]
+        None, -1, 1000, [ProduceTopic("t", partitions=[ProducePartition(0, b"batch" * 100)])]
     )
     frame = bytearray(b"".join(encode(sent, version)))
     records = decode(ProduceRequest, version, frame).topics[0].partitions[0].records
@@ -240,7 +242,7 @@ def test_fetched_records_are_sent_as_they_are(version):
         FetchedPartition(index, 0, 9, records=records)
         for index, records in enumerate((large, small, None, memoryview(large)))
     ]
-    chunks = encode(FetchResponse(topics=[FetchedTopic("t", partitions)]), version)
+    chunks = encode(FetchResponse(topics=[FetchedTopic("t", partitions=partitions)]), version)
     assert sum(chunk is large for chunk in chunks) == 1
     assert not any(chunk is small for chunk in chunks)
     (topic,) = decode(FetchResponse, version, b"".join(chunks)).topics

@@ -43,7 +43,7 @@ FRAME_MAX = 100 * 1024 * 1024
 
 def produce_bytes(records, *, version=9, correlation_id=1):
     message = ProduceRequest(
-        None, -1, 1000, [ProduceTopic("events", [ProducePartition(0, records)])]
+        None, -1, 1000, [ProduceTopic("events", partitions=[ProducePartition(0, records)])]
     )
     return b"".join(encode_request(message, version, correlation_id, "client"))
 
@@ -242,7 +242,7 @@ def test_only_produce_may_be_enormous():
         connection.next_request()
 
 
-@pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 12), (1, 13), (18, 5), (17, 0), (999, 0)])
+@pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 14), (1, 19), (18, 6), (17, 0), (999, 0)])
 def test_what_we_do_not_serve_is_told_apart_from_garbage(key, version):
     """The header of an unsupported API or version is parsed, so that it can be logged."""
     header = KioHeader1(
@@ -293,7 +293,7 @@ def test_a_fetch_reply_names_its_length_over_all_buffers():
     records = bytes(100_000)
     partitions = [FetchedPartition(n, 0, 1, records=records) for n in range(3)]
     request = Request(1, 12, 5, None, memoryview(b""))
-    message = FetchResponse(topics=[FetchedTopic("t", partitions)])
+    message = FetchResponse(topics=[FetchedTopic("t", partitions=partitions)])
     buffers = encode_response(request, message)
     assert sum(buffer is records for buffer in buffers) == 3
     out = io.BytesIO()

@@ -16,7 +16,7 @@ from cordwood.protocol.kafka.primitives import STRING_BYTES_MAX, TAGS_MAX, encod
 def fetch_of(topics: int, partitions: int) -> bytes:
     parts = [FetchPartition(n, 0, partition_max_bytes=1) for n in range(partitions)]
     request = FetchRequest(
-        -1, 0, 1, 1, 0, topics=[FetchTopic(f"t{n}", parts) for n in range(topics)]
+        -1, 0, 1, 1, 0, topics=[FetchTopic(f"t{n}", partitions=parts) for n in range(topics)]
     )
     return b"".join(encode(request, 11))
 

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Int64, Records, Since, Str, Tag
+from cordwood.protocol.kafka.primitives import (
+    NO_ID,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    Since,
+    Str,
+    Tag,
+    Until,
+    Uuid,
+)
+
+TOPIC_ID_VERSION: Final = 13
+"""The first version that names topics by id."""
 
 
 class FetchPartition(NamedTuple):
@@ -17,36 +32,48 @@ class FetchPartition(NamedTuple):
     last_fetched_epoch: Annotated[Int32, Since(12)] = -1
     log_start_offset: Annotated[Int64, Since(5)] = -1  # a follower's; consumers send -1
     partition_max_bytes: Int32 = 0
+    replica_directory_id: Annotated[Uuid, Since(17), Tag(0)] = NO_ID  # a follower's
+    high_watermark: Annotated[Int64, Since(18), Tag(1)] = 2**63 - 1  # a follower's
 
 
 class FetchTopic(NamedTuple):
-    """The requested partitions of one topic."""
+    """The requested partitions of one topic, by name or, since version 13, by id."""
 
-    name: Str
-    partitions: Sequence[FetchPartition]
+    name: Annotated[Str, Until(12)] = ""
+    topic_id: Annotated[Uuid, Since(13)] = NO_ID
+    partitions: Sequence[FetchPartition] = ()
 
 
 class FetchForgottenTopic(NamedTuple):
     """Partitions that an incremental fetch session no longer wants."""
 
-    name: Str
-    partitions: Sequence[Int32]
+    name: Annotated[Str, Until(12)] = ""
+    topic_id: Annotated[Uuid, Since(13)] = NO_ID
+    partitions: Sequence[Int32] = ()
+
+
+class FetchReplica(NamedTuple):
+    """The follower that fetches; a consumer sends none."""
+
+    replica_id: Int32 = -1
+    replica_epoch: Int64 = -1
 
 
 class FetchRequest(NamedTuple):
     """Fetch records; the reply waits for ``min_bytes``, at most ``max_wait_ms``."""
 
-    replica_id: Int32  # -1: a consumer
-    max_wait_ms: Int32
-    min_bytes: Int32
-    max_bytes: Int32
-    isolation_level: Int8  # 1: read_committed
+    replica_id: Annotated[Int32, Until(14)] = -1  # -1: a consumer
+    max_wait_ms: Int32 = 0
+    min_bytes: Int32 = 0
+    max_bytes: Int32 = 2**31 - 1
+    isolation_level: Int8 = 0  # 1: read_committed
     session_id: Annotated[Int32, Since(7)] = 0
     session_epoch: Annotated[Int32, Since(7)] = -1
     topics: Sequence[FetchTopic] = ()
     forgotten_topics: Annotated[Sequence[FetchForgottenTopic], Since(7)] = ()
     rack_id: Annotated[Str, Since(11)] = ""
     cluster_id: Annotated[Str | None, Since(12), Tag(0)] = None
+    replica: Annotated[FetchReplica, Since(15), Tag(1)] = FetchReplica()
 
 
 class FetchEpochEnd(NamedTuple):
@@ -96,8 +123,18 @@ class FetchedPartition(NamedTuple):
 class FetchedTopic(NamedTuple):
     """The results for one topic."""
 
-    name: Str
-    partitions: Sequence[FetchedPartition]
+    name: Annotated[Str, Until(12)] = ""
+    topic_id: Annotated[Uuid, Since(13)] = NO_ID
+    partitions: Sequence[FetchedPartition] = ()
+
+
+class FetchNode(NamedTuple):
+    """The address of a leader named in this response."""
+
+    node_id: Int32
+    host: Str
+    port: Int32
+    rack: Str | None = None
 
 
 class FetchResponse(NamedTuple):
@@ -107,3 +144,4 @@ class FetchResponse(NamedTuple):
     error_code: Annotated[Int16, Since(7)] = 0
     session_id: Annotated[Int32, Since(7)] = 0
     topics: Sequence[FetchedTopic] = ()
+    nodes: Annotated[Sequence[FetchNode], Since(16), Tag(0)] = ()

@@ -83,6 +83,7 @@ class MetadataResponse(NamedTuple):
     controller_id: Annotated[Int32, Since(1)] = -1
     topics: Sequence[MetadataTopic] = ()
     cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = OPERATIONS_UNASKED
+    error_code: Annotated[Int16, Since(13)] = 0
 
 
 # --- ApiVersions ----------------------------------------------------------------------------

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from cordwood.protocol.kafka.primitives import Int16, Int32, Int64, Records, Since, Str, Tag
+from cordwood.protocol.kafka.primitives import (
+    NO_ID,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    Since,
+    Str,
+    Tag,
+    Until,
+    Uuid,
+)
+
+TOPIC_ID_VERSION: Final = 13
+"""The first version that names topics by id."""
 
 
 class ProducePartition(NamedTuple):
@@ -16,10 +30,11 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The batches for one topic."""
+    """The batches for one topic, by name or, since version 13, by id."""
 
-    name: Str
-    partitions: Sequence[ProducePartition]
+    name: Annotated[Str, Until(12)] = ""
+    topic_id: Annotated[Uuid, Since(13)] = NO_ID
+    partitions: Sequence[ProducePartition] = ()
 
 
 class ProduceRequest(NamedTuple):
@@ -61,8 +76,9 @@ class ProducedPartition(NamedTuple):
 class ProducedTopic(NamedTuple):
     """The results for one topic."""
 
-    name: Str
-    partitions: Sequence[ProducedPartition]
+    name: Annotated[Str, Until(12)] = ""
+    topic_id: Annotated[Uuid, Since(13)] = NO_ID
+    partitions: Sequence[ProducedPartition] = ()
 
 
 class ProduceNode(NamedTuple):
