@@ -85,6 +85,7 @@ class CommandService:
             c.Configure: self._configure,
             c.Cut: self._cut,
             c.Reclaim: self._reclaim,
+            c.Set: self._set,
             c.Help: self._help,
             c.Quit: self._quit,
         }
@@ -257,6 +258,9 @@ class CommandService:
 
     async def _reclaim(self, request: c.Reclaim, _: CommandContext) -> bytes:
         return replies.encode_count(await self._monitor.reclaim(request.topic))
+
+    async def _set(self, _request: c.Set, _: CommandContext) -> bytes:
+        return replies.OK  # ``ControlConnection`` applies it when it reads the next commands
 
     async def _help(self, _request: c.Help, _: CommandContext) -> bytes:
         return c.encode_help()

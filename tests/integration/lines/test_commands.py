@@ -38,6 +38,9 @@ TALK = [
     (b"RECLAIM jobs", b"OK 0"),
     (b"STATE jobs", b'{"topic":"jobs"'),
     (b"METRICS", b'{"cordwood_'),
+    (b"SET quotes strip", b"OK"),
+    (b'PUT walrus "application started"', b"OK"),
+    (b"GET walrus", b"OK application started"),
     (b"HELP", b"GET_ACK [<topic>[:<partition>]]"),
 ]
 WRONG = [
@@ -67,6 +70,8 @@ WRONG = [
     (b"CONFIGURE jobs segment.bytes=x retention.ms=1", b"ERR INVALID_CONFIG "),
     (b"CUT nowhere", b"ERR UNKNOWN_TOPIC "),
     (b"RECLAIM nowhere", b"ERR UNKNOWN_TOPIC "),
+    (b"SET colour red", b"ERR INVALID_REQUEST 'colour' is not a setting of the connection"),
+    (b"SET quotes off", b"ERR INVALID_REQUEST quotes is keep or strip, not 'off'; send SET quotes"),
     (b"HELP me", b"ERR INVALID_REQUEST "),
     (b"QUIT now", b"ERR INVALID_REQUEST "),
     (b"\xff\xfe", b"ERR UNKNOWN_COMMAND "),

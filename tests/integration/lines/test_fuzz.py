@@ -24,7 +24,18 @@ LISTENERS = ("ingress", "control")
 
 WORDS = [
     *(b"HELLO", b"GET_ACK", b"GET_STATUS", b"SUBSCRIBE", b"ACK", b"REGISTER", b"PUT", b"GET"),
-    *(b"STATE", b"METRICS", b"READERS", b"RESET", b"REMOVE", b"CUT", b"RECLAIM", b"HELP", b"QUIT"),
+    *(
+        b"STATE",
+        b"METRICS",
+        b"READERS",
+        b"RESET",
+        b"REMOVE",
+        b"CUT",
+        b"RECLAIM",
+        b"SET",
+        b"HELP",
+        b"QUIT",
+    ),
     *(b"FROM_START", b"FROM", b"AS", b"START", b"END", b"fuzzed", b"r1", b"p1", b"0", b"1", b"99"),
     *(
         b"\n",

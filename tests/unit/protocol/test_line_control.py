@@ -29,6 +29,7 @@ from cordwood.protocol.line.commands import (
     Register,
     Remove,
     Reset,
+    Set,
     State,
     Subscribe,
     encode_command,
@@ -80,6 +81,8 @@ EXAMPLES = [
     (b"CUT orders", Cut("orders")),
     (b"RECLAIM", Reclaim()),
     (b"RECLAIM orders", Reclaim("orders")),
+    (b"SET quotes strip", Set(strips_quotes=True)),
+    (b"set QUOTES Keep", Set(strips_quotes=False)),
     (b"HELP", Help()),
     (b" quit ", Quit()),
 ]
@@ -267,3 +270,27 @@ def test_a_length_no_frame_can_have_ends_the_connection_after_its_neighbours():
     assert connection.next_request() == GetAck()
     with pytest.raises(BadFrame):
         connection.next_request()
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        (b'"application started"', b"application started"),
+        (b' "a" \r', b"a"),
+        (b'""', b""),
+        (b'"a" and "b"', b'a" and "b'),
+        (b'say "hi"', b'say "hi"'),
+        (b'"', b'"'),
+        (b" plain ", b" plain "),
+    ],
+)
+def test_put_drops_the_outer_quotes_only_while_the_connection_asks_for_it(written, stored):
+    """``SET quotes strip`` removes one pair of quotes around later payloads; ``keep`` ends that.
+
+    Nothing inside the quotes is changed, and a payload without a pair is stored byte for byte.
+    """
+    connection = ControlConnection(1000)
+    for word in (b"GET_ACK", b"SET quotes strip", b"SET quotes keep"):
+        connection.receive(b"%b\nPUT logs %b\n" % (word, written))
+    found = [connection.next_request() for _ in range(6)]
+    assert found[1::2] == [Put("logs", payload) for payload in (written, stored, written)]

@@ -131,6 +131,16 @@ def _settings(words: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(settings)
 
 
+def _quotes(words: list[str]) -> bool:
+    """``quotes strip`` or ``quotes keep``; always the last argument."""
+    name, value = (word.lower() for word in words)
+    if name != "quotes":
+        raise Misuse(f"'{shown(words[0])}' is not a setting of the connection")
+    if value not in {"keep", "strip"}:
+        raise Misuse(f"quotes is keep or strip, not '{shown(words[1])}'")
+    return value == "strip"
+
+
 def _same(value: object) -> object:
     return value.value if isinstance(value, StartPosition) else value
 
@@ -169,5 +179,12 @@ SETTINGS: Final = Argument(
     MANY,
     _settings,
     lambda settings: [f"{name}={value}" for name, value in settings],
+)
+QUOTES: Final = Argument(
+    "quotes keep | strip",
+    2,
+    2,
+    _quotes,
+    lambda strips_quotes: ("quotes", "strip" if strips_quotes else "keep"),
 )
 PAYLOAD: Final = Argument("<payload>", 1, MANY, lambda _: b"", lambda _: ())  # see ``_parse_put``

@@ -140,6 +140,13 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
+class Set:
+    """Change how this connection's later PUTs are read: with or without quotes around payloads."""
+
+    strips_quotes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Help:
     """List the commands."""
 
@@ -165,6 +172,7 @@ Request = (
     | Configure
     | Cut
     | Reclaim
+    | Set
     | Help
     | Quit
 )
@@ -316,6 +324,7 @@ _TABLE: Final = (
         Reclaim,
         (a.OPTIONAL_TOPIC,),
     ),
+    Command("SET", "OK", "whether PUT drops quotes around a payload", Set, (a.QUOTES,)),
     Command("HELP", "lines, then an empty line", "this list", Help),
     Command("QUIT", "OK", "close the connection", Quit),
 )

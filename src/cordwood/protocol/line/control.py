@@ -7,10 +7,10 @@ that cannot be parsed any further raises an error and is closed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cordwood.errors import CordwoodError, LineTooLong, ProtocolError, RequestError
-from cordwood.protocol.line.commands import Request, parse_command
+from cordwood.protocol.line.commands import Put, Request, Set, parse_command
 from cordwood.protocol.line.framing import Framing, Splitter, TooLong, plan_framing
 from cordwood.protocol.line.http_detection import http_error, is_http
 
@@ -31,6 +31,7 @@ class ControlConnection:
         self._head = b""  # bytes received before the framing was known
         self._splitter: Splitter | None = None
         self._is_ended = False
+        self._strips_quotes = False  # ``SET quotes``
         self.framing: Framing | None = None  # None until the first bytes decide it
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
@@ -76,10 +77,15 @@ class ControlConnection:
 
     def _request(self, body: bytes) -> Request | Refused:
         try:
-            return parse_command(body)
+            request = parse_command(body)
         except RequestError as error:
             self._check_http(body)  # valid commands are never HTTP
             return Refused(error)
+        if isinstance(request, Set):
+            self._strips_quotes = request.strips_quotes
+        if isinstance(request, Put) and self._strips_quotes:
+            return replace(request, payload=_strip_quotes(request.payload))
+        return request
 
     def _check_http(self, line: bytes) -> None:
         if self.framing is Framing.TEXT and is_http(line):
@@ -105,3 +111,10 @@ class ControlConnection:
                 f"{self._bytes_max} or raise line.bytes.max"
             )
         )
+
+
+def _strip_quotes(payload: bytes) -> bytes:
+    """Return what is between a pair of double quotes; a payload without them is unchanged."""
+    text = payload.strip()
+    is_quoted = len(text) >= 2 and text[:1] == text[-1:] == b'"'
+    return text[1:-1] if is_quoted else payload
