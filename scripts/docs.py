@@ -144,7 +144,7 @@ def _command(words: str, command: Any) -> str:
 
 def _option_name(option: Any) -> str:
     if option.param_type_name == "argument":
-        return f"`{option.name.upper()}{'…' if option.nargs == -1 else ''}`"
+        return f"`{option.metavar}{'…' if option.nargs == -1 else ''}`"
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     variable = f" (`{option.envvar}`)" if option.envvar else ""
     return names + variable

@@ -87,7 +87,7 @@ class BrokerConfig:
     kafka_tls: str = setting("off", "Addresses of the Kafka listeners with TLS.")
     ingress_tls: str = setting("off", "Addresses of the line ingress listeners with TLS.")
     control_tls: str = setting("off", "Addresses of the line command listeners with TLS.")
-    http_tls: str = setting("off", "Addresses of the Addresses of the HTTP listeners with TLS.")
+    http_tls: str = setting("off", "Addresses of the HTTP listeners with TLS.")
     http_allowed_hosts: str = setting(
         "",
         "Host names that HTTP clients may use for this broker, comma separated, in addition to "

@@ -108,12 +108,14 @@ class InvalidTopic(RequestError):
     """The topic name is empty, too long or has characters outside ``[a-zA-Z0-9._-]``."""
 
     code, name = Code.INVALID_TOPIC_EXCEPTION, "INVALID_TOPIC"
+    exit_code = 2
 
 
 class InvalidPartitions(RequestError):
     """The partition count is below one, or lower than the current count."""
 
     code, name = Code.INVALID_PARTITIONS, "INVALID_PARTITIONS"
+    exit_code = 2
 
 
 class InvalidReplication(RequestError):
@@ -132,6 +134,7 @@ class InvalidConfig(RequestError):
     """A topic setting does not exist or has an invalid value; nothing was changed."""
 
     code, name = Code.INVALID_CONFIG, "INVALID_CONFIG"
+    exit_code = 2
 
 
 class OffsetOutOfRange(RequestError):

@@ -24,6 +24,7 @@ from cordwood.errors import (
     UnsupportedCompression,
 )
 from cordwood.model import NO_PRODUCER, Codec, TimestampType
+from cordwood.plural import plural
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -229,7 +230,8 @@ def _check_claims(header: BatchHeader, position: int) -> None:
     where = f"batch at position {position}"
     if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise InvalidRecord(
-            f"{where}: {header.count} records, but offset deltas up to {header.last_offset_delta}"
+            f"{where}: {plural(header.count, 'record')}, but offset deltas up to "
+            f"{header.last_offset_delta}"
         )
     if header.attributes & CODEC_BITS > Codec.ZSTD.value:
         raise UnsupportedCompression(f"{where}: unknown codec {header.attributes & CODEC_BITS}")

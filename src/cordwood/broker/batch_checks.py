@@ -25,6 +25,7 @@ from cordwood.batch.refused_records import RecordRules, find_refused
 from cordwood.batch.validation import check_body
 from cordwood.config import KEEP_ALL, KIB, MIB, TopicConfig
 from cordwood.errors import BatchTooLarge, InvalidRecord, InvalidTimestamp, RecordError
+from cordwood.plural import plural
 
 # What one append may cost the event loop: a few milliseconds at most.
 LOOP_BYTES: Final = MIB + 64 * KIB  # batch size: its checksum, and a kernel over its records
@@ -68,7 +69,9 @@ def check_frame(data: Buffer, rules: BatchRules) -> BatchHeader:
     """
     headers = check_batches(data, rules.batch_bytes_max)
     if len(headers) != 1:
-        raise InvalidRecord(f"{len(headers)} batches for one partition; send exactly one")
+        raise InvalidRecord(
+            f"{plural(len(headers), 'batch', 'batches')} for one partition; send exactly one"
+        )
     header = headers[0]
     if header.base_offset:
         raise InvalidRecord(f"the batch starts at offset {header.base_offset}; producers send 0")

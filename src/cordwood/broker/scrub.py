@@ -31,6 +31,7 @@ from cordwood.log.read.scrub import Pace, Verdict, scrub_segment, yield_device
 from cordwood.log.read.segment import Segment
 from cordwood.metadata.keys import ScrubResult, SegmentEntry
 from cordwood.model import SegmentState, TopicPartition
+from cordwood.plural import plural
 from cordwood.protocol.api.topics import ScrubDamage, ScrubStatus
 
 LOOK_S: Final = 60.0  # pause between two searches for due segments
@@ -287,7 +288,9 @@ def _ranges(segment: Segment, verdict: Verdict, entry: SegmentEntry) -> tuple[Da
             "its sha256 is different from when it was sealed, although every batch checksum matches"
         )
     elif verdict.records != entry.records:
-        problem = f"it has {verdict.records} records; it had {entry.records} when it was sealed"
+        problem = (
+            f"it has {plural(verdict.records, 'record')}; it had {entry.records} when it was sealed"
+        )
     else:
         return ()
     return (DamagedRange(base, base, entry.end_offset, f"{path}: {problem}"),)

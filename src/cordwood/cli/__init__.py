@@ -16,10 +16,22 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run one command; our errors become a one-line message and an exit code."""
+    from typer import Abort
+    from typer.exceptions import TyperException
+
     from cordwood.cli.app import app
+    from cordwood.cli.output.refusal import refusal
 
     try:
-        app(prog_name="cordwood")
+        sys.exit(app(prog_name="cordwood", standalone_mode=False) or 0)
+    except TyperException as error:
+        is_help = type(error).__name__ == "NoArgsIsHelpError"
+        text = error.format_message() if is_help else f"cordwood: {refusal(error)}"
+        print(text, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Abort:
+        print("cordwood: stopped; nothing was changed", file=sys.stderr)
+        sys.exit(FAILED)
     except CordwoodError as error:
         print(f"cordwood: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cordwood.cli.output.help_text import name_values
 from cordwood.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -18,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topic": ("topic:app", "Create, list, describe, alter and delete topics."),
     "produce": ("produce:produce", "Append records from a file or pipe."),
     "consume": ("consume:consume", "Print records."),
-    "tail": ("consume:tail", "Print the last records and follow new ones."),
+    "tail": ("consume:tail", "Print the last records; with -f, follow new ones."),
     "cat": ("cat:cat", "Print a topic as text lines for tools like awk."),
     "group": ("group:app", "List, describe, seek and delete consumer groups."),
     "reader": ("reader:app", "Manage the named readers that RECLAIM waits for."),
@@ -62,6 +63,7 @@ class LazyCommands(TyperGroup):
             found = single
         command = typer.main.get_command(found)
         command.name = cmd_name
+        name_values(command)
         command.short_help = COMMANDS[cmd_name][1]  # shells show it next to the name
         return command
 

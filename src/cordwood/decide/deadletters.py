@@ -18,6 +18,8 @@ SOURCE: Final = "dlq.source"  # the peer address a line came from
 TOPIC: Final = "dlq.topic"  # the record's origin, with its partition and offset
 PARTITION: Final = "dlq.partition"
 OFFSET: Final = "dlq.offset"
+TOO_LONG: Final = "too_long"  # a reason; the size of the line follows it
+INGRESS: Final = "line ingress"  # the origin of letters that were lines from a socket
 
 
 def headers_for_line(reason: str, peer: str) -> tuple[Header, ...]:
@@ -61,6 +63,17 @@ def parse_cause(headers: Iterable[Header]) -> Cause:
         partition=_number(texts.get(PARTITION)),
         offset=_number(texts.get(OFFSET)),
     )
+
+
+def group_of(cause: Cause) -> tuple[str, str]:
+    """Return reason and topic, to count letters by; a line from a socket came from no topic.
+
+    What differs between letters of one kind does not count: the size of a line that is too long,
+    and the sender's address, because every connection has a port of its own.
+    """
+    reason = cause.reason or "unknown"
+    origin = cause.topic or (INGRESS if cause.source else "unknown")
+    return TOO_LONG if reason.startswith(f"{TOO_LONG} ") else reason, origin
 
 
 def _number(text: str | None) -> int | None:

@@ -77,7 +77,7 @@ def test_topic_lives_from_create_to_delete(cordwood):
     listed = json.loads(cordwood("topic", "list", "--format", "json").stdout)
     assert [(row["topic"], row["partitions"]) for row in listed] == [("t", 2)]
     bad = cordwood("topic", "alter", "t", "-c", "segment.bytes=5000", "-c", "segmentms=1")
-    assert bad.returncode == 1
+    assert bad.returncode == 2
     assert "did you mean segment.ms?" in bad.stderr
     assert cordwood("topic", "delete", "t").returncode == 2
     assert cordwood("topic", "delete", "t", "--yes").returncode == 0

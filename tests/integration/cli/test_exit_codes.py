@@ -123,7 +123,7 @@ def broker() -> Iterator[Broker]:
         ("topic delete nope --yes", "topic list"),
         ("consume nope -e", "topic list"),
         ("consume there -p 7 -e", "only 0 to 0"),
-        ("tail nope -1", "topic list"),
+        ("tail nope", "topic list"),
         ("cat nope", "topic list"),
         ("cat there -p 7", "topic list"),
         ("group describe nope", "group list"),

@@ -26,7 +26,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest():
     """A misspelt command exits with code 2 and suggests the nearest command."""
     done = python("-m", "cordwood", "prodcue", "t")
     assert done.returncode == 2
-    assert "No such command 'prodcue'; did you mean produce?" in done.stderr
+    assert "no such command 'prodcue'; did you mean produce?" in done.stderr
 
 
 @pytest.mark.parametrize("words", [("produce", "t", "missing"), ("segment", "dump", "missing")])

@@ -28,6 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
+from cordwood.plural import plural
 from cordwood.protocol.kafka.messages.topics import (
     CreatedTopic,
     CreatedTopicConfig,
@@ -221,14 +222,16 @@ class KafkaAdmin:
         before = self._topics.get(wanted.name).partition_count
         if wanted.partition_count <= before:
             raise InvalidPartitions(
-                f"topic {wanted.name} has {before} partitions; request more than that, not "
+                f"topic {wanted.name} has {plural(before, 'partition')}; request more than that, "
+                f"not "
                 f"{wanted.partition_count}"
             )
         if wanted.assignments is not None:
             added = wanted.partition_count - before
             if len(wanted.assignments) != added:
                 raise InvalidAssignment(
-                    f"the request adds {added} partitions but assigns {len(wanted.assignments)}"
+                    f"the request adds {plural(added, 'partition')} but assigns "
+                    f"{len(wanted.assignments)}"
                 )
             self._cluster.check_assigned(each.broker_ids for each in wanted.assignments)
 

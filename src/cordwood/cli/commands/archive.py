@@ -18,6 +18,7 @@ from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.errors import CorruptionError
+from cordwood.plural import plural
 from cordwood.protocol.api.archive import ArchivedTopic
 from cordwood.protocol.api.topics import CutTopic
 
@@ -50,10 +51,13 @@ def create(
         ),
     ] = None,
     bundle_records: Annotated[
-        int | None, typer.Option(min=1, help="The most records in a bundle.")
+        int | None, typer.Option(min=1, help="The most records in a bundle.", metavar="RECORDS")
     ] = None,
     bundle_bytes: Annotated[
-        int | None, typer.Option(min=1, help="The most batch bytes in a bundle. [default: 256 MiB]")
+        int | None,
+        typer.Option(
+            min=1, help="The most batch bytes in a bundle. [default: 256 MiB]", metavar="BYTES"
+        ),
     ] = None,
     dest: DestOption = None,
     cut: Annotated[bool, typer.Option("--cut", help="Seal the active segments first.")] = False,
@@ -110,7 +114,7 @@ def create(
             )
     show([_row(entry) for entry in entries], form)
     typer.echo(
-        f"{len(entries)} bundles in {storage.place}"
+        f"{plural(len(entries), 'bundle')} in {storage.place}"
         if entries
         else f"{topic} has no sealed records to archive; use --cut to seal the active segments "
         "first",
@@ -136,7 +140,7 @@ def list_bundles(
         verified = _verified(broker, topic_archive)
         entries, _ = check_manifest(topic_archive.manifest())
         rows += [{**_row(e), "verified": verified.get(e.bundle, "unknown")} for e in entries]
-    show(rows, form)
+    show(rows, form, empty="no bundles yet; write some with `cordwood archive create TOPIC`")
 
 
 @app.command()
@@ -165,7 +169,7 @@ def verify(
         checked += len(entries)
         rows += [{"archive": topic_archive.home, **finding._asdict()} for finding in findings]
     show(rows, form)
-    typer.echo(f"{checked} bundles checked, {len(rows)} problems", err=True)
+    typer.echo(f"{plural(checked, 'bundle')} checked, {plural(len(rows), 'problem')}", err=True)
     if rows:
         raise typer.Exit(PROBLEMS)
 
@@ -174,7 +178,8 @@ def verify(
 def restore(
     topic: TopicArgument,
     to: Annotated[
-        str | None, typer.Option(help="The topic to restore into. [default: the same name]")
+        str | None,
+        typer.Option(help="The topic to restore into. [default: the same name]", metavar="TOPIC"),
     ] = None,
     at: Annotated[
         str | None, typer.Option(help="As of this time: -1h, ISO 8601 or ms.", metavar="TIME")
@@ -222,7 +227,7 @@ def restore(
         ],
         form,
     )
-    typer.echo(f"{restored.records} records restored to {restored.topic}", err=True)
+    typer.echo(f"{plural(restored.records, 'record')} restored to {restored.topic}", err=True)
 
 
 def _storage(dest: str | None, broker: str) -> Storage:

@@ -35,7 +35,9 @@ def audit(
     ] = "1 day",
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help="A topic with copies of routed records; repeat for more."),
+        typer.Option(
+            help="A topic with copies of routed records; repeat for more.", metavar="TOPIC"
+        ),
     ] = None,
     books: Annotated[
         bool, typer.Option(help="Also check that every record was routed exactly once.")

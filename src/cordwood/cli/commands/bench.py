@@ -19,6 +19,7 @@ from cordwood.cli.commands.produce import Compression
 from cordwood.cli.options.arguments import FormatOption, confirm
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.plural import plural
 
 if TYPE_CHECKING:
     from cordwood.lab.loadtest import Load, Results
@@ -60,8 +61,10 @@ class BenchTarget(NamedTuple):
 
 def bench(
     workload: Annotated[Workload, typer.Argument(help="What to measure.")] = Workload.ALL,
-    records: Annotated[int, typer.Option("-n", "--records", min=1)] = 500_000,
-    size: Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes per record.")] = 100,
+    records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many.")] = 500_000,
+    size: Annotated[
+        int, typer.Option("-s", "--size", min=1, help="Bytes per record.", metavar="BYTES")
+    ] = 100,
     acks: Annotated[
         Acks, typer.Option(help="The acknowledgement that a producer waits for.")
     ] = Acks.ALL,
@@ -80,6 +83,7 @@ def bench(
             help="Measure the disk of this directory. [default: the temporary directory]",
             exists=True,
             file_okay=False,
+            metavar="DIR",
         ),
     ] = None,
     broker: Annotated[
@@ -108,7 +112,7 @@ def bench(
     from cordwood.model import Codec
 
     if broker is not None and workload is Workload.LINES:
-        confirm(f"Append {records} lines to the ingress topic of {broker}?", yes=yes)
+        confirm(f"Append {plural(records, 'line')} to the ingress topic of {broker}?", yes=yes)
     load = Load(
         records=records,
         size_bytes=size,
@@ -151,7 +155,7 @@ def _about(target: BenchTarget, load: Load, acks: str, codec: str) -> str:
     return (
         f"{where}; {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}\n"
-        f"{load.size_bytes}-byte records, {load.clients} clients, acks={acks}, "
+        f"{load.size_bytes}-byte records, {plural(load.clients, 'client')}, acks={acks}, "
         f"compression={codec}, durability={settings.get('durability', 'unknown')}"
     )
 

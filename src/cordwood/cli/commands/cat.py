@@ -25,7 +25,10 @@ def cat(
         int | None, typer.Option("-p", "--partition", min=0, help="Only this partition.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Read the files of this data directory, without a broker.")
+        Path | None,
+        typer.Option(
+            help="Read the files of this data directory, without a broker.", metavar="DIR"
+        ),
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:

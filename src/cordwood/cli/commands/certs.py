@@ -20,7 +20,7 @@ def _group() -> None:
 @app.command("init")
 def init(
     directory: Annotated[
-        Path, typer.Argument(help="The directory for the files; created if missing.")
+        Path, typer.Argument(help="The directory for the files; created if missing.", metavar="DIR")
     ],
     host: Annotated[
         list[str] | None,

@@ -10,6 +10,7 @@ import typer
 
 from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, FormatOption
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.plural import plural
 from cordwood.protocol.api.readers import GroupRow, ListGroups, ListReaders, ReaderRow
 from cordwood.protocol.api.status import GetHealth, Health
 
@@ -20,13 +21,16 @@ def check(
     lag: Annotated[
         int | None,
         typer.Option(
-            min=0, help="A reader or group further behind than this many records is a problem."
+            min=0,
+            metavar="RECORDS",
+            help="A reader or group further behind than this many records is a problem.",
         ),
     ] = None,
     held: Annotated[
         int | None,
         typer.Option(
             min=0,
+            metavar="BYTES",
             help="A reader that keeps more bytes than this from being reclaimed is a problem.",
         ),
     ] = None,
@@ -74,7 +78,7 @@ def _readers(
         is_late = lag is not None and row.lag > lag
         is_holding = held is not None and row.held_bytes > held
         where = f"{row.reader} on {row.topic}-{row.partition}"
-        about = f"{row.lag} records behind, holds {row.held_bytes} bytes"
+        about = f"{plural(row.lag, 'record')} behind, holds {plural(row.held_bytes, 'byte')}"
         rows.append(_row(where, "problem" if is_late or is_holding else "ok", about))
     return rows
 
@@ -92,7 +96,7 @@ def _groups(
         _row(
             f"{group} on {topic}",
             "problem" if lag is not None and records > lag else "ok",
-            f"{records} records behind",
+            f"{plural(records, 'record')} behind",
         )
         for (group, topic), records in behind.items()
     ]

@@ -28,7 +28,9 @@ def _group() -> None:
 
 @app.command("show")
 def show_config(
-    config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="A TOML file of settings.", metavar="FILE")
+    ] = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Show every broker setting as `cordwood serve` would use it here, and its source."""

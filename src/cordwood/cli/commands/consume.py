@@ -16,7 +16,8 @@ from cordwood.cli.options.arguments import (
 )
 from cordwood.cli.options.offset_spec import OffsetSpec, find_place, parse_span
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
-from cordwood.cli.output.record_format import compile_format, encode_json
+from cordwood.cli.output.record_format import compile_format
+from cordwood.cli.output.record_json import encode_json
 from cordwood.errors import UnknownTopic
 from cordwood.model import Record, TopicPartition
 
@@ -27,21 +28,20 @@ DEFAULT_FORMAT = r"%v\n"
 WAIT_MS = 500
 
 Topics = Annotated[
-    list[str], typer.Argument(help="One or more topics.", autocompletion=complete_topics)
+    list[str],
+    typer.Argument(help="One or more topics.", metavar="TOPIC", autocompletion=complete_topics),
 ]
-RecordFormatOption = Annotated[
-    str,
-    typer.Option(
-        "-f", "--record-format", help="Output format with % fields; see `cordwood consume -h`."
-    ),
+JsonOption = Annotated[
+    bool,
+    typer.Option("-J", "--json", help="Print one JSON object per line, as `produce -J` reads it."),
 ]
-JsonOption = Annotated[bool, typer.Option("-J", "--json", help="Print one JSON object per line.")]
 
 
 def consume(
     topics: Topics,
     offset: Annotated[
-        str, typer.Option("-o", "--offset", help="start, end, N, -N, @time or @t1:t2.")
+        str,
+        typer.Option("-o", "--offset", help="start, end, N, -N, @time or @t1:t2.", metavar="WHERE"),
     ] = "start",
     count: Annotated[
         int | None, typer.Option("-n", "--num", min=1, help="Stop after this many records.")
@@ -62,7 +62,12 @@ def consume(
     committed: Annotated[
         bool, typer.Option("--read-committed", help="Skip records of aborted transactions.")
     ] = False,
-    form: RecordFormatOption = DEFAULT_FORMAT,
+    form: Annotated[
+        str,
+        typer.Option(
+            "-f", "--record-format", help="Output format with % fields.", metavar="FORMAT"
+        ),
+    ] = DEFAULT_FORMAT,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
@@ -92,14 +97,24 @@ def consume(
 def tail(
     topics: Topics,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=0, help="How many records to start with.")
+        int,
+        typer.Option("-n", "--lines", min=0, help="How many records of each partition to print."),
     ] = 10,
-    follow: Annotated[bool, typer.Option("-F/-1", "--follow/--once", help="Go on.")] = True,
-    form: RecordFormatOption = DEFAULT_FORMAT,
+    follow: Annotated[
+        bool, typer.Option("-f", "-F", "--follow", help="Print new records until Ctrl-C.")
+    ] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--record-format",
+            help="Output format with % fields; see `cordwood consume -h`.",
+            metavar="FORMAT",
+        ),
+    ] = DEFAULT_FORMAT,
     as_json: JsonOption = False,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
-    """Print the last records of each partition, and then new ones as they arrive."""
+    """Print the last records of each partition; with -f also new ones, as they arrive."""
     consume(
         topics,
         offset=f"-{lines}",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cordwood.plural import plural
+
 if TYPE_CHECKING:
     from cordwood.lab.demo.stage import DemoRun
 
@@ -26,7 +28,7 @@ TITLE = "The life of the log: bytes on disk, step by step"
 def demo(
     story: Annotated[str, typer.Argument(help="cdc, timecode, or both.")] = "both",
     picture: Annotated[
-        Path, typer.Option(help="Where to write a drawing of the log's life (SVG).")
+        Path, typer.Option(help="Where to write a drawing of the log's life (SVG).", metavar="FILE")
     ] = Path("demo.svg"),
     keep: Annotated[
         bool,
@@ -89,7 +91,7 @@ def _summary(stage: DemoRun, seconds: float) -> int:
     )
     failed = sum(not holds for _, holds in stage.checks)
     passed = len(stage.checks) - failed
-    typer.echo(f"\n{passed} checks passed, {failed} failed, in {seconds:.0f} s")
+    typer.echo(f"\n{plural(passed, 'check')} passed, {failed} failed, in {seconds:.0f} s")
     return failed
 
 

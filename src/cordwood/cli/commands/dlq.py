@@ -18,8 +18,9 @@ from cordwood.cli.options.arguments import (
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, format_time, show
-from cordwood.decide.deadletters import Cause, parse_cause
+from cordwood.decide.deadletters import Cause, group_of, parse_cause
 from cordwood.model import Record, TopicPartition
+from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import ListReplays
 from cordwood.protocol.api.status import GetBrokerStatus
 
@@ -33,6 +34,7 @@ FromOption = Annotated[
         autocompletion=complete_topics,
     ),
 ]
+NONE = "no dead letters"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
 
 
@@ -45,19 +47,19 @@ def list_letters(
     """Count dead letters by reason and by the topic they came from."""
     groups: dict[tuple[str, str], list[int]] = {}
     for _, record, cause in _letters(broker, topic):
-        times = groups.setdefault((cause.reason or "-", cause.topic or cause.source or "-"), [])
-        times.append(record.timestamp_ms)
+        where = group_of(cause)
+        groups.setdefault(where, []).append(record.timestamp_ms)
     rows = [
         {
             "reason": reason,
-            "source": source,
+            "topic": origin,
             "letters": len(times),
             "first": format_time(min(times)),
             "last": format_time(max(times)),
         }
-        for (reason, source), times in sorted(groups.items(), key=lambda each: -len(each[1]))
+        for (reason, origin), times in sorted(groups.items(), key=lambda each: -len(each[1]))
     ]
-    show(rows, form)
+    show(rows, form, empty=NONE)
 
 
 @app.command()
@@ -85,14 +87,17 @@ def sample(
         for tp, record, cause in _letters(broker, topic)
         if reason is None or cause.reason == reason
     )
-    show(list(deque(found, maxlen=count)), form)
+    wanted = NONE if reason is None else f"no dead letters with reason {reason}"
+    show(list(deque(found, maxlen=count)), form, empty=wanted)
 
 
 @app.command()
 def replay(
     where: Annotated[
         str | None,
-        typer.Option("--where", help="Which dead letters to replay, as an SQL condition."),
+        typer.Option(
+            "--where", help="Which dead letters to replay, as an SQL condition.", metavar="SQL"
+        ),
     ] = None,
     set_key: Annotated[
         str | None, typer.Option(help="The new key, as an SQL expression.", metavar="SQL")
@@ -105,6 +110,7 @@ def replay(
         typer.Option(
             help="The topic to append to. [default: the ingress topic, so that they are routed "
             "again]",
+            metavar="TOPIC",
             autocompletion=complete_topics,
         ),
     ] = None,
@@ -156,7 +162,9 @@ def replay(
             with progress(f"replaying {job.topic}", unit="letters", quiet=quiet) as bar:
                 outcome = run_replay(spark, api, job, rate=most, watch=bar.watch)
     show([{"replay": outcome.id, "scanned": outcome.scanned, "replayed": outcome.replayed}], form)
-    typer.echo(f"{outcome.replayed} of {outcome.scanned} letters sent to {job.to}", err=True)
+    typer.echo(
+        f"{outcome.replayed} of {plural(outcome.scanned, 'letter')} sent to {job.to}", err=True
+    )
 
 
 @app.command()
@@ -167,7 +175,11 @@ def replays(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.T
     rows = http_client(broker).call(ListReplays()).replays
     names = ("id", "state", "topic", "to", "where", "set_key", "set_value", "name")
     numbers = ("scanned", "records", "started", "updated")
-    show([{name: getattr(row, name) for name in (*names, *numbers)} for row in rows], form)
+    show(
+        [{name: getattr(row, name) for name in (*names, *numbers)} for row in rows],
+        form,
+        empty="no replays yet; start one with `cordwood dlq replay`",
+    )
 
 
 def _show_preview(frame: Any, job: Any, form: Format) -> None:
@@ -176,7 +188,7 @@ def _show_preview(frame: Any, job: Any, form: Format) -> None:
     rows = [row.asDict() for row in run_expressions(frame.limit(20).collect)]
     show(rows, form)
     total = run_expressions(frame.count)
-    typer.echo(f"dry run: {total} letters would be sent to {job.to}", err=True)
+    typer.echo(f"dry run: {plural(total, 'letter')} would be sent to {job.to}", err=True)
 
 
 def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, Record, Cause]]:

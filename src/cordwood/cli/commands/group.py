@@ -16,6 +16,7 @@ from cordwood.cli.options.arguments import (
 )
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.errors import UnknownReader
+from cordwood.plural import plural
 
 app = typer.Typer(
     help="Consumer groups.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -31,7 +32,7 @@ def list_groups(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 
     with KafkaClient(broker) as client:
         rows = [{"group": group.group_id, "state": group.state} for group in client.groups()]
-    show(rows, form)
+    show(rows, form, empty="no groups yet; `cordwood consume TOPIC -g GROUP` creates one")
 
 
 @app.command()
@@ -56,14 +57,18 @@ def describe(
                 }
             )
     if form is Format.TABLE:
-        typer.echo(f"{group}: {described.state}, {len(described.members)} members", err=True)
-    show(rows, form)
+        typer.echo(
+            f"{group}: {described.state}, {plural(len(described.members), 'member')}", err=True
+        )
+    show(rows, form, empty=f"group {group} has not committed an offset")
 
 
 @app.command()
 def seek(
     group: Group,
-    to: Annotated[str, typer.Option(help="start, end, an offset, or @ and a time.")],
+    to: Annotated[
+        str, typer.Option(help="start, end, an offset, or @ and a time.", metavar="WHERE")
+    ],
     topic: Annotated[
         list[str] | None, typer.Option(help="Only these topics.", autocompletion=complete_topics)
     ] = None,
@@ -101,6 +106,9 @@ def seek(
     for tp in sorted(tp for tp in wanted if asked[tp] != after[tp]):
         typer.echo(f"{tp} has no offset {asked[tp]}; using the nearest, {after[tp]}", err=True)
     show(rows, form)
+    if form is Format.TABLE:
+        did = "would move" if dry_run else "moved"
+        typer.echo(f"{did} group {group} on {plural(len(after), 'partition')}", err=True)
 
 
 @app.command()
@@ -115,4 +123,4 @@ def delete(
     confirm(f"Delete group {group} and its committed offsets?", yes=yes)
     with KafkaClient(broker) as client:
         client.delete_group(group)
-    typer.echo(f"deleted {group}", err=True)
+    typer.echo(f"deleted group {group} and its committed offsets", err=True)

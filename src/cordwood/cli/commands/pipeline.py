@@ -18,6 +18,7 @@ from cordwood.cli.options.arguments import (
 )
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import DeliveryRow, GiveUpDelivery, ListDeliveries
 from cordwood.protocol.api.readers import ListReaders
 from cordwood.protocol.api.status import GetPipeline
@@ -112,7 +113,7 @@ def deliveries(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Forma
         }
         for name, row in sorted(found.items())
     ]
-    show(rows, form)
+    show(rows, form, empty="no deliveries yet; each query has a row after its first batch")
 
 
 @app.command()
@@ -132,6 +133,8 @@ def discard(
     confirm(f"Give up the missing records of query {query}?", yes=yes)
     lost = http_client(broker).call(GiveUpDelivery(query)).discarded
     show([{"partition": name, "discarded": count} for name, count in lost.items()], form)
+    total = plural(sum(lost.values()), "record")
+    typer.echo(f"gave up {total} of query {query}; it continues with its next batch", err=True)
 
 
 def _state(row: DeliveryRow) -> str:

@@ -43,13 +43,15 @@ def list_readers(
     if topic:
         with KafkaClient(broker) as client:
             client.topics([topic])  # a topic without readers has no rows; a missing one is an error
-    show([asdict(row) for row in http_client(broker).call(ListReaders(topic)).readers], form)
+    rows = [asdict(row) for row in http_client(broker).call(ListReaders(topic)).readers]
+    show(rows, form, empty="no readers yet; add one with `cordwood reader register TOPIC READER`")
 
 
 @app.command()
 def register(topic: TopicArgument, reader: Reader, broker: BrokerOption = DEFAULT_BROKER) -> None:
     """Register a reader: from now on RECLAIM waits for it."""
     _change(broker, ChangeReader("register", topic, reader))
+    typer.echo(f"registered reader {reader} on {topic}: RECLAIM waits for it", err=True)
 
 
 @app.command()
@@ -62,6 +64,7 @@ def reset(
 ) -> None:
     """Move a reader's cursor to any offset up to the end of the partition."""
     _change(broker, ChangeReader("reset", topic, reader, partition, offset))
+    typer.echo(f"moved reader {reader} on {topic}-{partition} to offset {offset}", err=True)
 
 
 @app.command()
@@ -76,6 +79,7 @@ def remove(
         f"Remove reader {reader} from {topic}, so that RECLAIM no longer waits for it?", yes=yes
     )
     _change(broker, ChangeReader("remove", topic, reader))
+    typer.echo(f"removed reader {reader} from {topic}", err=True)
 
 
 def _change(broker: str, change: ChangeReader) -> None:

@@ -57,7 +57,9 @@ def set_route(
     """Bind a key to a topic."""
     from cordwood.cli.options.connect import http_client
 
-    http_client(broker).call(SetRoute(_kind(key, kind), key, topic))
+    how = _kind(key, kind)
+    http_client(broker).call(SetRoute(how, key, topic))
+    typer.echo(f"bound {_keys(how, key)} to {topic}, from the next micro-batch on", err=True)
 
 
 @app.command("list")
@@ -65,7 +67,13 @@ def list_routes(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
     """List every binding; keys without one go to the topic named by their first part."""
     from cordwood.cli.options.connect import http_client
 
-    show([asdict(row) for row in http_client(broker).call(ListRoutes()).routes], form)
+    rows = [asdict(row) for row in http_client(broker).call(ListRoutes()).routes]
+    show(
+        rows,
+        form,
+        empty="no bindings; keys go to the topic named by their first part. Bind one with "
+        "`cordwood route set KEY TOPIC`",
+    )
 
 
 @app.command()
@@ -75,7 +83,13 @@ def remove(
     """Remove a binding; its keys use the default again."""
     from cordwood.cli.options.connect import http_client
 
-    http_client(broker).call(RemoveRoute(_kind(key, kind), key))
+    how = _kind(key, kind)
+    http_client(broker).call(RemoveRoute(how, key))
+    typer.echo(f"removed the binding of {_keys(how, key)}", err=True)
+
+
+def _keys(kind: RouteKind, key: str) -> str:
+    return f"key {key}" if kind == "exact" else f"keys that start with {key}"
 
 
 def _kind(key: str, kind: BindingKind | None) -> RouteKind:

@@ -12,7 +12,7 @@ CHECK_FAILED = 5
 def scenario(
     name: Annotated[str, typer.Argument(help="Which scenario; `list` shows all.")],
     seed: Annotated[
-        int | None, typer.Option(help="Repeat a run with the same random choices.")
+        int | None, typer.Option(help="Repeat a run with the same random choices.", metavar="N")
     ] = None,
 ) -> None:
     """Run a scenario against a real broker: logfmt output, and exit code 5 if a check fails."""

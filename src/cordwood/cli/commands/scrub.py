@@ -18,6 +18,7 @@ from cordwood.cli.options.arguments import (
 )
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.plural import plural
 from cordwood.protocol.api.topics import AcceptDamage, GetScrub, ScrubStatus, StartScrub
 
 PROBLEMS = 5
@@ -42,7 +43,11 @@ def scrub(
             bar.reach(run.bytes)
     show(_rows(run), form)
     if form is Format.TABLE:
-        typer.echo(f"read {run.segments} sealed segments, {run.bytes} bytes", err=True)
+        typer.echo(
+            f"read {plural(run.segments, 'sealed segment')}, {plural(run.bytes, 'byte')}: "
+            f"{plural(len(run.damaged), 'damaged range')}",
+            err=True,
+        )
     if run.failed or any(not each.accepted for each in run.damaged):
         raise typer.Exit(PROBLEMS)
 

@@ -18,6 +18,7 @@ from cordwood.log.format.layout import parse_directory_name, parse_file_name
 from cordwood.log.format.scan import BatchWalk, End, Located, read_fd
 from cordwood.metadata.keys import SegmentEntry
 from cordwood.model import TopicPartition
+from cordwood.plural import plural
 
 app = command_group("Segment files of a data directory: list, dump, verify, scrub, accept-damage.")
 
@@ -27,7 +28,7 @@ app.command("accept-damage")(accept_damage)
 PROBLEMS = 5
 UNREADABLE = "unreadable"
 DataOption = Annotated[
-    Path, typer.Option("--data", envvar="CORDWOOD_DATA", help="The data directory.")
+    Path, typer.Option("--data", envvar="CORDWOOD_DATA", help="The data directory.", metavar="DIR")
 ]
 DEFAULT_DATA = Path("data")
 
@@ -73,7 +74,9 @@ def _scrubbed(
 
 @app.command()
 def dump(
-    file: Annotated[Path, typer.Argument(help="A .log file.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A .log file.", exists=True, dir_okay=False, metavar="FILE")
+    ],
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Print the batch headers of one segment file."""
@@ -82,7 +85,7 @@ def dump(
         show([_batch_row(located) for located in walk], form)
         end = walk.end()
     if end is not End.CLEAN:
-        typer.echo(f"{file}: {end.value} after {walk.valid_bytes} bytes", err=True)
+        typer.echo(f"{file}: {end.value} after {plural(walk.valid_bytes, 'byte')}", err=True)
         raise typer.Exit(PROBLEMS)
 
 
@@ -101,8 +104,11 @@ def verify(
     show(rows, form)
     damaged = sum(row["end"] != End.CLEAN.value for row in rows)
     if damaged:
-        typer.echo(f"{damaged} segment files are damaged, unfinished or unreadable", err=True)
+        files = plural(damaged, "segment file")
+        typer.echo(f"damaged, unfinished or unreadable: {files}", err=True)
         raise typer.Exit(PROBLEMS)
+    if form is Format.TABLE:
+        typer.echo(f"{plural(len(rows), 'segment file')} checked: no damage", err=True)
 
 
 def _logs(data: Path, topic: str | None) -> Iterator[Path]:

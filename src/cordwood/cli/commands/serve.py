@@ -13,7 +13,29 @@ from typing import Annotated, Any
 import typer
 
 from cordwood.address import parse_address
-from cordwood.config import BrokerConfig, load_broker_config, rows
+from cordwood.config import BrokerConfig, Row, load_broker_config, rows
+
+ADDRESSES = "HOST:PORT,..."
+
+
+def _value_name(field_name: str, kind: str, row: Row) -> str:
+    """Return what help calls the value of a setting, by what the setting holds."""
+    if row.choices:
+        return "|".join(row.choices)
+    words = field_name.split("_")
+    for word, name in (("ms", "DURATION"), ("bytes", "SIZE")):
+        if word in words:
+            return name
+    known = {
+        "data": "DIR",
+        **dict.fromkeys(("kafka", "ingress", "control", "http"), ADDRESSES),
+        **dict.fromkeys(("kafka_tls", "ingress_tls", "control_tls", "http_tls"), ADDRESSES),
+        **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
+        "advertised_kafka": "HOST:PORT",
+        "http_allowed_hosts": "HOST,...",
+    }
+    kinds = {"int": "N", "float": "NUMBER", "bool": "true|false"}
+    return known.get(field_name) or kinds.get(kind, "NAME")
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,7 +51,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
                 typer.Option(
                     "--" + name.replace(".", "-"),
                     help=f"{row.doc} [default: {row.default or 'none'}]",
-                    metavar="|".join(row.choices) or kind.upper(),
+                    metavar=_value_name(field_name, kind, row),
                     rich_help_panel="Settings (also CORDWOOD_* variables and --config)",
                 ),
             ],
@@ -75,8 +97,7 @@ def _start_logging(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise typer.BadParameter(
-            f"{level!r} is not a log level; use debug, info, warning or error; use debug, info, "
-            "warning or error",
+            f"{level!r} is not a log level; use debug, info, warning or error",
             param_hint="--log-level",
         )
     logging.basicConfig(

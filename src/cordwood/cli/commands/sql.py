@@ -15,6 +15,7 @@ from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption
 from cordwood.cli.options.spark_options import ConfOption, MasterOption, cancel_jobs
 from cordwood.cli.output.row_printer import PrintMode, print_rows
 from cordwood.errors import CordwoodError
+from cordwood.plural import plural
 
 if TYPE_CHECKING:
     from cordwood.pipeline.sql import TopicViews
@@ -36,7 +37,7 @@ def sql(
         str | None, typer.Argument(help="One query. [default: read stdin, or show a prompt]")
     ] = None,
     mode: Annotated[
-        PrintMode, typer.Option("--format", "--mode", help="How results are printed.")
+        PrintMode, typer.Option("--format", "--mode", help="How results are printed; -J is json.")
     ] = PrintMode.TABLE,
     broker: BrokerOption = DEFAULT_BROKER,
     master: MasterOption = None,
@@ -84,7 +85,7 @@ class SqlPrompt:
         rows = itertools.takewhile(lambda _: not self._is_cancelled, stream_rows(frame, text))
         count = print_rows(frame.columns, rows, self.mode)
         if self.is_timed:
-            typer.echo(f"{count} rows in {time.monotonic() - started:.3f} s", err=True)
+            typer.echo(f"{plural(count, 'row')} in {time.monotonic() - started:.3f} s", err=True)
 
     def prompt(self) -> None:
         """Read statements until the input ends; an error or Ctrl-C ends only the running query."""

@@ -10,6 +10,7 @@ import typer
 from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, complete_topics
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
+from cordwood.plural import plural
 
 
 class TableFormat(StrEnum):
@@ -73,4 +74,4 @@ def table(
             built = build_table(spark, api, request, progress=None if quiet else bar.stage)
     typer.echo(built.place)
     how = "merged into the table" if built.is_incremental else "read from the start"
-    typer.echo(f"{built.rows} keys; {built.read} offsets {how}", err=True)
+    typer.echo(f"{plural(built.rows, 'key')}; {plural(built.read, 'offset')} {how}", err=True)

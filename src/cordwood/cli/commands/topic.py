@@ -18,6 +18,7 @@ from cordwood.cli.options.arguments import (
     parse_settings,
 )
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.plural import plural
 from cordwood.protocol.api.compaction import ListCompaction
 from cordwood.protocol.api.topics import (
     AcceptLoss,
@@ -32,7 +33,9 @@ app = command_group("Topics and their settings.")
 Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", help="A setting, name=value; repeat for more."),
+    typer.Option(
+        "--config", "-c", help="A setting of the topic; repeat for more.", metavar="NAME=VALUE"
+    ),
 ]
 _DYNAMIC = 1  # source of a setting: the topic itself
 STATES = ("offline", "read-only", "damaged")  # worst first
@@ -50,13 +53,15 @@ def create(
 
     with KafkaClient(broker) as client:
         client.create_topic(topic, partitions, parse_settings(config or []))
-    typer.echo(f"created {topic}", err=True)
+    with_settings = f", {', '.join(config)}" if config else ""
+    typer.echo(f"created topic {topic}: {plural(partitions, 'partition')}{with_settings}", err=True)
 
 
 @app.command("list")
 def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
     """List every topic with its size and state."""
-    show([_summary(topic) for topic in _topics(broker)], form)
+    rows = [_summary(topic) for topic in _topics(broker)]
+    show(rows, form, empty="no topics yet; create one with `cordwood topic create NAME`")
 
 
 @app.command()
@@ -93,10 +98,10 @@ def alter(
     topic: Topic,
     config: ConfigOption = None,
     unset: Annotated[
-        list[str] | None, typer.Option(help="A setting to reset to its default.")
+        list[str] | None, typer.Option(help="A setting to reset to its default.", metavar="NAME")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(help="Raise the number of partitions to this.")
+        int | None, typer.Option(min=1, help="Raise the number of partitions to this.")
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
@@ -105,12 +110,17 @@ def alter(
 
     changes: dict[str, str | None] = {**parse_settings(config or [])}
     changes |= dict.fromkeys(unset or [])
+    if not changes and partitions is None:
+        raise typer.BadParameter("nothing to change; use --config, --unset or --partitions")
     with KafkaClient(broker) as client:
         if changes:
             client.alter_topic(topic, changes)
         if partitions is not None:
             client.add_partitions(topic, partitions)
-    typer.echo(f"altered {topic}", err=True)
+    done = [f"{name}={value}" for name, value in changes.items() if value is not None]
+    done += [f"{name} is its default again" for name, value in changes.items() if value is None]
+    done += [] if partitions is None else [plural(partitions, "partition")]
+    typer.echo(f"altered topic {topic}: {', '.join(done)}", err=True)
 
 
 @app.command()
@@ -125,7 +135,7 @@ def delete(
     confirm(f"Delete topic {topic} and all its records?", yes=yes)
     with KafkaClient(broker) as client:
         client.delete_topic(topic)
-    typer.echo(f"deleted {topic}", err=True)
+    typer.echo(f"deleted topic {topic} and its records", err=True)
 
 
 @app.command("accept-loss")

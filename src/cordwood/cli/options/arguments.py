@@ -53,11 +53,12 @@ BrokerOption = Annotated[
 FormatOption = Annotated[
     Format,
     typer.Option(
-        "--format", help="Output format: table for reading; json, ndjson or csv for programs."
+        "--format",
+        help="Output format: table for reading; json (short: -J), ndjson or csv for programs.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-PartitionOption = Annotated[int, typer.Option("-p", "--partition", min=0)]
+PartitionOption = Annotated[int, typer.Option("-p", "--partition", min=0, help="The partition.")]
 TopicArgument = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
 OnlyTopicArgument = Annotated[
     str | None, typer.Argument(help="Only this topic.", autocompletion=complete_topics)
@@ -76,9 +77,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(
-            f"{question} There is no terminal to ask on; use --yes to confirm."
-        )
+        raise typer.BadParameter(f"{question} Confirm with --yes, because stdin is not a terminal")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -88,6 +87,6 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"{pair!r} is not a setting, name=value")
+            raise typer.BadParameter(f"{pair!r} is not a setting; write NAME=VALUE")
         settings[name] = value
     return settings

@@ -38,7 +38,8 @@ ConfOption = Annotated[
     list[str] | None,
     typer.Option(
         "--conf",
-        help="A Spark setting, name=value; repeat for more.",
+        help="A Spark setting; repeat for more.",
+        metavar="NAME=VALUE",
         envvar="CORDWOOD_SPARK_CONF",
     ),
 ]

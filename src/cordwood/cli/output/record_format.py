@@ -10,16 +10,14 @@ is -1.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any
 
 import typer
 
 from cordwood.cli.output.row_printer import format_time
-from cordwood.model import Header, Record, TopicPartition
+from cordwood.model import Record, TopicPartition
 
 Part = Callable[[TopicPartition, Record], bytes]
 
@@ -46,42 +44,6 @@ def compile_format(text: str) -> Callable[[TopicPartition, Record], bytes]:
 def parse_separator(text: str) -> bytes:
     r"""Return the bytes of a separator; ``\t`` and the other escapes work as in a format."""
     return _ESCAPE.sub(lambda found: _unescape(found[1].decode()), os.fsencode(text))
-
-
-def record_as_json(tp: TopicPartition, record: Record) -> dict[str, Any]:
-    """Return a record for ``-J``: text if the bytes are UTF-8, else base64 as ``…_base64``."""
-    shown: dict[str, Any] = {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-    }
-    for name, value in (("key", record.key), ("value", record.value)):
-        _add_bytes(shown, name, value)
-    if record.headers:
-        shown["headers"] = [_header_as_json(header) for header in record.headers]
-    return shown
-
-
-def encode_json(tp: TopicPartition, record: Record) -> bytes:
-    """Encode a record as one line of NDJSON."""
-    return json.dumps(record_as_json(tp, record), ensure_ascii=False).encode() + b"\n"
-
-
-def _header_as_json(header: Header) -> dict[str, Any]:
-    shown: dict[str, Any] = {"key": header.key}
-    _add_bytes(shown, "value", header.value)
-    return shown
-
-
-def _add_bytes(shown: dict[str, Any], name: str, value: bytes | None) -> None:
-    if value is None:
-        shown[name] = None
-        return
-    try:
-        shown[name] = value.decode()
-    except UnicodeDecodeError:
-        shown[f"{name}_base64"] = base64.b64encode(value).decode()
 
 
 def _part(token: re.Match[str]) -> Part:

@@ -40,13 +40,18 @@ class PrintMode(StrEnum):
     MARKDOWN = "markdown"
 
 
-def show(rows: Sequence[Mapping[str, Any]], form: Format) -> None:
-    """Print the rows of a command; those of one table have the same names."""
+def show(rows: Sequence[Mapping[str, Any]], form: Format, *, empty: str = "") -> None:
+    """Print the rows of a command; those of one table have the same names.
+
+    Where a table would have no rows, ``empty`` says so on stderr; as JSON it is an empty list.
+    """
     if form in {Format.JSON, Format.NDJSON}:
         _write_objects(rows, PrintMode(form), sys.stdout)
     elif rows:
         names = [name.upper() if form is Format.TABLE else name for name in rows[0]]
         print_rows(names, (tuple(row[name] for name in rows[0]) for row in rows), PrintMode(form))
+    elif form is Format.TABLE and empty:
+        print(empty, file=sys.stderr)
 
 
 def print_rows(

@@ -9,6 +9,7 @@ from cordwood.client import Producer
 from cordwood.lab.demo.cdc import Change, make_changelog, state_hash
 from cordwood.lab.demo.stage import DemoRun, table_rows
 from cordwood.lab.demo.timecode import Tape, find_faults, record_tape
+from cordwood.plural import plural
 from cordwood.protocol.api.readers import ListReaders
 from cordwood.protocol.api.topics import CutTopic
 
@@ -119,7 +120,9 @@ def _repair(stage: DemoRun) -> None:
     with stage.watch("replaying", None):
         first = run_replay(stage.spark, stage.api, replay)
         again = run_replay(stage.spark, stage.api, replay)
-    stage.tell(f"replayed {first.replayed} letters; a second run replayed {again.replayed}")
+    stage.tell(
+        f"replayed {plural(first.replayed, 'letter')}; a second run replayed {again.replayed}"
+    )
     grown = stage.records_of("users") - before
     stage.check("every dead letter came back once", grown == first.replayed == POISON)
     stage.check("the dead letters are still there", stage.records_of("dead_letter") == POISON)
@@ -138,7 +141,8 @@ def _compact(stage: DemoRun) -> None:
         (outcome,) = run_due(stage.api, on_spark(stage.spark), topic="users", demand=True)
     after, left = stage.bytes_of("users"), stage.records_of("users")
     stage.tell(
-        f"{records} → {left} records, {size:,} → {after:,} bytes, in {outcome.seconds:.1f} s"
+        f"{records} → {plural(left, 'record')}, {size:,} → {after:,} bytes, in "
+        f"{outcome.seconds:.1f} s"
     )
     stage.check("compaction succeeded", not outcome.error)
     stage.check("the log is many times smaller", after * 3 < size)
@@ -163,7 +167,10 @@ def _archive(stage: DemoRun, topic: str) -> None:
     topic_archive = list_topic_archives(storage, topic)[-1]
     _, findings = topic_archive.verify()
     size = sum(entry.size_bytes for entry in entries)
-    stage.tell(f"{len(entries)} bundles, {sum(e.records for e in entries)} records, {size:,} bytes")
+    stage.tell(
+        f"{plural(len(entries), 'bundle')}, {plural(sum(e.records for e in entries), 'record')}, "
+        f"{size:,} bytes"
+    )
     stage.check("every bundle and the manifest's chain verify", bool(entries) and not findings)
     stage.archived(size)
     stage.moment(f"archive {topic}")
@@ -204,7 +211,7 @@ def _hold(stage: DemoRun, frames: int) -> None:
     (reader,) = stage.api.call(ListReaders("smpte")).readers
     stage.tell(
         f"edit-suite lags {reader.lag} frames and holds {reader.held_bytes:,} bytes "
-        f"in {stage.segments_of('smpte')} segments"
+        f"in {plural(stage.segments_of('smpte'), 'segment')}"
     )
     stage.check("RECLAIM waits for the reader", dropped == 0)
     stage.check("it holds every frame", reader.lag == frames)

@@ -9,6 +9,7 @@ from cordwood.errors import UnavailableError
 from cordwood.lab.loadtest.clients import PATIENCE_S, measure, settle
 from cordwood.lab.loadtest.results import BATCH_BYTES, Load, Report, Results, make_values
 from cordwood.model import Codec, TopicPartition
+from cordwood.plural import plural
 
 NAME: Final = "librdkafka"
 _SOME_RECORDS: Final = 1_000  # between two polls for delivery reports
@@ -60,7 +61,7 @@ def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
         while left > 0:
             found = len(consumer.consume(min(_SOME_RECORDS, left), timeout=PATIENCE_S))
             if not found:
-                raise UnavailableError(f"{topic}-{partition} ends {left} records early")
+                raise UnavailableError(f"{topic}-{partition} ends {plural(left, 'record')} early")
             report(found)
             left -= found
         consumer.close()

@@ -36,6 +36,7 @@ from cordwood.batch.header import (
 from cordwood.batch.records import Marker
 from cordwood.errors import InvalidTransaction, OutOfOrderSequence, StaleProducer
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Aborted
+from cordwood.plural import plural
 
 BATCHES_KEPT: Final = 5  # a Kafka client has at most five requests in flight
 ABORTED_BYTES: Final = 34
@@ -261,7 +262,7 @@ class Producers:
             raise WrongSnapshot(f"the snapshot (version {version}) does not match its checksum")
         if len(data) != head_bytes + count * _SNAPSHOT_ENTRY.size:
             raise WrongSnapshot(
-                f"the snapshot states {count} producers, which does not match its size"
+                f"the snapshot states {plural(count, 'producer')}, which does not match its size"
             )
         producers = cls()
         begun: list[tuple[int, int]] = []

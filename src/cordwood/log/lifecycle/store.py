@@ -58,6 +58,7 @@ from cordwood.metadata.front import Metadata
 from cordwood.metadata.keys import Topic
 from cordwood.metadata.store import MetadataStore
 from cordwood.model import TopicPartition, is_topic_name
+from cordwood.plural import plural
 
 PARTITIONS_MAX = 10_000
 CLOSE_THREADS = 16  # parallel syncs let the device order its writes
@@ -235,7 +236,8 @@ class Store(LiveTopics):
         before = live.partition_count
         if not before < count <= PARTITIONS_MAX:
             raise InvalidPartitions(
-                f"topic {name} has {before} partitions; request {before + 1} to {PARTITIONS_MAX}"
+                f"topic {name} has {plural(before, 'partition')}; request {before + 1} to "
+                f"{PARTITIONS_MAX}"
             )
         check_free(self.data, name, range(before, count))
         topic = replace(self.metadata.cluster.topic(name), partitions=count)

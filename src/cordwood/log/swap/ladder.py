@@ -55,6 +55,7 @@ from cordwood.log.read.segment import Segment
 from cordwood.log.read.survey import Survey, survey
 from cordwood.log.staging.claim import COPY_BYTES, Claim
 from cordwood.model import SegmentInfo
+from cordwood.plural import plural
 
 logger = logging.getLogger("cordwood.log")
 
@@ -283,7 +284,8 @@ def _check_survey(segment: StagedSegment, found: SegmentStats, *, is_last: bool)
     reaches = found.end_offset == segment.end_offset or not is_last
     if not (is_within and reaches and found.records == segment.records):
         raise InvalidManifest(
-            f"{segment.log.name} has {found.records} records up to offset {found.end_offset}, but "
+            f"{segment.log.name} has {plural(found.records, 'record')} up to offset "
+            f"{found.end_offset}, but "
             f"the manifest says {segment.records} up to {segment.end_offset}; run the job again"
         )
 

@@ -23,6 +23,7 @@ from cordwood.pipeline.runtime.probe import Probe
 from cordwood.pipeline.source.log_access import open_log
 from cordwood.pipeline.source.offsets import Range
 from cordwood.pipeline.source.options import SourceOptions
+from cordwood.plural import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ def write_task(task: BundleTask) -> WrittenBundle:
     ):
         records = count_records(bundle, task.tp, task.span)
     if records != stats.records:
-        raise CorruptionError(f"{name} holds {records} records, but {stats.records} were written")
+        raise CorruptionError(
+            f"{name} holds {plural(records, 'record')}, but {stats.records} were written"
+        )
     return WrittenBundle(stats, _write_parquet(task, topic_archive, name) if task.parquet else None)
 
 

@@ -51,6 +51,7 @@ from cordwood.pipeline.runtime.topic_reads import unchanged_topic, whole_log_opt
 from cordwood.pipeline.source.log_access import open_log
 from cordwood.pipeline.source.offsets import Range
 from cordwood.pipeline.source.options import SourceOptions
+from cordwood.plural import plural
 from cordwood.protocol.api.archive import ArchivedTopic
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _write_bundles(
             )
             for tp, span in spans
         ]  # fmt: skip
-        label = f"write {len(tasks)} bundles"
+        label = f"write {plural(len(tasks), 'bundle')}"
         written = run_tasks(spark, write_task, tasks, _in_offsets(tasks, watch), label=label)
     cursors = {each.tp.partition: each.cursors for each in due}
     new = _chain(after, tasks, written, topic_id, cursors)

@@ -32,6 +32,7 @@ from cordwood.pipeline.runtime.probe import not_shared
 from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter, name_job
 from cordwood.pipeline.runtime.targets import Targets
 from cordwood.pipeline.runtime.tasks import Watch, run_tasks
+from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import Deliver, DeliveryPart
 
 if TYPE_CHECKING:
@@ -202,7 +203,8 @@ def _check_delivered(
     for partition, records in wanted.items():
         if ends.get(partition, 0) < records:
             raise StaleDelivery(
-                f"topic {to} holds {ends.get(partition, 0)} of {records} records in partition "
+                f"topic {to} holds {ends.get(partition, 0)} of {plural(records, 'record')} in "
+                f"partition "
                 f"{partition}: it may have been deleted during the restore. Delete it and run the "
                 "command again"
             )

@@ -35,6 +35,7 @@ from cordwood.pipeline.runtime.session import parallelism
 from cordwood.pipeline.runtime.staging import StagingTarget, name_job
 from cordwood.pipeline.runtime.tasks import Watch, run_on_rows
 from cordwood.pipeline.runtime.topic_reads import read_options
+from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import (
     Deliver,
     DeliveryCursor,
@@ -113,7 +114,9 @@ def run_replay(
     total = sum(piece.size for pieces in rounds for piece in pieces)
     for batch, pieces in enumerate(rounds, first):
         size = sum(piece.size for piece in pieces)
-        with labelled(spark, f"replay {replay.topic} to {replay.to}, {scanned} of {total} letters"):
+        with labelled(
+            spark, f"replay {replay.topic} to {replay.to}, {scanned} of {plural(total, 'letter')}"
+        ):
             records = run.deliver(pieces, batch)
         scanned += size
         replayed += records

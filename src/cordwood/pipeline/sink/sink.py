@@ -35,6 +35,7 @@ from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter, name_job
 from cordwood.pipeline.runtime.targets import Targets
 from cordwood.pipeline.sink.options import SinkOptions, check_columns
+from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import Deliver, DeliveryPart
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"  # set by Spark for every task of a streaming query
@@ -181,7 +182,8 @@ class SinkPlan:
             wrong = wrong[(wrong < 0) | (wrong >= count)]
             if len(wrong):
                 raise InvalidRecord(
-                    f"column partition has {wrong[0]}, but topic {topic} has {count} partitions"
+                    f"column partition has {wrong[0]}, but topic {topic} has "
+                    f"{plural(count, 'partition')}"
                 )
             partitions = np.where(given == NULL, partitions, given)
         return partitions

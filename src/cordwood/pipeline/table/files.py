@@ -26,6 +26,7 @@ from cordwood.log.format.bundle import proving
 from cordwood.pipeline.runtime.failure_reasons import plain_reason
 from cordwood.pipeline.runtime.probe import Probe, not_shared
 from cordwood.pipeline.runtime.tasks import run_on_rows, spread
+from cordwood.plural import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,7 +163,8 @@ def check_total(rows: int, wanted: int, where: str) -> None:
     """Raise ``CorruptionError`` if the number of rows is not the expected one."""
     if rows != wanted:
         raise CorruptionError(
-            f"{where} has {rows} rows, but {wanted} were written; the table is unchanged; run the "
+            f"{where} has {plural(rows, 'row')}, but {wanted} were written; the table is "
+            f"unchanged; run the "
             "command again"
         )
 

@@ -36,6 +36,7 @@ from cordwood.pipeline.runtime.topic_reads import (
 from cordwood.pipeline.source.log_access import open_log
 from cordwood.pipeline.table.files import INCOMING, check_present, write_files
 from cordwood.pipeline.table.storage import LOCK, DeltaTable, ParquetTable, TableState, open_table
+from cordwood.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,7 @@ def _build(
             if is_incremental and state is not None:
                 changes = latest(table.read(spark, state).unionByName(changes))
             with (
-                labelled(spark, f"newest value of each key, {read} offsets to read"),
+                labelled(spark, f"newest value of each key, {plural(read, 'offset')} to read"),
                 followed(spark, stages.report if stages else None, interval_s=watch_s),
             ):
                 files = write_files(changes.where("value is not null"), storage, probe)

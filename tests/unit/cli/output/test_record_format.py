@@ -1,11 +1,9 @@
-"""The percent format of ``--format``, JSON output and field separators."""
-
-import json
+"""The percent format of ``--record-format``, and field separators."""
 
 import pytest
 import typer
 
-from cordwood.cli.output.record_format import compile_format, encode_json, parse_separator
+from cordwood.cli.output.record_format import compile_format, parse_separator
 from cordwood.model import Header, Record, TopicPartition
 
 TP = TopicPartition("t", 2)
@@ -39,15 +37,6 @@ def test_format_that_means_nothing_is_refused(form):
     """An unknown letter, modifier or escape is refused with a message that names it."""
     with pytest.raises(typer.BadParameter, match="is not a known"):
         compile_format(form)
-
-
-def test_json_keeps_bytes_that_are_not_text():
-    """UTF-8 bytes are printed as text. Other bytes are printed as base64 in ``value_base64``."""
-    shown = json.loads(encode_json(TP, RECORD))
-    assert shown["key"] == "k"
-    assert shown["value_base64"] == "/wA="
-    assert "value" not in shown
-    assert shown["headers"] == [{"key": "a", "value": "1"}, {"key": "b", "value": None}]
 
 
 @pytest.mark.parametrize(
