@@ -28,19 +28,40 @@ from cordwood.pipeline.source import options as source_options
 from cordwood.protocol.kafka import schema
 from cordwood.protocol.line.commands import COMMANDS
 from cordwood.server.http_api import ROUTES
+from cordwood.settings.kafka_names import TOPIC_SETTINGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
 
 
-def settings_table(table: type[config.TopicConfig | config.BrokerConfig]) -> str:
+def broker_settings() -> str:
     """One line for each setting, in the order of the table in the code."""
     lines = (
         [f"`{name}`", f"`{_default(row)}`", _allowed(kind, row), row.doc]
-        for name, (_, kind, row) in config.rows(table).items()
+        for name, (_, kind, row) in config.rows(config.BrokerConfig).items()
     )
     return _table(["setting", "default", "allowed", "meaning"], lines)
+
+
+def topic_settings() -> str:
+    """One line for each topic setting, with Kafka's default where Kafka has the setting."""
+    lines = (
+        [
+            f"`{name}`",
+            f"`{_default(row)}`",
+            _kafka_default(name),
+            _allowed(kind, row),
+            row.doc,
+        ]
+        for name, (_, kind, row) in config.rows(config.TopicConfig).items()
+    )
+    return _table(["setting", "default", "Kafka's default", "allowed", "what it does here"], lines)
+
+
+def _kafka_default(name: str) -> str:
+    known = TOPIC_SETTINGS.get(name)
+    return "not in Kafka" if known is None else f"`{known.default}`" if known.default else '`""`'
 
 
 def error_families() -> str:
@@ -163,8 +184,8 @@ def _sentences(handler: object) -> str:
 
 
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
-    "topic-settings": lambda: settings_table(config.TopicConfig),
-    "broker-settings": lambda: settings_table(config.BrokerConfig),
+    "topic-settings": topic_settings,
+    "broker-settings": broker_settings,
     "error-families": error_families,
     "error-members": error_members,
     "kafka-apis": kafka_apis,
@@ -242,6 +263,7 @@ def _allowed(kind: str, row: config.Row) -> str:
         return ", ".join(f"`{choice}`" for choice in row.choices) + several
     bounds = [f"≥ {row.low}" if row.low is not None else "", f"≤ {row.high}" if row.high else ""]
     words = {"int": "whole number", "float": "number", "bool": "`true`, `false`", "str": "text"}
+    words["frozenset[str]"] = "list"
     unlimited = "-1" if row.limit else ""
     return ", ".join(part for part in [words[kind], *bounds] if part) + (
         f"; `{unlimited}` for no limit" if unlimited else ""

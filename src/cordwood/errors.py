@@ -391,6 +391,12 @@ class TooManyOpenFiles(UnavailableError):
     name = "TOO_MANY_OPEN_FILES"
 
 
+class NotEnoughReplicas(UnavailableError):
+    """Fewer replicas are in sync than ``min.insync.replicas`` of the topic asks for."""
+
+    code, name = Code.NOT_ENOUGH_REPLICAS, "NOT_ENOUGH_REPLICAS"
+
+
 class PartitionOffline(UnavailableError):
     """The partition's files are damaged or unreadable; ``cordwood segment verify`` shows where."""
 

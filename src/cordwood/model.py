@@ -99,3 +99,6 @@ class SegmentInfo:
     newest_ms: int  # largest timestamp; NO_TIMESTAMP when empty
     created_ms: int  # when the segment was opened for appends
     state: SegmentState
+    # Of the active segment only:
+    index_bytes: int = 0  # size of the larger of its two indexes
+    spread: int = 0  # a number that differs between segments, for segment.jitter.ms

@@ -40,15 +40,16 @@ PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 def values_of(kind: str, row: Row) -> st.SearchStrategy[Any]:
     """Generate values that the row allows."""
     if kind == "bool":
-        return st.booleans()
+        return st.booleans() if row.check is None else st.just(row.default)
     if kind == "frozenset[str]":
-        return st.frozensets(st.sampled_from(row.choices))
+        return st.frozensets(st.sampled_from(row.choices or ("0:0", "12:3", "*")))
     if kind == "str":
         return st.sampled_from(row.choices) if row.choices else PLAIN_TEXT
     if kind == "float":
         return st.floats(row.low, row.high, allow_nan=False, allow_infinity=False)
     low = -KEEP_ALL if row.low is None else int(row.low)
-    return st.integers(low, KEEP_ALL if row.high is None else int(row.high))
+    numbers = st.integers(low, KEEP_ALL if row.high is None else int(row.high))
+    return numbers if row.check is None else numbers.filter(lambda n: not row.check(n))
 
 
 @pytest.mark.parametrize(("kind", "row"), SETTINGS)
@@ -88,6 +89,14 @@ def test_minus_one_keeps_all(text: object):
     assert overrides(config) == {"retention.ms": "-1"}
 
 
+@pytest.mark.parametrize("text", [-1, "-1", str(KEEP_ALL)])
+def test_no_limit_is_shown_as_kafka_writes_it(text: object):
+    """Where Kafka has no -1, no limit is shown as the largest int64, and -1 is accepted too."""
+    config = changed(TopicConfig(flush_ms=5), {"flush.ms": text})
+    assert config.flush_ms == KEEP_ALL
+    assert format_value(rows(TopicConfig)["flush.ms"][2], config.flush_ms) == str(KEEP_ALL)
+
+
 def test_minus_one_is_refused_where_there_is_no_limit_to_lift():
     """The value -1 is refused by settings that cannot be unlimited."""
     with pytest.raises(InvalidConfig, match=re.escape("segment.bytes: -1 is below 14")):
@@ -119,6 +128,10 @@ def test_no_name_is_guessed_when_none_is_near():
         ("min.cleanable.dirty.ratio", None, "None is not a number"),
         ("flush.mode", "later", "'later' is not one of broker, fsync, os"),
         ("cleanup.policy", "delete,burn", "is not one of delete, compact, consume"),
+        ("remote.storage.enable", "true", "there is no tiered storage"),
+        ("leader.replication.throttled.replicas", "0:1,1", "'1' is not partition:broker or *"),
+        ("compression.gzip.level", "0", "use 1 to 9, or -1"),
+        ("min.insync.replicas", "0", "0 is below 1"),
     ],
 )
 def test_bad_value_is_refused_with_setting_and_reason(name: str, text: object, complaint: str):

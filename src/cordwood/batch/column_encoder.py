@@ -6,6 +6,9 @@ from Arrow buffers, for the sink and the router.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from cordwood.batch.columns import Columns, HeaderSpans, Spans, kernel_spans, kernel_times
@@ -75,7 +78,11 @@ def plan_batches(
     return batches
 
 
-def encode_columns(columns: Columns, batches: HeaderTable | None = None) -> bytearray:
+def encode_columns(
+    columns: Columns,
+    batches: HeaderTable | None = None,
+    levels: Mapping[Codec, int] = MappingProxyType({}),
+) -> bytearray:
     """Encode rows as batches: each of ``batches`` takes its ``counts`` rows, with their offsets.
 
     Headers are kept (a count of 0 makes an empty 61-byte batch), except for the maximum timestamp,
@@ -114,7 +121,7 @@ def encode_columns(columns: Columns, batches: HeaderTable | None = None) -> byte
     del out  # a bytearray with an exported buffer cannot shrink
     del data[size:]
     written = HeaderTable(table)
-    return _packed(data, written) if bool((written.attributes & CODEC_BITS).any()) else data
+    return _packed(data, written, levels) if bool((written.attributes & CODEC_BITS).any()) else data
 
 
 def _cuts(columns: Columns, batch_bytes: int) -> Longs:
@@ -145,7 +152,7 @@ def _assert_fit(columns: Columns, batches: HeaderTable) -> None:
     assert bool(rises.all()), "offsets rise within a batch"
 
 
-def _packed(data: bytearray, batches: HeaderTable) -> bytearray:
+def _packed(data: bytearray, batches: HeaderTable, levels: Mapping[Codec, int]) -> bytearray:
     """The batches with their records compressed as their attributes require."""
     packed = bytearray()
     view = memoryview(data)
@@ -158,7 +165,7 @@ def _packed(data: bytearray, batches: HeaderTable) -> bytearray:
     ):
         codec = Codec(attributes & CODEC_BITS) if count else Codec.NONE
         head = bytearray(view[position : position + HEADER_BYTES])
-        body = compress(codec, view[position + HEADER_BYTES : position + size])
+        body = compress(codec, view[position + HEADER_BYTES : position + size], levels.get(codec))
         head[8:12] = (HEADER_BYTES - LOG_OVERHEAD + len(body)).to_bytes(4, "big")
         head[21:23] = (attributes & ~CODEC_BITS | codec.value).to_bytes(2, "big")
         start = len(packed)

@@ -12,7 +12,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import cramjam
 
@@ -34,6 +34,7 @@ _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED_BIT: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 _LZ4_RATIO_MAX: Final = 255  # format limit: a length byte stands for at most 255 bytes
+_LZ4_FAST_LEVEL: Final = 9
 _ZSTD_LEVEL: Final = 3
 _SNAPPY_RATIO_MAX: Final = 32  # format limit: three bytes stand for at most 64
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -42,9 +43,11 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _BLOCK_LENGTH: Final = struct.Struct(">i")
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress the records section of a batch."""
-    return _COMPRESSORS[codec](data)
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records section of a batch; without ``level``, as Kafka's clients do."""
+    if level is None or codec not in LEVELS:
+        return _COMPRESSORS[codec](data)
+    return LEVELS[codec](data, level)
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_BYTES_MAX) -> bytes:
@@ -83,8 +86,8 @@ def _kept(data: Buffer, size_max: int) -> bytes:
     return bytes(data)
 
 
-def _gzip(data: Buffer) -> bytes:
-    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+def _gzip(data: Buffer, level: int = _GZIP_LEVEL) -> bytes:
+    packer = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
     return packer.compress(data) + packer.flush()
 
 
@@ -143,13 +146,19 @@ def _unsnap_block(block: memoryview, left: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _lz4(data: Buffer) -> bytes:
-    """Write independent 64 KiB blocks: Java's reader refuses the linked ones that cramjam makes."""
+def _lz4(data: Buffer, level: int = _LZ4_FAST_LEVEL) -> bytes:
+    """Write independent 64 KiB blocks: Java's reader refuses the linked ones that cramjam makes.
+
+    As in Kafka, the default level selects the fast compressor and any other the thorough one.
+    """
+    mode: dict[str, Any] = {}
+    if level != _LZ4_FAST_LEVEL:
+        mode = {"mode": "high_compression", "compression": level}
     view = memoryview(data)
     parts = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK_BYTES):
         plain = view[start : start + _LZ4_BLOCK_BYTES]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False, **mode))
         if len(block) < len(plain):
             parts += [_LZ4_LENGTH.pack(len(block)), block]
         else:
@@ -175,8 +184,8 @@ def _unlz4(data: Buffer, size_max: int) -> bytes:
         size = min(ceiling, 8 * size)
 
 
-def _zstd(data: Buffer) -> bytes:
-    return zstd.compress(data, level=_ZSTD_LEVEL)
+def _zstd(data: Buffer, level: int = _ZSTD_LEVEL) -> bytes:
+    return zstd.compress(data, level=level)
 
 
 def _unzstd(data: Buffer, size_max: int) -> bytes:
@@ -208,4 +217,9 @@ _DECOMPRESSORS: Final[dict[Codec, Callable[[Buffer, int], bytes]]] = {
     Codec.SNAPPY: _unsnap,
     Codec.LZ4: _unlz4,
     Codec.ZSTD: _unzstd,
+}
+LEVELS: Final[dict[Codec, Callable[[Buffer, int], bytes]]] = {
+    Codec.GZIP: _gzip,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
 }

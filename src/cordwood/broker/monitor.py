@@ -90,10 +90,11 @@ class Monitor:
                 self._archived.pop(tp, None)
 
     async def run_round(self) -> None:
-        """Run one round: cut old segments, reclaim, purge deleted files, hash sealed segments.
+        """Run one round: sync, cut old segments, reclaim, purge deleted files, hash sealed ones.
 
         A failure is reported for its own partition and delays no other.
         """
+        await self._topics.sync_overdue()
         topics = list(self._store.topics)
         partitions = (each for name in topics for each in self._store.partitions(name))
         async for partition in in_slices(partitions):

@@ -169,6 +169,11 @@ class TopicService:
         """Run a change on the writer thread, the only thread that may change partitions."""
         return await asyncio.wrap_future(self._writer.call(change))
 
+    async def sync_overdue(self) -> None:
+        """Sync the partitions whose records have not been synced for ``flush.ms``."""
+        if self._writer.has_unsynced:
+            await asyncio.wrap_future(self._writer.sync_overdue())
+
     def state(self, partitions: Sequence[Partition]) -> dict[str, Any]:
         """Return a partition's state as Walrus's ``STATE``, or a summary of several partitions."""
         tp = partitions[0].tp

@@ -1,8 +1,8 @@
 """CUT: decides when to seal the active segment.
 
-The first limit reached decides: size, age or entries. The single writer checks at batch boundaries,
-and the monitor checks between writes, so an idle topic is cut too. A cut never waits for a reader,
-and an empty segment is never cut.
+The first limit reached decides: size, entries, index size or age. The single writer checks at batch
+boundaries, and the monitor checks between writes, so an idle topic is cut too. A cut never waits
+for a reader, and an empty segment is never cut.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from cordwood.config import TopicConfig
 from cordwood.model import NO_TIMESTAMP
 
 OFFSETS_PER_SEGMENT_MAX: Final = 2**31 - 1  # an index entry holds its offset in a signed int32
+INDEX_ENTRY_BYTES: Final = 12  # of a time index, the larger one
 
 
 class RollReason(StrEnum):
@@ -23,6 +24,7 @@ class RollReason(StrEnum):
     AGE = "age"  # segment.ms, or max.compaction.lag.ms on a compacted topic
     ENTRIES = "entries"  # segment.entries
     OFFSETS = "offsets"  # the index cannot represent the next offset
+    INDEX = "index"  # segment.index.bytes
     EXPIRED = "expired"  # every record in it is past retention: sealed to be deleted
     DEMAND = "demand"  # an operator asked for it
 
@@ -31,7 +33,7 @@ class Active(Protocol):
     """The properties read of the active segment, from a ``SegmentInfo`` or the writer's segment."""
 
     @property
-    def base_offset(self) -> int: ...  # noqa: D102 - documented by ``SegmentInfo``, all six
+    def base_offset(self) -> int: ...  # noqa: D102 - documented by ``SegmentInfo``, all eight
 
     @property
     def end_offset(self) -> int: ...  # noqa: D102
@@ -47,6 +49,12 @@ class Active(Protocol):
 
     @property
     def created_ms(self) -> int: ...  # noqa: D102
+
+    @property
+    def index_bytes(self) -> int: ...  # noqa: D102
+
+    @property
+    def spread(self) -> int: ...  # noqa: D102
 
 
 def plan_roll(
@@ -70,7 +78,13 @@ def plan_roll(
         return RollReason.ENTRIES
     if active.end_offset + incoming_records - active.base_offset > OFFSETS_PER_SEGMENT_MAX:
         return RollReason.OFFSETS
-    if now_ms - born_ms(active, now_ms) >= roll_ms(config):
+    # An index is always smaller than its log, and its size takes longer to look up.
+    if active.size_bytes > config.segment_index_bytes and _is_index_full(active, config):
+        return RollReason.INDEX
+    limit_ms = roll_ms(config)
+    if config.segment_jitter_ms:
+        limit_ms -= jitter_ms(active, config)
+    if now_ms - born_ms(active, now_ms) >= limit_ms:
         return RollReason.AGE
     return None
 
@@ -94,6 +108,17 @@ def plan_capacity(active: Active, config: TopicConfig) -> SegmentCapacity:
         config.segment_bytes - active.size_bytes,
         min(config.segment_entries - active.records, offsets),
     )
+
+
+def _is_index_full(active: Active, config: TopicConfig) -> bool:
+    """Whether another entry would exceed ``segment.index.bytes``; an empty index is not full."""
+    index_bytes = active.index_bytes
+    return index_bytes > 0 and index_bytes + INDEX_ENTRY_BYTES > config.segment_index_bytes
+
+
+def jitter_ms(active: Active, config: TopicConfig) -> int:
+    """How much earlier than others this segment reaches its maximum age."""
+    return active.spread % min(config.segment_jitter_ms, config.segment_ms)
 
 
 def roll_ms(config: TopicConfig) -> int:

@@ -22,7 +22,10 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 KEEP_ALL: Final = 2**63 - 1  # the parsed form of -1: larger than any size or age
 
+LONG_MAX: Final = str(KEEP_ALL)  # how Kafka writes no limit where -1 is not allowed
+
 Value = int | float | bool | str | frozenset[str]
+Check = Callable[[Any], str]
 
 
 class Row(NamedTuple):
@@ -34,6 +37,8 @@ class Row(NamedTuple):
     high: float | None
     choices: tuple[str, ...]
     limit: bool  # whether -1 means no limit
+    no_limit: str  # how no limit is written
+    check: Check | None  # returns why a value is refused; empty if it is not
 
 
 def setting(
@@ -44,15 +49,17 @@ def setting(
     high: float | None = None,
     choices: Iterable[str] = (),
     limit: bool = False,
+    no_limit: str = "-1",
+    check: Check | None = None,
 ) -> Any:
     """Declare one row; the field's annotation gives its type."""
-    row = Row(default, doc, low, high, tuple(choices), limit)
+    row = Row(default, doc, low, high, tuple(choices), limit, no_limit, check)
     return field(default=default, metadata={"row": row})
 
 
-def limit(default: int, doc: str, *, low: int = 0) -> Any:
+def limit(default: int, doc: str, *, low: int = 0, no_limit: str = "-1") -> Any:
     """Declare a row whose value -1 means no limit."""
-    return setting(default, doc, low=low, limit=True)
+    return setting(default, doc, low=low, limit=True, no_limit=no_limit)
 
 
 def parse_value(kind: str, row: Row, text: object) -> Value:
@@ -67,15 +74,17 @@ def parse_value(kind: str, row: Row, text: object) -> Value:
         raise ValueError(f"{text} is below {row.low}")
     if row.high is not None and cast(float, value) > row.high:
         raise ValueError(f"{text} is above {row.high}")
+    if row.check is not None and (refusal := row.check(value)):
+        raise ValueError(refusal)
     return value
 
 
 def format_value(row: Row, value: Value) -> str:
     """The setting as Kafka and TOML users write it; the inverse of ``parse_value``."""
     if row.limit and value == KEEP_ALL:
-        return "-1"
+        return row.no_limit
     if isinstance(value, frozenset):
-        return ",".join(choice for choice in row.choices if choice in value)
+        return ",".join(choice for choice in row.choices or sorted(value) if choice in value)
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)

@@ -23,6 +23,9 @@ class CountingTopics:
         self.store = store
         self.asked = 0
 
+    async def sync_overdue(self):
+        """No partition has flush.ms."""
+
     async def on_writer(self, change):
         self.asked += 1
         return change()

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from cordwood.config import KEEP_ALL, TopicConfig
-from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, RollReason, plan_capacity, plan_roll
+from cordwood.decide.roll import (
+    OFFSETS_PER_SEGMENT_MAX,
+    RollReason,
+    jitter_ms,
+    plan_capacity,
+    plan_roll,
+)
 from support.stacks import NOW_MS, a_segment
 
 CONFIG = TopicConfig(segment_bytes=1000, segment_ms=60_000, segment_entries=50)
@@ -104,3 +110,39 @@ def test_the_room_left_heeds_what_an_index_can_express():
 def test_an_empty_segment_promises_no_room():
     """An empty segment has a capacity of zero, since its first append fits at any size."""
     assert plan_capacity(a_segment(end=0, size_bytes=0), CONFIG) == (0, 0)
+
+
+def test_a_segment_is_cut_when_its_index_is_full():
+    """A segment whose larger index cannot take another entry is rolled."""
+    config = replace(CONFIG, segment_bytes=10**6, segment_index_bytes=36)
+    for index_bytes, reason in ((24, None), (25, RollReason.INDEX), (36, RollReason.INDEX)):
+        active = replace(a_segment(size_bytes=10**5), index_bytes=index_bytes)
+        assert plan_roll(active, 1, 1, config, NOW_MS) is reason
+
+
+def test_a_segment_without_index_entries_takes_appends_whatever_the_limit():
+    """A segment.index.bytes below the size of one entry does not refuse the first entry."""
+    config = replace(CONFIG, segment_bytes=10**6, segment_index_bytes=4)
+    assert plan_roll(a_segment(size_bytes=10**5), 1, 1, config, NOW_MS) is None
+
+
+def test_jitter_lets_segments_age_differently_but_never_longer():
+    """segment.jitter.ms shortens segment.ms by an amount that differs between segments."""
+    config = replace(CONFIG, segment_jitter_ms=10_000)
+    ages = set()
+    for spread in range(0, 10**6, 997):
+        active = a_segment(age_ms=0)
+        jitter = jitter_ms(replace(active, spread=spread), config)
+        assert 0 <= jitter < 10_000
+        ages.add(jitter)
+        old = replace(a_segment(age_ms=60_000 - jitter), spread=spread)
+        young = replace(a_segment(age_ms=60_000 - jitter - 1), spread=spread)
+        assert plan_roll(old, 0, 0, config, NOW_MS) is RollReason.AGE
+        assert plan_roll(young, 0, 0, config, NOW_MS) is None
+    assert len(ages) > 100
+
+
+def test_jitter_longer_than_the_age_never_reaches_it():
+    """A jitter longer than segment.ms is limited to it."""
+    config = replace(CONFIG, segment_ms=10, segment_jitter_ms=10**6)
+    assert jitter_ms(replace(a_segment(), spread=10**9 + 9), config) == 9

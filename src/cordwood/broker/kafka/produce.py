@@ -19,6 +19,7 @@ from cordwood.errors import (
     CordwoodError,
     InvalidRecord,
     InvalidTimestamp,
+    NotEnoughReplicas,
     RecordError,
     RequestError,
     UnsupportedCompression,
@@ -39,7 +40,8 @@ from cordwood.protocol.kafka.messages.produce import (
 _NO_OFFSET: Final = -1
 _ZSTD_VERSION: Final = 7
 LOOP_BYTES: Final = 2 * MIB  # of one request, checked on the event loop; a thread checks the rest
-_ACKS: Final = {-1, 0, 1}  # with one broker, its own durable copy satisfies all of them
+_ALL: Final = -1
+_ACKS: Final = {_ALL, 0, 1}  # with one broker, its own durable copy satisfies all of them
 
 
 class InvalidAcks(RequestError):
@@ -112,6 +114,8 @@ class KafkaProduce:
                 raise InvalidRecord(f"no record batch for {partition.tp}")
             if place.version < _ZSTD_VERSION:
                 _refuse_zstd(records, place.version)
+            if request.acks == _ALL:
+                _check_in_sync(partition)
 
             def done(outcome: Outcome) -> None:
                 answers.put(place, _produced(partition, number, outcome))
@@ -140,6 +144,15 @@ def _refuse_zstd(records: Buffer, version: int) -> None:
         raise UnsupportedCompression(
             f"Produce version {version} does not support zstd; use a client that sends version "
             f"{_ZSTD_VERSION} or later, or another codec"
+        )
+
+
+def _check_in_sync(partition: Partition) -> None:
+    """Refuse acks=all on a topic that asks for more replicas than this broker, the only one."""
+    if partition.config.min_insync_replicas > 1:
+        raise NotEnoughReplicas(
+            f"{partition.tp} has 1 replica in sync, and min.insync.replicas is "
+            f"{partition.config.min_insync_replicas}; set it to 1, or send with acks=1"
         )
 
 

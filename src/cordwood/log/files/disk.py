@@ -20,10 +20,12 @@ Two rules its callers rely on:
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -35,6 +37,8 @@ T = TypeVar("T")
 TMP_SUFFIX: Final = ".tmp"
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+_FALLOC_FL_KEEP_SIZE: Final = 1
 _sync_bytes = getattr(os, "fdatasync", os.fsync)
 
 
@@ -110,6 +114,13 @@ class Files:
     def truncate(self, file: OpenFile, size_bytes: int) -> None:
         """Truncate the file to ``size_bytes``."""
         self.effect("truncate", file.path, lambda: os.ftruncate(file.fd, size_bytes))
+
+    def preallocate(self, file: OpenFile, size_bytes: int) -> None:
+        """Reserve space for a file to grow to ``size_bytes``; its length does not change.
+
+        Does nothing on a file system that cannot do this.
+        """
+        self.effect("preallocate", file.path, lambda: _reserve(file.fd, size_bytes))
 
     def sync_data(self, file: OpenFile) -> None:
         """Return once the file's bytes and length are on the device."""
@@ -196,6 +207,22 @@ def as_cordwood(error: OSError, effect: str, path: Path) -> UnavailableError:
     if error.errno in _NO_SPACE:
         return DiskFull(f"{effect} {path}: {error.strerror}; free space on that filesystem")
     return UnavailableError(f"{effect} {path}: {error.strerror}")
+
+
+def _reserve(fd: int, size_bytes: int) -> None:
+    fallocate = getattr(_libc(), "fallocate", None)  # Linux only
+    if fallocate is None:
+        return
+    fallocate.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
+    if fallocate(fd, _FALLOC_FL_KEEP_SIZE, 0, size_bytes):
+        code = ctypes.get_errno()
+        if code not in _NOT_SUPPORTED:
+            raise OSError(code, os.strerror(code))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _sync_directory(path: Path) -> None:

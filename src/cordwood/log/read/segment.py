@@ -14,6 +14,7 @@ From then on reads in that range raise ``DamagedRecords``; reads before and afte
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -92,7 +93,19 @@ class Segment(SegmentReader):
             records=self.records, first_ms=self.first_ms, newest_ms=self.newest_ms,
             created_ms=self.created_ms,
             state=SegmentState.SEALED if self.is_sealed else SegmentState.ACTIVE,
+            index_bytes=0 if self.is_sealed else self.index_bytes,
+            spread=0 if self.is_sealed else self.spread,
         )  # fmt: skip
+
+    @property
+    def index_bytes(self) -> int:
+        """The size of the larger of its two indexes."""
+        return max(self.index.sizes_bytes())
+
+    @property
+    def spread(self) -> int:
+        """A number that differs between the segments of all partitions."""
+        return zlib.crc32(b"%s/%d" % (self.directory.name.encode(), self.base_offset))
 
     def open_stats(self, durable_bytes: int) -> SegmentStats:
         """The stats of the active segment: its creation time and its synced size."""

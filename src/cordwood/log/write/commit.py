@@ -8,6 +8,7 @@ commit.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,14 @@ from cordwood.batch.header import BatchHeader
 from cordwood.batch.validation import check_body
 from cordwood.errors import CordwoodError, DiskFull, InvalidRecord, RecordError
 from cordwood.log.read.read_state import LogEnd
+from cordwood.log.write.flush import UnsyncedRecords
 from cordwood.log.write.in_flight import InFlightCommits
 from cordwood.log.write.partition import Appended, Outcome, Partition
 
 SYNC_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
 SYNC_THREADS = 4  # the files of one commit are synced in parallel
+
+logger = logging.getLogger("cordwood.log")
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +112,7 @@ class Committer:
         self._record_ends = record_ends
         self.stats = CommitStats()
         self._in_flight: InFlightCommits[PartitionCommit] = InFlightCommits()
+        self._unsynced = UnsyncedRecords()
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="cordwood-sync")
 
     def close(self) -> None:
@@ -145,7 +150,7 @@ class Committer:
             part = PartitionCommit(partition, end, outcomes, records, size_bytes)
             self._in_flight.add(part)
             written.parts.append(part)
-            if self._is_synced(partition) or not partition.is_end_recorded:
+            if self._is_synced(partition, records) or not partition.is_end_recorded:
                 written.due.append(partition)
         return written
 
@@ -177,10 +182,23 @@ class Committer:
         if fresh:
             self._record_ends(fresh)
 
-    def _is_synced(self, partition: Partition) -> bool:
-        """Whether appends to this partition are acknowledged only after a sync."""
+    def _is_synced(self, partition: Partition, records: int) -> bool:
+        """Whether an append of so many records is acknowledged only after a sync."""
         mode = partition.config.flush_mode
-        return (self.durability if mode == "broker" else mode) == "fsync"
+        if (self.durability if mode == "broker" else mode) == "fsync":
+            return True
+        return self._unsynced.add(partition, records, _steady_ms())
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether ``sync_overdue`` may have something to do. Safe on any thread."""
+        return not self._unsynced.is_empty
+
+    def sync_overdue(self) -> None:
+        """Sync the partitions whose records have waited for ``flush.ms``; on the writer thread."""
+        overdue = self._unsynced.overdue(_steady_ms())
+        for partition, error in self._sync(overdue).items():
+            logger.error("flush.failed partition=%s error=%s", partition.tp, error)
 
     def _sync(self, due: list[Partition]) -> dict[Partition, CordwoodError]:
         """Sync these partitions; returns those that failed, with their errors."""
@@ -188,6 +206,7 @@ class Committer:
         synced = self._pool.map(_sync, due) if len(due) > 1 else map(_sync, due)
         broken: dict[Partition, CordwoodError] = {}
         for partition, outcome in zip(due, synced, strict=True):
+            self._unsynced.forget(partition)
             if isinstance(outcome, CordwoodError):
                 broken[partition] = outcome
             else:
@@ -240,6 +259,10 @@ def by_partition(appends: Iterable[Append]) -> dict[Partition, list[Append]]:
     for append in appends:
         grouped.setdefault(append.partition, []).append(append)
     return grouped
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _sync(partition: Partition) -> float | CordwoodError:

@@ -266,6 +266,8 @@ class Partition(ReadablePartition):
     ) -> CordwoodError | None:
         """Write the whole group and account for it; a failure becomes each member's outcome."""
         try:
+            if self.config.preallocate:
+                self._tail.preallocate(self.config.segment_bytes)
             self._tail.write(group.data())
         except (CordwoodError, UnknownFileState) as error:
             failure = self._health.failure(error)
@@ -333,6 +335,7 @@ class Partition(ReadablePartition):
             self.directory, self.log_end_offset, self.config.index_interval_bytes, now_ms,
             self._file_cache,
         )  # fmt: skip
+        self._tail.trim()
         self.sync()
         self._changes.write_sidecars(sealed, self.producers)
         self._changes.write_stats(self._read_state.segments, active, 0)

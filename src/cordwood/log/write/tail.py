@@ -47,6 +47,7 @@ class Tail:
         self._files = files
         self._published_offsets = published_offsets
         self._tails = tails
+        self._is_preallocated = False
 
     def _open(self) -> OpenFile:
         """Open the files that appends need; ``OpenTails`` closes those of idle tails."""
@@ -99,6 +100,19 @@ class Tail:
             except CordwoodError as error:
                 raise UnknownFileState(f"a failed write could not be undone ({error})") from error
             raise
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Reserve space for a new segment, before its first write."""
+        if self._is_preallocated:
+            return
+        self._is_preallocated = True
+        if self.segment.size_bytes == 0:
+            self._files.preallocate(self._file or self._open(), size_bytes)
+
+    def trim(self) -> None:
+        """Free the reserved space that was not used; the segment is complete."""
+        if self._is_preallocated:
+            self._files.truncate(self._file or self._open(), self.segment.size_bytes)
 
     @property
     def is_synced(self) -> bool:

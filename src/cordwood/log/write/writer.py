@@ -165,6 +165,15 @@ class Writer:
             self._wake.notify()
         return future
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether a topic with ``flush.messages`` or ``flush.ms`` has records not synced yet."""
+        return self._committer.has_unsynced
+
+    def sync_overdue(self) -> Future[None]:
+        """Sync what ``flush.ms`` asks for, on the writer thread."""
+        return self.call(self._committer.sync_overdue)
+
     def close(self) -> None:
         """Write the queued appends, then stop. Appends held for space fail with ``DiskFull``."""
         with self._wake:

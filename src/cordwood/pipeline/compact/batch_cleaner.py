@@ -38,6 +38,7 @@ class RewriteRules(NamedTuple):
     delete_retention_ms: int
     passed_end: int  # every registered reader has reached this offset
     codec: Codec | None  # None: each batch keeps its codec
+    levels: dict[Codec, int]  # of compression
     aborted: tuple[Aborted, ...]
     producers: tuple[Producer, ...]
 
@@ -158,7 +159,8 @@ class BatchCleaner:
         made.attributes[:] = attributes
         made.base_timestamps_ms[is_marked] = self._horizon_ms
         made.base_timestamps_ms[is_empty] = made.max_timestamps_ms[is_empty]
-        return encode_columns(chunk.columns.chosen(kept & which[chunk.owners]), made)
+        columns = chunk.columns.chosen(kept & which[chunk.owners])
+        return encode_columns(columns, made, self._rules.levels)
 
     def _mark(self, data: Buffer, position: int) -> bytes:
         """Encode a marker with a delete horizon; markers are few enough for plain Python."""

@@ -268,6 +268,7 @@ class CompactionPass:
                 delete_retention_ms=self._config.delete_retention_ms,
                 passed_end=self._passed_end,
                 codec=self._codec,
+                levels=compression_levels(self._config),
                 aborted=self._aborted_in(sources),
                 producers=self._order.producers,
             ),
@@ -324,3 +325,12 @@ def _parse_codec(compression_type: str) -> Codec | None:
     if compression_type == "producer":
         return None
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
+
+
+def compression_levels(config: TopicConfig) -> dict[Codec, int]:
+    """Return the level at which a topic wants each codec."""
+    return {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
