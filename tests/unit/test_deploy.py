@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from cordwood.broker.metrics import METRICS
+from cordwood.cli.app import app
+from cordwood.cli.commands.generate import render
 from cordwood.config import BrokerConfig, rows
 from cordwood.log.health.registry import Condition
 from cordwood.protocol.api.status import Health
@@ -184,6 +191,68 @@ def test_panels_do_not_lie_on_each_other():
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells
+
+
+GENERATED = {
+    "grafana/cordwood.json": "grafana",
+    "prometheus/alerts.yml": "alerts",
+    "prometheus/prometheus.yml": "prometheus",
+    "systemd/cordwood.service": "systemd --program /opt/cordwood/bin/cordwood",
+    "systemd/sysusers.conf": "sysusers",
+    "compose/compose.yml": "compose",
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_file_of_deploy_is_what_generate_prints(name: str):
+    """Each file in deploy/ is the output of `cordwood generate`; write it anew if this fails."""
+    done = CliRunner().invoke(app, ["generate", *GENERATED[name].split()])
+    assert (done.exit_code, done.output) == (0, (DEPLOY / name).read_text())
+
+
+def test_deploy_has_only_files_that_are_generated():
+    """There is no file in deploy/ that nobody compares."""
+    there = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
+    assert there == set(GENERATED)
+
+
+def test_generated_files_have_the_addresses_that_were_given():
+    """Addresses, directories and programs of the command line replace every placeholder."""
+    run = partial(CliRunner().invoke, app)
+    scrape = yaml.safe_load(run(["generate", "prometheus", "--http", "b1:81"]).output)
+    assert scrape["scrape_configs"][0]["static_configs"] == [{"targets": ["b1:81"]}]
+    composed = run(["generate", "compose", "--http", "127.0.0.1:81", "--kafka", "127.0.0.1:92"])
+    ports = yaml.safe_load(composed.output)["services"]["cordwood"]["ports"]
+    assert {"127.0.0.1:92:9092", "127.0.0.1:81:8080"} <= set(ports)
+    unit = run(["generate", "systemd", "--config", "/c", "--data", "/d"]).output
+    program = Path(sys.executable).with_name("cordwood")
+    assert f"ExecStart={program} serve --config /c --data /d\n" in unit
+    assert not re.search(r"@[A-Z]+@", unit + composed.output)
+
+
+def test_compose_starts_a_command_that_exists():
+    """The Compose file uses only options of ``cordwood serve``."""
+    broker = yaml.safe_load((DEPLOY / "compose" / "compose.yml").read_text())["services"][
+        "cordwood"
+    ]
+    words = set(re.findall(r"--[a-z-]+", broker["command"][2].partition("cordwood serve")[2]))
+    known = {"--no-pipeline"} | {f"--{name.replace('.', '-')}" for name in rows(BrokerConfig)}
+    assert words <= known
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_systemd_accepts_the_unit(tmp_path: Path):
+    """systemd-analyze finds nothing wrong with the unit."""
+    unit = tmp_path / "cordwood.service"
+    text = render("cordwood.service", {"PROGRAM": "/bin/true", "CONFIG": "/c", "DATA": "/d"})
+    unit.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "cordwood" not in done.stderr, done.stderr
 
 
 def test_unit_starts_a_command_that_exists():

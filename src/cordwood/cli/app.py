@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("archive:app", "Archive records in verifiable bundles, and restore them."),
     "demo": ("demo:demo", "Play two stories on a real broker and Spark, checking every step."),
     "bench": ("bench:bench", "Measure throughput and latency of this machine or a broker."),
+    "generate": ("generate:app", "Print files for Prometheus, Grafana, systemd and Compose."),
     "completion": ("completion:completion", "Print the completion script for a shell."),
     "scenario": ("scenario:scenario", "Run a test scenario against a real broker."),
 }

@@ -31,6 +31,7 @@ from cordwood.server.kafka_listener import KafkaListener
 from cordwood.server.listeners import Server
 from cordwood.server.pipeline_supervisor import Supervisor
 from cordwood.server.process_memory import keep_freed_memory
+from cordwood.server.service_manager import ServiceManager
 
 logger = logging.getLogger("cordwood.server")
 
@@ -154,6 +155,7 @@ def _freeze_young() -> None:
 
 async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
     service = Service(config)
+    manager = ServiceManager.of(os.environ)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -163,9 +165,12 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
     if service.broker is not None:
         service.broker.topics.opener.on_batch = _freeze_young
         service.broker.background.start("garbage-collection", FullCollections().run())
+        service.broker.background.start("watchdog", manager.keep_alive())
     on_ready(service.addresses)
+    manager.ready(service.addresses)
     pipeline = _start_pipeline(config, service)
     await stop.wait()
     logger.info("broker.stopping")
+    manager.stopping()
     await asyncio.gather(*([pipeline.stop()] if pipeline else []), service.stop())
     logger.info("broker.stopped")

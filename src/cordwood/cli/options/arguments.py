@@ -15,7 +15,7 @@ COMPLETION_S = 1.0  # a user does not wait longer for a completion
 DEFAULT_BROKER = "127.0.0.1:9092"
 
 
-def _address(text: str) -> str:
+def check_address(text: str) -> str:
     """Return a valid address unchanged; raise ``BadParameter`` for any other text."""
     from cordwood.address import parse_address
 
@@ -44,7 +44,7 @@ BrokerOption = Annotated[
     typer.Option(
         "--broker",
         "-b",
-        callback=_address,
+        callback=check_address,
         envvar="CORDWOOD_BROKER",
         help="The broker's Kafka address.",
         metavar="HOST:PORT",
