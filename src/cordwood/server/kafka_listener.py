@@ -360,14 +360,14 @@ class KafkaProtocol(asyncio.BufferedProtocol):
     def _refuse(self, connection: Connection, request: Unsupported) -> None:
         """Answer an unsupported API or version if the protocol has a reply for it, else close."""
         reply = unsupported_version_response(request)
+        if reply is not None:  # a newer client that finds out which version to use: no event
+            self._send(connection, reply)
+            return
         logger.info(
             "kafka.unsupported peer=%s client=%s api=%d version=%d",
             connection.peer, request.client_id, request.api_key, request.api_version,
         )  # fmt: skip
-        if reply is None:
-            connection.transport.close()
-        else:
-            self._send(connection, reply)
+        connection.transport.close()
 
     def _close(self, connection: Connection, error: CordwoodError) -> None:
         logger.info("kafka.malformed peer=%s error=%s", connection.peer, error)

@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.kafka.authorized_operations import ON_CLUSTER, ON_TOPIC, authorized
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
@@ -21,7 +22,6 @@ from cordwood.errors import CordwoodError, UnknownTopic, UnknownTopicId
 from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.model import is_topic_name
 from cordwood.protocol.kafka.messages.metadata import (
-    OPERATIONS_UNASKED,
     ApiVersionsRequest,
     ApiVersionsResponse,
     ClusterBroker,
@@ -42,6 +42,7 @@ from cordwood.protocol.kafka.messages.metadata import (
 from cordwood.protocol.kafka.primitives import NO_ID
 from cordwood.protocol.kafka.schema import api_versions
 
+BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
 BY_ID_VERSION: Final = 12  # the first Metadata version that describes topics by id in Kafka
 CREATED_MAX: Final = 100  # topics that one Metadata request creates; clients retry for the rest
 PAGE_PARTITIONS_MAX: Final = 2_000  # in one DescribeTopicPartitions reply, as in Kafka
@@ -65,11 +66,14 @@ class KafkaMetadata:
     ) -> MetadataResponse:
         """Describe the broker and the topics; creates missing ones if auto-creation is on."""
         turns = RequestSlices()
+        operations = authorized(ON_TOPIC, is_asked=request.include_topic_authorized_operations)
         if request.topics is None or (version == 0 and not request.topics):
             known = self._topics.all()
             names = await turns.sort(list(known))
             present = [known[name] for name in names if name in known]  # some may be deleted now
-            topics = [await self._describe(topic, turns) async for topic in turns.of(present)]
+            topics = [
+                await self._describe(topic, operations, turns) async for topic in turns.of(present)
+            ]
         else:
             wanted: dict[str | UUID, MetadataRequestTopic] = {}
             async for each in turns.of(request.topics):  # once each, as Kafka does
@@ -78,17 +82,28 @@ class KafkaMetadata:
                     asked = each._replace(name=None)  # an id decides, whatever the name
                 wanted.setdefault(asked.topic_id if asked.name is None else asked.name, asked)
             topics = await self._find_all(
-                list(wanted.values()), turns, may_create=request.allow_auto_topic_creation
+                list(wanted.values()),
+                operations,
+                turns,
+                may_create=request.allow_auto_topic_creation,
             )
         return MetadataResponse(
             brokers=[MetadataBroker(*node) for node in self._cluster.endpoints(session)],
             cluster_id=self._cluster.cluster_id,
             controller_id=self._cluster.controller_id,
             topics=topics,
+            cluster_authorized_operations=authorized(
+                ON_CLUSTER, is_asked=request.include_cluster_authorized_operations
+            ),
         )
 
     async def _find_all(
-        self, wanted: Sequence[MetadataRequestTopic], turns: RequestSlices, *, may_create: bool
+        self,
+        wanted: Sequence[MetadataRequestTopic],
+        operations: int,
+        turns: RequestSlices,
+        *,
+        may_create: bool,
     ) -> list[MetadataTopic]:
         """Describe each topic; creates up to ``CREATED_MAX`` missing ones per request.
 
@@ -116,7 +131,7 @@ class KafkaMetadata:
             described.append(
                 MetadataTopic(code, each.name, each.topic_id)
                 if topic is None
-                else await self._describe(topic, turns)
+                else await self._describe(topic, operations, turns)
             )
         return described
 
@@ -147,21 +162,33 @@ class KafkaMetadata:
         is_name = is_topic_name(name)
         return None, Code.LEADER_NOT_AVAILABLE if is_name else Code.INVALID_TOPIC_EXCEPTION
 
-    async def _describe(self, topic: LiveTopic, turns: RequestSlices) -> MetadataTopic:
+    async def _describe(
+        self, topic: LiveTopic, operations: int, turns: RequestSlices
+    ) -> MetadataTopic:
         numbers = range(topic.partition_count)
         partitions = await turns.map(partial(self._partition, topic), numbers)
-        return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions)
+        return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions, operations)
 
     async def describe_cluster(
         self, request: DescribeClusterRequest, _version: int, session: Session
     ) -> DescribeClusterResponse:
-        """Describe the brokers and name the controller."""
+        """Describe the brokers and name the controller; clients cannot reach a controller."""
+        if request.endpoint_type != BROKERS:
+            is_known = request.endpoint_type == CONTROLLERS
+            return DescribeClusterResponse(
+                error_code=Code.MISMATCHED_ENDPOINT_TYPE
+                if is_known
+                else Code.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="this listener describes brokers only (endpoint type 1)",
+            )
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster.cluster_id,
             controller_id=self._cluster.controller_id,
             brokers=[ClusterBroker(*node) for node in self._cluster.endpoints(session)],
-            cluster_authorized_operations=OPERATIONS_UNASKED,
+            cluster_authorized_operations=authorized(
+                ON_CLUSTER, is_asked=request.include_cluster_authorized_operations
+            ),
         )
 
     async def describe_topic_partitions(
@@ -190,7 +217,9 @@ class KafkaMetadata:
             end = min(first + left, topic.partition_count)
             numbers = range(first, end)
             partitions = await turns.map(partial(self._described_partition, topic), numbers)
-            topics.append(DescribedTopic(Code.NONE, name, UUID(topic.id), partitions=partitions))
+            topics.append(
+                DescribedTopic(Code.NONE, name, UUID(topic.id), False, partitions, ON_TOPIC)
+            )
             left -= len(partitions)
             if end < topic.partition_count:
                 return DescribeTopicPartitionsResponse(

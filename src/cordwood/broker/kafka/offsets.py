@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from cordwood.broker.cluster_view import NO_EPOCH
 from cordwood.broker.kafka.fetch import READ_COMMITTED
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
@@ -25,10 +26,22 @@ from cordwood.protocol.kafka.messages.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from cordwood.protocol.kafka.schema import NEVER
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4  # the first offset on this broker's disk, also with a remote tier
+LATEST_TIERED: Final = -5  # the last offset in the remote tier
+EARLIEST_PENDING_UPLOAD: Final = -6  # the first offset not yet in the remote tier
+_FIRST_VERSION: Final = {  # of each negative number
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 class KafkaOffsets:
@@ -38,24 +51,25 @@ class KafkaOffsets:
         self._topics = topics
 
     async def list_offsets(
-        self, request: ListOffsetsRequest, _version: int, _session: Session
+        self, request: ListOffsetsRequest, version: int, _session: Session
     ) -> ListOffsetsResponse:
         """Return the first offset at or after a time, per partition."""
-        list_one = partial(self._list, request.isolation_level)
+        list_one = partial(self._list, version, request.isolation_level)
         topics = await RequestSlices().await_topics(request.topics, ListedTopicOffsets, list_one)
         return ListOffsetsResponse(topics=topics)
 
     async def _list(
-        self, isolation_level: int, topic: str, part: ListOffsetsPartition
+        self, version: int, isolation_level: int, topic: str, part: ListOffsetsPartition
     ) -> ListedPartitionOffset:
+        if part.timestamp_ms < 0 and version < _FIRST_VERSION.get(part.timestamp_ms, NEVER):
+            return ListedPartitionOffset(part.partition, Code.UNSUPPORTED_VERSION)
         try:
             partition = await self._topics.open_partition(topic, part.partition)
             timestamp_ms, offset = await _find(partition, part.timestamp_ms, isolation_level)
         except CordwoodError as error:
             return ListedPartitionOffset(part.partition, error.code)
-        return ListedPartitionOffset(
-            part.partition, Code.NONE, timestamp_ms, offset, partition.leader_epoch
-        )
+        epoch = partition.leader_epoch if offset >= 0 else NO_EPOCH
+        return ListedPartitionOffset(part.partition, Code.NONE, timestamp_ms, offset, epoch)
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, _version: int, _session: Session
@@ -76,9 +90,11 @@ class KafkaOffsets:
 
 
 async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -> tuple[int, int]:
-    """Return (timestamp, offset); -1 for a value that does not exist."""
-    if timestamp_ms == EARLIEST:
+    """Return (timestamp, offset); -1 for a value that does not exist: there is no remote tier."""
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return -1, partition.log_start_offset
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1
     if timestamp_ms == LATEST:
         is_committed = isolation_level == READ_COMMITTED
         return -1, partition.last_stable_offset if is_committed else partition.high_watermark

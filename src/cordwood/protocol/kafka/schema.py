@@ -62,7 +62,7 @@ class KafkaApi(NamedTuple):
 _ROWS: Final = (
     (0, "Produce", 3, 13, 9, produce),
     (1, "Fetch", 4, 18, 12, fetch),
-    (2, "ListOffsets", 1, 7, 6, offsets),
+    (2, "ListOffsets", 1, 11, 6, offsets),
     (3, "Metadata", 0, 13, 9, metadata),
     (8, "OffsetCommit", 2, 8, 8, commits),
     (9, "OffsetFetch", 1, 8, 6, commits),
@@ -94,7 +94,7 @@ _ROWS: Final = (
     (45, "AlterPartitionReassignments", 0, 0, 0, placement),
     (46, "ListPartitionReassignments", 0, 0, 0, placement),
     (47, "OffsetDelete", 0, 0, NEVER, commits),
-    (60, "DescribeCluster", 0, 1, 0, metadata),
+    (60, "DescribeCluster", 0, 2, 0, metadata),
     (61, "DescribeProducers", 0, 0, 0, transactions),
     (65, "DescribeTransactions", 0, 0, 0, transactions),
     # Version 2 filters by a regular expression; ``re``, unlike Kafka's matcher, can take forever.

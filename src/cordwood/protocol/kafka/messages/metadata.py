@@ -140,6 +140,7 @@ class DescribeClusterRequest(NamedTuple):
 
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Since(1)] = 1
+    include_fenced_brokers: Annotated[Bool, Since(2)] = False
 
 
 class ClusterBroker(NamedTuple):
@@ -149,6 +150,7 @@ class ClusterBroker(NamedTuple):
     host: Str
     port: Int32
     rack: Str | None = None
+    is_fenced: Annotated[Bool, Since(2)] = False
 
 
 class DescribeClusterResponse(NamedTuple):

@@ -9,7 +9,7 @@ from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Int64, Since,
 
 
 class ListOffsetsPartition(NamedTuple):
-    """The requested time: -1 the end, -2 the start, -3 the record with the largest timestamp."""
+    """The requested time; negative numbers have the meanings in ``broker.kafka.offsets``."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
@@ -29,6 +29,7 @@ class ListOffsetsRequest(NamedTuple):
     replica_id: Int32
     isolation_level: Annotated[Int8, Since(2)] = 0
     topics: Sequence[ListOffsetsTopic] = ()
+    timeout_ms: Annotated[Int32, Since(10)] = 0  # for lookups in a remote tier
 
 
 class ListedPartitionOffset(NamedTuple):
