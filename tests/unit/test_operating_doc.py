@@ -34,5 +34,5 @@ def test_settings_named_on_the_page_exist():
     known = {*rows(BrokerConfig), *rows(TopicConfig)}
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=\w+)?`", PAGE))
     files = {"cordwood.json", "alerts.yml", "deploy", "pipeline.log"}
-    others = {"partition.damaged", "auto.offset.reset"}
+    others = {"partition.damaged", "compaction.missing", "auto.offset.reset"}
     assert named - known - files - others == set()

@@ -35,6 +35,8 @@ from cordwood.server.service_manager import ServiceManager
 
 logger = logging.getLogger("cordwood.server")
 
+NOTICE_S = 5.0  # a topic that was just created is mentioned by then
+
 
 class Service:
     """One broker and its listeners, on the running event loop."""
@@ -147,6 +149,16 @@ def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None
     return supervisor
 
 
+async def warn_about_compaction(broker: Broker, *, every_s: float = NOTICE_S) -> None:
+    """Log once that compacted topics are not compacted, as soon as there is such a topic."""
+    while True:
+        reason = broker.pipeline.why_not_compacting()
+        if reason and any(broker.compaction.compacted_topics()):
+            logger.warning("compaction.missing %s", reason)
+            return
+        await asyncio.sleep(every_s)
+
+
 def _freeze_young() -> None:
     """Exempt the objects of newly opened partitions from full collections, which would stall us."""
     gc.collect(1)
@@ -169,7 +181,10 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]]
     on_ready(service.addresses)
     manager.ready(service.addresses)
     pipeline = _start_pipeline(config, service)
+    notice = asyncio.create_task(warn_about_compaction(service.broker)) if service.broker else None
     await stop.wait()
+    if notice is not None:
+        notice.cancel()  # a pipeline that stops with the broker is no news
     logger.info("broker.stopping")
     manager.stopping()
     await asyncio.gather(*([pipeline.stop()] if pipeline else []), service.stop())

@@ -146,6 +146,10 @@ class CompactionService:
         failed = self._store.health.reasons(Condition.COMPACTION_FAILED)
         return {tp: error for tp, error in failed.items() if self._is_compacted(tp.topic)}
 
+    def compacted_topics(self) -> Iterator[str]:
+        """Yield the names of the topics whose cleanup.policy includes compact."""
+        yield from filter(self._is_compacted, self._topics.all())
+
     def _is_compacted(self, topic: str) -> bool:
         live = self._store.topics.get(topic)
         return live is not None and "compact" in live.config.cleanup_policy

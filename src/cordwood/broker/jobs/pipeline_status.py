@@ -12,6 +12,12 @@ from typing import Any
 
 from cordwood.protocol.api.status import PipelineReport
 
+NOT_OURS = (
+    "this broker runs no pipeline, so compacted topics are compacted only while `cordwood pipeline "
+    "run` runs elsewhere; start the broker without --no-pipeline, or use `cordwood compact TOPIC "
+    "--now`"
+)
+
 
 class PipelineState(StrEnum):
     """Lifecycle state of the embedded pipeline."""
@@ -70,7 +76,16 @@ class PipelineStatus:
             self.pid,
             self.jobs,
             dict(self.job_failures),
+            self.why_not_compacting(),
         )
+
+    def why_not_compacting(self) -> str:
+        """Return why compacted topics are not compacted, and the remedy; empty if they are."""
+        if self.state is PipelineState.MISSING:
+            return f"compacted topics are not compacted and grow without bound: {self.detail}"
+        if self.state is PipelineState.OFF:
+            return NOT_OURS
+        return ""
 
 
 def _failures(job: Any) -> int:

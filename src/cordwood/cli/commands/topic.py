@@ -20,6 +20,7 @@ from cordwood.cli.options.arguments import (
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
 from cordwood.protocol.api.compaction import ListCompaction
+from cordwood.protocol.api.status import GetPipeline
 from cordwood.protocol.api.topics import (
     AcceptLoss,
     ListTopics,
@@ -81,6 +82,8 @@ def describe(
             typer.echo(f"{name}={value}", err=True)
         for problem in found.problems:
             _print_problem(f"{topic}-{problem.partition}", problem)
+        if cleaning and (reason := _why_not_compacting(broker)):
+            typer.echo(f"not compacted: {reason}", err=True)
 
 
 def _print_problem(partition: str, problem: PartitionProblem) -> None:
@@ -172,6 +175,12 @@ def _cleaning(broker: str, topic: TopicDetail) -> dict[int, dict[str, Any]]:
 
     rows = http_client(broker).call(ListCompaction(topic.name)).partitions
     return {row.partition: plan_row(row) for row in rows}
+
+
+def _why_not_compacting(broker: str) -> str:
+    from cordwood.cli.options.connect import http_client
+
+    return http_client(broker).call(GetPipeline()).not_compacting
 
 
 def _summary(topic: TopicDetail) -> dict[str, Any]:

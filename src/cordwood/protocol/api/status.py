@@ -69,6 +69,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     pid: int | None
     jobs: dict[str, Any]
     job_failures: dict[str, int]
+    not_compacting: str = ""  # why compacted topics are not compacted, and the remedy
 
 
 class GetPipeline(Call[PipelineReport], frozen=True):
