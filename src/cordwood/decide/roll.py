@@ -69,17 +69,17 @@ def plan_roll(
     The monitor passes zero incoming bytes and records. A batch larger than ``segment.bytes`` gets a
     segment of its own, because an empty segment is never cut.
     """
-    if active.size_bytes == 0:
+    size_bytes = active.size_bytes
+    if size_bytes == 0:
         return None
-    if active.size_bytes + incoming_bytes > config.segment_bytes:
+    if size_bytes + incoming_bytes > config.segment_bytes:
         return RollReason.SIZE
-    is_full = active.records >= config.segment_entries
-    if is_full or active.records + incoming_records > config.segment_entries:
+    if active.records + (incoming_records or 1) > config.segment_entries:  # full, or would be
         return RollReason.ENTRIES
     if active.end_offset + incoming_records - active.base_offset > OFFSETS_PER_SEGMENT_MAX:
         return RollReason.OFFSETS
     # An index is always smaller than its log, and its size takes longer to look up.
-    if active.size_bytes > config.segment_index_bytes and _is_index_full(active, config):
+    if size_bytes > config.segment_index_bytes and _is_index_full(active, config):
         return RollReason.INDEX
     limit_ms = roll_ms(config)
     if config.segment_jitter_ms:

@@ -20,7 +20,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -49,7 +49,7 @@ from cordwood.log.health.registry import Condition
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.front import AsyncMetadata
-from cordwood.model import TopicPartition
+from cordwood.model import SegmentInfo, TopicPartition
 from cordwood.protocol.api.call import Done
 from cordwood.protocol.api.compaction import (
     BeginCompaction,
@@ -292,9 +292,7 @@ class CompactionService:
             config=overrides(partition.config),
             now_ms=inputs.now_ms,
             bound=plan.bound,
-            segments=tuple(
-                OrderedSegment(**{**asdict(each), "state": each.state.value}) for each in segments
-            ),
+            segments=tuple(_ordered(each) for each in segments),
             readers=dict(inputs.readers),
             aborted=tuple(partition.aborted(segments[0].base_offset, plan.bound)),
             producers=tuple(
@@ -421,6 +419,20 @@ class CompactionService:
     async def _remember(self, tp: TopicPartition, state: CleanerState) -> None:
         await self._metadata.run(self._cluster.put_cleaner, tp, state)
         self._report_state(tp, state)
+
+
+def _ordered(segment: SegmentInfo) -> OrderedSegment:
+    """The facts of a segment that a job needs; not everything the broker's own policies use."""
+    return OrderedSegment(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        records=segment.records,
+        first_ms=segment.first_ms,
+        newest_ms=segment.newest_ms,
+        created_ms=segment.created_ms,
+        state=segment.state.value,
+    )
 
 
 def describe(look: CompactionCheck) -> PartitionCompaction:

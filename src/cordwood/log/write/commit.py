@@ -20,7 +20,7 @@ from cordwood.batch.header import BatchHeader
 from cordwood.batch.validation import check_body
 from cordwood.errors import CordwoodError, DiskFull, InvalidRecord, RecordError
 from cordwood.log.read.read_state import LogEnd
-from cordwood.log.write.flush import UnsyncedRecords
+from cordwood.log.write.flush import UnsyncedRecords, is_tracked
 from cordwood.log.write.in_flight import InFlightCommits
 from cordwood.log.write.partition import Appended, Outcome, Partition
 
@@ -184,10 +184,11 @@ class Committer:
 
     def _is_synced(self, partition: Partition, records: int) -> bool:
         """Whether an append of so many records is acknowledged only after a sync."""
-        mode = partition.config.flush_mode
+        config = partition.config
+        mode = config.flush_mode
         if (self.durability if mode == "broker" else mode) == "fsync":
             return True
-        return self._unsynced.add(partition, records, _steady_ms())
+        return is_tracked(config) and self._unsynced.add(partition, records, _steady_ms())
 
     @property
     def has_unsynced(self) -> bool:

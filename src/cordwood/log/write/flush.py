@@ -28,8 +28,6 @@ class UnsyncedRecords:
     def add(self, partition: Partition, records: int, now_ms: int) -> bool:
         """Count records that were written without a sync; returns whether a sync is due now."""
         config = partition.config
-        if not is_tracked(config):
-            return False
         self._counts[partition] = self._counts.get(partition, 0) + records
         since_ms = self._since_ms.setdefault(partition, now_ms)
         is_many = self._counts[partition] >= config.flush_messages

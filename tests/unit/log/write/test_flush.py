@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cordwood.config import TopicConfig
-from cordwood.log.write.flush import UnsyncedRecords
+from cordwood.log.write.flush import UnsyncedRecords, is_tracked
 from support.logs import open_partition
 
 
@@ -27,11 +27,11 @@ def test_sync_is_due_flush_ms_after_the_first_unsynced_record(tmp_path):
     assert unsynced.add(partition, 1, now_ms=1100)
 
 
-def test_topic_without_flush_settings_is_not_tracked(tmp_path):
-    """Without flush.messages and flush.ms nothing is counted."""
-    partition, unsynced = open_partition(tmp_path, TopicConfig()), UnsyncedRecords()
-    assert not unsynced.add(partition, 10**9, now_ms=0)
-    assert unsynced.is_empty
+def test_topic_without_flush_settings_is_not_tracked():
+    """Records are counted only where flush.messages or flush.ms is set."""
+    assert not is_tracked(TopicConfig())
+    assert is_tracked(TopicConfig(flush_messages=5))
+    assert is_tracked(TopicConfig(flush_ms=100))
 
 
 def test_closed_partition_is_forgotten(tmp_path):

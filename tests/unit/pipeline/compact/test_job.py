@@ -659,8 +659,8 @@ def test_a_rewrite_that_does_not_read_back_is_not_swapped_in(harness, monkeypatc
     fill(harness, "a:2")
     encode = batch_cleaner.encode_columns
 
-    def flip(columns, batches):
-        data = encode(columns, batches)
+    def flip(columns, batches, *options):
+        data = encode(columns, batches, *options)
         data[data.index(b"right")] ^= 1
         seal(data, 0, len(data))
         return data
