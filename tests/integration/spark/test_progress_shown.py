@@ -23,7 +23,7 @@ NOW = " --conf spark.cordwood.priority=normal"  # full speed, also on a busy mac
 STORY = [  # a command, its progress text after Spark has started, and its last line
     ("table users --out {tmp}/table" + NOW, "reading users", "100 keys; 2000 offsets read"),
     ("dlq replay --to mended --set-key \"'k'\"" + NOW, "replaying dead_letter", "1"),
-    ("archive create users --cut --dest {tmp}/archive" + NOW, "archiving users", "bundles in"),
+    ("archive create users --cut --dest {tmp}/archive" + NOW, "archiving users", "1 bundle in"),
     ("archive verify --dest {tmp}/archive", "checking users", "0 problems"),
     ("archive restore users --to x --dest {tmp}/archive" + NOW, "restoring users", "2000 records"),
     ("compact users --now" + NOW, "digest", ""),

@@ -107,7 +107,7 @@ def verify(
         files = plural(damaged, "segment file")
         typer.echo(f"damaged, unfinished or unreadable: {files}", err=True)
         raise typer.Exit(PROBLEMS)
-    if form is Format.TABLE:
+    if form is Format.TABLE and not quiet:
         typer.echo(f"{plural(len(rows), 'segment file')} checked: no damage", err=True)
 
 
