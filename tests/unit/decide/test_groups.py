@@ -10,6 +10,7 @@ from cordwood.decide.groups.directory import GroupDirectory
 from cordwood.decide.groups.messages import (
     EraseGroup,
     GroupSettings,
+    GroupType,
     Heartbeat,
     Leave,
     Leaver,
@@ -36,6 +37,12 @@ STATIC = {"instance_id": "i1"}
 @pytest.fixture
 def service():
     return GroupHarness()
+
+
+def test_a_group_of_join_requests_is_a_classic_one(service):
+    """A description tells which protocol the members of the group speak."""
+    service.stable({})
+    assert service.groups.describe("g").group_type is GroupType.CLASSIC
 
 
 # --- joining --------------------------------------------------------------------------------

@@ -32,6 +32,13 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
+class GroupType(StrEnum):
+    """The protocol that a group's members speak; the values are the names in ListGroups 5."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """The limits a broker sets for all its groups."""
@@ -277,6 +284,7 @@ class GroupDescription:
 
     group_id: str
     state: GroupState
+    group_type: GroupType = GroupType.CLASSIC
     protocol_type: str = ""
     protocol: str = ""
     generation: int = 0
