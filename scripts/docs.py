@@ -28,6 +28,7 @@ from cordwood.pipeline.source import options as source_options
 from cordwood.protocol.kafka import schema
 from cordwood.protocol.line.commands import COMMANDS
 from cordwood.server.http_api import ROUTES
+from cordwood.settings.environment import OTHER_VARIABLES
 from cordwood.settings.kafka_names import TOPIC_SETTINGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -62,6 +63,12 @@ def topic_settings() -> str:
 def _kafka_default(name: str) -> str:
     known = TOPIC_SETTINGS.get(name)
     return "not in Kafka" if known is None else f"`{known.default}`" if known.default else '`""`'
+
+
+def other_variables() -> str:
+    """One line for each environment variable that is not a setting."""
+    lines = ([f"`{name}`", doc] for name, doc in OTHER_VARIABLES.items())
+    return _table(["variable", "meaning"], lines)
 
 
 def error_families() -> str:
@@ -186,6 +193,7 @@ def _sentences(handler: object) -> str:
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "topic-settings": topic_settings,
     "broker-settings": broker_settings,
+    "other-variables": other_variables,
     "error-families": error_families,
     "error-members": error_members,
     "kafka-apis": kafka_apis,

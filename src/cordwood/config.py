@@ -11,15 +11,15 @@ module has the table of brokers, and changes and loads settings.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
+from cordwood.settings.environment import check_variables, environment_name, nearest
 from cordwood.settings.rows import (
     DAY_MS,
     GIB,
@@ -52,6 +52,7 @@ __all__ = [
     "TopicConfig",
     "Value",
     "changed",
+    "check_environment",
     "environment_name",
     "format_value",
     "load_broker_config",
@@ -290,6 +291,7 @@ def load_broker_config(
     flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
 ) -> BrokerConfig:
     """Apply default < file < environment < flags; the first mistake raises ``ConfigError``."""
+    check_environment(environ)
     given: dict[str, object] = dict(read_file(path)) if path else {}
     for name in rows(BrokerConfig):
         variable = environment_name(name)
@@ -303,15 +305,9 @@ def load_broker_config(
         raise ConfigError(f"{error}{where}") from None
 
 
-def environment_name(name: str) -> str:
-    """``segment.bytes`` → ``CORDWOOD_SEGMENT_BYTES``."""
-    return "CORDWOOD_" + name.replace(".", "_").upper()
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A suffix for an error message: the closest known name, or nothing if none is close."""
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` for a variable that starts with CORDWOOD_ and that nothing reads."""
+    check_variables(environ, {environment_name(name) for name in rows(BrokerConfig)})
 
 
 def read_file(path: str) -> dict[str, object]:

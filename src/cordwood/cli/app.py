@@ -116,3 +116,6 @@ def _root(
     ] = False,
 ) -> None:
     del version
+    from cordwood.config import check_environment
+
+    check_environment(os.environ)
