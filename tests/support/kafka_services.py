@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.cluster_view import ClusterView
@@ -84,6 +85,7 @@ class KafkaServices:
             cluster=self.cluster,
             topics=self.topics,
             produce=self.produce_service,
+            metadata=self.metadata,
             notifier=self.notifier,
             addresses=lambda: self.addresses,
         )
@@ -116,6 +118,12 @@ class KafkaServices:
         """Create a topic without going through the handlers."""
         said = {key.replace("_", "."): value for key, value in config.items()}
         return await self.topics.create(name, partitions, said)
+
+    async def append_transactional(self, partition, values, **batch):
+        """Append a batch of a transaction past the coordinator, as a hanging transaction has."""
+        records = [Record(offset, 1, b"k", value) for offset, value in enumerate(values)]
+        data = bytearray(encode_batch(records, is_transactional=True, **batch))
+        return await self.produce_service.submit(partition, data, parse_headers(data))
 
     async def write(self, topic, values, *, partition=0, transactional_id=None, **batch):
         """Produce one batch and return its answer."""

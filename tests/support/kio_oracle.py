@@ -20,6 +20,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+NEWER_THAN_KIO = {18: 4}  # API → the last version of which kio knows the messages
 INT_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 LETTERS = string.ascii_letters + "._-äß€😀"
 LENGTHS = (0, 1, 2, 3, 5, 16, 130)  # 130: a varint of two bytes
@@ -31,6 +32,12 @@ def kio_class(api_key: int, version: int, direction: str) -> type:
     """Return kio's class for a request or response."""
     load = load_request_schema if direction == "request" else load_response_schema
     return load(api_key, version)
+
+
+def kio_versions(api) -> range:
+    """Return the served versions of an API that kio has too."""
+    last = NEWER_THAN_KIO.get(api.key, api.last_version)
+    return range(api.first_version, last + 1)
 
 
 def random_entity(entity: type, rng: random.Random) -> object:
@@ -82,6 +89,8 @@ def _draw_primitive(kafka_type: str | None, rng: random.Random) -> object:
     if kafka_type in INT_BITS:
         top = 2 ** (INT_BITS[kafka_type] - 1)
         return rng.choice((0, 1, -1, top - 1, -top, rng.randrange(-top, top)))
+    if kafka_type == "uint16":
+        return rng.randrange(0, 2**16)
     if kafka_type == "string":
         return "".join(rng.choices(LETTERS, k=rng.choice(LENGTHS)))
     if kafka_type in ("bytes", "records"):

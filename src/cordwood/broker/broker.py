@@ -142,6 +142,7 @@ class Broker:
             cluster=self.cluster,
             topics=self.topics,
             produce=self.produce,
+            metadata=self.metadata,
             notifier=self.notifier,
             addresses=lambda: self.addresses,
             outgoing=self.outgoing,

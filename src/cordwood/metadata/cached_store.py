@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import CorruptionError, Indefinite, UnavailableError
-from cordwood.metadata.keys import NOW, parse_key
+from cordwood.metadata.keys import CLUSTER_ID, NOW, parse_key
 from cordwood.metadata.store import KV, MetadataStore
 from cordwood.metadata.tables import Table
 
@@ -27,6 +27,10 @@ class CachedStore:
         self._tables = tables
         self._revisions: dict[str, int] = {}  # key → the revision that wrote it
         self._load()
+
+    def revision(self) -> int:
+        """The revision of the last change, read from the store."""
+        return self._store.range(CLUSTER_ID)[0]
 
     def range(self, prefix: str) -> list[KV]:
         """Every key with the prefix, read from the store."""

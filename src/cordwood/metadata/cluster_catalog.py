@@ -99,6 +99,10 @@ class ClusterCatalog:
                 self._store.put({CLUSTER_ID: encode(made)})
             return self._tables.cluster_id[""]
 
+    def revision(self) -> int:
+        """The number of the last change of the metadata; reads the store."""
+        return self._store.revision()
+
     # --- topics ----------------------------------------------------------------------------------
 
     @property

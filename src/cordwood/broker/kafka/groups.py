@@ -213,15 +213,19 @@ class KafkaGroups:
     async def list_groups(
         self, request: ListGroupsRequest, _version: int, _session: Session
     ) -> ListGroupsResponse:
-        """List every group, or those in the requested states."""
+        """List every group, or those in the requested states and of the requested types."""
         turns = RequestSlices()
         async for group_id in turns.of(self._coordinator.stored()):
             self._coordinator.adopt(group_id)
+        wanted = {name.lower() for name in request.types_filter}
         groups = self._coordinator.groups.listed(request.states_filter)
         return ListGroupsResponse(
             groups=[
-                ListedGroup(group.group_id, group.protocol_type, group.state.value)
+                ListedGroup(
+                    group.group_id, group.protocol_type, group.state.value, group.group_type.value
+                )
                 async for group in turns.of(groups)
+                if not wanted or group.group_type in wanted
             ]
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.kafka.acls import KafkaAcls
 from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import KafkaCommits
 from cordwood.broker.kafka.configs import Addresses, KafkaConfigs
@@ -15,8 +16,10 @@ from cordwood.broker.kafka.metadata import KafkaMetadata
 from cordwood.broker.kafka.offsets import KafkaOffsets
 from cordwood.broker.kafka.placement import KafkaPlacement
 from cordwood.broker.kafka.produce import KafkaProduce
+from cordwood.broker.kafka.quorum import KafkaQuorum
 from cordwood.broker.kafka.transaction_check import TransactionCheck
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
+from cordwood.broker.kafka.transaction_markers import KafkaTransactionMarkers
 from cordwood.broker.kafka.transactions import KafkaTransactions
 from cordwood.broker.kafka.unsent_replies import UnsentReplies
 from cordwood.broker.produce import ProduceService
@@ -82,13 +85,16 @@ def kafka_handlers(
     cluster: ClusterView,
     topics: TopicService,
     produce: ProduceService,
+    metadata: AsyncMetadata,
     notifier: AppendNotifier,
     addresses: Addresses,
     outgoing: UnsentReplies | None = None,
 ) -> dict[str, Handler]:
     """Return the table for ``RequestDispatcher``: one handler for each API served."""
     groups, transactions = coordinators.groups, coordinators.transactions
-    metadata = KafkaMetadata(topics, cluster)
+    described = KafkaMetadata(topics, cluster)
+    acls = KafkaAcls()
+    quorum = KafkaQuorum(cluster, metadata, clock, store.directory.identity.data_id)
     offsets = KafkaOffsets(topics)
     admin = KafkaAdmin(config, store, topics, cluster)
     placement = KafkaPlacement(store, topics, cluster)
@@ -103,10 +109,10 @@ def kafka_handlers(
         "Fetch": KafkaFetch(topics, notifier, clock, outgoing).fetch,
         "ListOffsets": offsets.list_offsets,
         "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
-        "ApiVersions": metadata.api_versions,
-        "Metadata": metadata.metadata,
-        "DescribeCluster": metadata.describe_cluster,
-        "DescribeTopicPartitions": metadata.describe_topic_partitions,
+        "ApiVersions": described.api_versions,
+        "Metadata": described.metadata,
+        "DescribeCluster": described.describe_cluster,
+        "DescribeTopicPartitions": described.describe_topic_partitions,
         "FindCoordinator": members.find_coordinator,
         "JoinGroup": members.join_group,
         "SyncGroup": members.sync_group,
@@ -123,9 +129,14 @@ def kafka_handlers(
         "AddOffsetsToTxn": txn.add_offsets_to_txn,
         "TxnOffsetCommit": txn.txn_offset_commit,
         "EndTxn": txn.end_txn,
+        "WriteTxnMarkers": KafkaTransactionMarkers(topics, transactions).write_txn_markers,
         "DescribeProducers": txn.describe_producers,
         "DescribeTransactions": txn.describe_transactions,
         "ListTransactions": txn.list_transactions,
+        "DescribeAcls": acls.describe_acls,
+        "CreateAcls": acls.create_acls,
+        "DeleteAcls": acls.delete_acls,
+        "DescribeQuorum": quorum.describe_quorum,
         "CreateTopics": admin.create_topics,
         "DeleteTopics": admin.delete_topics,
         "CreatePartitions": admin.create_partitions,

@@ -42,6 +42,7 @@ from cordwood.protocol.kafka.messages.metadata import (
 from cordwood.protocol.kafka.primitives import NO_ID
 from cordwood.protocol.kafka.schema import api_versions
 
+_ANY_NODE: Final = -1  # in ApiVersions: the client does not know which node it reaches
 BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
 BY_ID_VERSION: Final = 12  # the first Metadata version that describes topics by id in Kafka
 CREATED_MAX: Final = 100  # topics that one Metadata request creates; clients retry for the rest
@@ -56,10 +57,14 @@ class KafkaMetadata:
         self._cluster = cluster
 
     async def api_versions(
-        self, _request: ApiVersionsRequest, _version: int, _session: Session
+        self, request: ApiVersionsRequest, _version: int, _session: Session
     ) -> ApiVersionsResponse:
-        """Return the APIs and versions served."""
-        return api_versions()
+        """Return the APIs and versions served; a client that wants another node is sent away."""
+        wants_cluster = request.cluster_id in (None, self._cluster.cluster_id)
+        wants_node = request.node_id in (_ANY_NODE, self._cluster.node_id)
+        return api_versions(
+            Code.NONE if wants_cluster and wants_node else Code.REBOOTSTRAP_REQUIRED
+        )
 
     async def metadata(
         self, request: MetadataRequest, version: int, session: Session

@@ -84,7 +84,9 @@ class KafkaPlacement:
             return ReassignedPartition(part.partition, *outcome)
 
         topics = await RequestSlices().map_topics(request.topics, ReassignedTopic, reassign)
-        return AlterPartitionReassignmentsResponse(topics=topics)
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change, topics=topics
+        )
 
     async def list_partition_reassignments(
         self, _request: ListPartitionReassignmentsRequest, _version: int, _session: Session

@@ -39,6 +39,7 @@ from cordwood.decide.transactions.messages import (
     WriteMarkers,
 )
 from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.log.write.partition import Appended, Partition
 from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import TopicPartition
@@ -192,16 +193,38 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
 
     async def _append(self, tp: TopicPartition, marker: bytes) -> bool:
         """Return whether the marker is durable; a deleted topic needs none."""
-        data = bytearray(marker)
         try:
             partition = self._topics.get(tp.topic).partition(tp.partition)
-            await self._produce.submit(partition, data, parse_headers(data))
+            await self._submit(partition, marker)
         except UnknownTopic:
             return True
         except CordwoodError as error:
             logger.warning("transaction.marker_failed partition=%s error=%s", tp, error)
             return False
         return True
+
+    def append_marker(
+        self,
+        partition: Partition,
+        *,
+        commit: bool,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+    ) -> asyncio.Future[Appended]:
+        """Append a marker that ends a transaction of which this coordinator knows nothing."""
+        marker = encode_marker(
+            commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=self._clock.now_ms(),
+        )
+        return self._submit(partition, marker)
+
+    def _submit(self, partition: Partition, marker: bytes) -> asyncio.Future[Appended]:
+        data = bytearray(marker)
+        return self._produce.submit(partition, data, parse_headers(data))
 
     # --- lookups ----------------------------------------------------------------------------
 

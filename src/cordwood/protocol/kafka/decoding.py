@@ -172,7 +172,7 @@ class DecoderSource(GeneratedSource):
         self._line(f"left -= {size}")
         self._line(f"if left < 0: crowd({size}, pos)")
         if isinstance(element, WireType) and element.is_fixed:
-            assert element in (WireType.INT16, WireType.INT32, WireType.INT64), element
+            assert element not in (WireType.BOOL, WireType.UUID), element
             self._line(f"{variable} = numbers({element.value!r}, {size}).unpack_from(buf, pos)")
             self._line(f"pos += {size} * {least}")
             return

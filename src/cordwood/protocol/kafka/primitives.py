@@ -31,6 +31,7 @@ class WireType(Enum):
     INT16 = "h"
     INT32 = "i"
     INT64 = "q"
+    UINT16 = "H"
     UUID = "16s"
     STRING = "string"
     BYTES = "bytes"
@@ -47,6 +48,7 @@ Int8 = Annotated[int, WireType.INT8]
 Int16 = Annotated[int, WireType.INT16]
 Int32 = Annotated[int, WireType.INT32]
 Int64 = Annotated[int, WireType.INT64]
+UInt16 = Annotated[int, WireType.UINT16]
 Uuid = Annotated[UUID, WireType.UUID]
 Str = Annotated[str, WireType.STRING]
 Bytes = Annotated[bytes, WireType.BYTES]

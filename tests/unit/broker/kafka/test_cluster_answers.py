@@ -8,6 +8,7 @@ from kafka.protocol.broker_version_data import infer_broker_version_from_api_ver
 from cordwood.codes import Code
 from cordwood.protocol.kafka.messages.metadata import (
     OPERATIONS_UNASKED,
+    ApiVersionsRequest,
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsTopic,
@@ -116,7 +117,24 @@ async def test_a_special_offset_needs_the_version_that_introduced_it(
         assert code == Code.UNSUPPORTED_VERSION
 
 
+async def wanted(services, *where):
+    """Return the error code for a client that wants this cluster and node."""
+    reply = await services.ask(ApiVersionsRequest("test", "1", *where))
+    assert len(reply.api_keys) == len(api_table())
+    return reply.error_code
+
+
+async def test_a_client_that_wants_another_node_is_sent_back_to_its_bootstrap_servers(tmp_path):
+    """ApiVersions 5 may tell cluster and node; a wrong one is answered REBOOTSTRAP_REQUIRED."""
+    async with KafkaServices(tmp_path) as services:
+        cluster_id = services.cluster.cluster_id
+        for right in ((), (cluster_id, 1), (None, 1), (cluster_id, -1)):
+            assert await wanted(services, *right) == Code.NONE
+        for wrong in (("another", 1), (cluster_id, 2), ("another", -1)):
+            assert await wanted(services, *wrong) == Code.REBOOTSTRAP_REQUIRED
+
+
 def test_kafka_python_infers_a_broker_version_whose_requests_we_serve():
-    """It takes us for Kafka 4.2 because of ListOffsets 11; that is the newest it can test for."""
+    """It takes us for Kafka 4.3 because of DescribeLogDirs 5, the newest that it can test for."""
     ranges = {key: (first, last) for _, key, first, last in api_table()}
-    assert infer_broker_version_from_api_versions(ranges) == (4, 2)
+    assert infer_broker_version_from_api_versions(ranges) == (4, 3)

@@ -215,9 +215,9 @@ async def test_groups_come_back_empty(tmp_path):
     async with KafkaServices(tmp_path) as services:
         listed = await services.ask(ListGroupsRequest())
         assert {tuple(group) for group in listed.groups} == {
-            ("members-only", "consumer", "Empty"),
-            ("cursors-only", "", "Empty"),
-            ("liner", "", "Empty"),
+            ("members-only", "consumer", "Empty", "classic"),
+            ("cursors-only", "", "Empty", "classic"),
+            ("liner", "", "Empty", "classic"),
         }
 
 
@@ -230,6 +230,16 @@ async def test_groups_are_listed_by_state(tmp_path):
         busy = await services.ask(ListGroupsRequest(["stable"]))
         assert [group.group_id for group in busy.groups] == ["busy"]
         assert len((await services.ask(ListGroupsRequest(), 0)).groups) == 2
+
+
+async def test_groups_are_listed_by_type(tmp_path):
+    """The type filter ignores case; every group of the classic protocol has the type classic."""
+    async with KafkaServices(tmp_path) as services:
+        await services.create("t")
+        await enter(services, "busy")
+        for types, names in (((), ["busy"]), (("Classic", "x"), ["busy"]), (("share",), [])):
+            listed = await services.ask(ListGroupsRequest(types_filter=types))
+            assert [group.group_id for group in listed.groups] == names
 
 
 async def test_a_deleted_group_takes_cursors_and_registrations_along(tmp_path):

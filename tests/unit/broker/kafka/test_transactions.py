@@ -109,7 +109,7 @@ async def test_an_idempotent_producer_gets_an_id_of_its_own(tmp_path):
     seen = []
     for _ in range(2):
         async with KafkaServices(tmp_path) as services:
-            for version in range(5):
+            for version in range(6):
                 reply = await services.ask(request, version)
                 assert (reply.error_code, reply.producer_epoch) == (0, 0)
                 seen.append(reply.producer_id)

@@ -33,13 +33,13 @@ from cordwood.protocol.kafka.messages.produce import (
 )
 from cordwood.protocol.kafka.primitives import encode_uvarint, parse_uvarint
 from cordwood.protocol.kafka.schema import APIS, api_table, api_versions
-from support.kio_oracle import kio_bytes, kio_class, kio_reads, random_entity
+from support.kio_oracle import kio_bytes, kio_class, kio_reads, kio_versions, random_entity
 
 DIRECTIONS = ("request", "response")
 SERVED = [
     pytest.param(api, version, direction, id=f"{api.name}-v{version}-{direction}")
     for api in APIS
-    for version in range(api.first_version, api.last_version + 1)
+    for version in kio_versions(api)
     for direction in DIRECTIONS
 ]
 ROUNDS = 12
@@ -74,10 +74,9 @@ def test_table_is_what_kafka_calls_it():
     """API names and keys agree with kio, keys ascend, and versions lie within Kafka's."""
     assert all(a.key < b.key for a, b in pairwise(APIS))
     for api in APIS:
-        assert set(range(api.first_version, api.last_version + 1)) <= set(
-            schema_name_map[_snake(api.name)]
-        )
-        theirs = kio_class(api.key, api.last_version, "request")
+        versions = kio_versions(api)
+        assert set(versions) <= set(schema_name_map[_snake(api.name)])
+        theirs = kio_class(api.key, versions[-1], "request")
         assert theirs.__name__ == api.request.__name__ == f"{api.name}Request"
 
 
@@ -100,6 +99,14 @@ def test_api_versions_tell_the_table_and_no_features():
     assert [tuple(row) for row in message.api_keys] == [row[1:] for row in api_table()]
     assert message.finalized_features == ()
     assert message.supported_features == ()
+
+
+def test_api_versions_5_adds_the_cluster_and_the_node_that_a_client_wants():
+    """As in KIP-1242: a compact nullable string and an int32 after the software version."""
+    wanted = ApiVersionsRequest("lib", "1", "abc", 7)
+    assert b"".join(encode(wanted, 5)) == b"\x04lib\x021\x04abc\0\0\0\x07\0"
+    unknown = ApiVersionsRequest("lib", "1")
+    assert decode(ApiVersionsRequest, 5, b"\x04lib\x021\0\xff\xff\xff\xff\0") == unknown
 
 
 def test_fields_a_version_lacks_decode_to_their_defaults():

@@ -225,17 +225,19 @@ class DescribeGroupsResponse(NamedTuple):
 
 
 class ListGroupsRequest(NamedTuple):
-    """List all groups, or those in these states."""
+    """List all groups, or those in these states and of these types."""
 
     states_filter: Annotated[Sequence[Str], Since(4)] = ()
+    types_filter: Annotated[Sequence[Str], Since(5)] = ()
 
 
 class ListedGroup(NamedTuple):
-    """A group's name, protocol type and state."""
+    """A group's name, protocol type, state and type."""
 
     group_id: Str
     protocol_type: Str
     state: Annotated[Str, Since(4)] = ""
+    group_type: Annotated[Str, Since(5)] = ""
 
 
 class ListGroupsResponse(NamedTuple):

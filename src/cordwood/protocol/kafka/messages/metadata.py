@@ -90,10 +90,12 @@ class MetadataResponse(NamedTuple):
 
 
 class ApiVersionsRequest(NamedTuple):
-    """Ask for the supported versions, and identify the client software."""
+    """Ask for the supported versions; tells the client software and the node it wants to reach."""
 
     client_software_name: Annotated[Str, Since(3)] = ""
     client_software_version: Annotated[Str, Since(3)] = ""
+    cluster_id: Annotated[Str | None, Since(5)] = None
+    node_id: Annotated[Int32, Since(5)] = -1
 
 
 class ApiVersionRange(NamedTuple):

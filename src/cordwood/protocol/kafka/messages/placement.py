@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from cordwood.protocol.kafka.primitives import Int8, Int16, Int32, Since, Str
+from cordwood.protocol.kafka.primitives import Bool, Int8, Int16, Int32, Since, Str
 
 # --- ElectLeaders ---------------------------------------------------------------------------
 
@@ -69,6 +69,7 @@ class AlterPartitionReassignmentsRequest(NamedTuple):
     """Move partitions to other brokers."""
 
     timeout_ms: Int32 = 60_000
+    allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     topics: Sequence[ReassignTopic] = ()
 
 
@@ -91,6 +92,7 @@ class AlterPartitionReassignmentsResponse(NamedTuple):
     """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
+    allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     error_code: Int16 = 0
     error_message: Str | None = None
     topics: Sequence[ReassignedTopic] = ()

@@ -245,6 +245,7 @@ class LogDir(NamedTuple):
     topics: Sequence[LogDirTopic]
     total_bytes: Annotated[Int64, Since(4)] = -1
     usable_bytes: Annotated[Int64, Since(4)] = -1
+    is_cordoned: Annotated[Bool, Since(5)] = False
 
 
 class DescribeLogDirsResponse(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from cordwood.protocol.kafka.primitives import Bool, Int16, Int32, Int64, Since, Str
+from cordwood.protocol.kafka.primitives import Bool, Int8, Int16, Int32, Int64, Since, Str
 
 # --- InitProducerId -------------------------------------------------------------------------
 
@@ -101,6 +101,53 @@ class EndTxnResponse(NamedTuple):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
+
+
+# --- WriteTxnMarkers ------------------------------------------------------------------------
+
+
+class WriteTxnMarkersTopic(NamedTuple):
+    """The partitions of one topic to mark."""
+
+    name: Str
+    partitions: Sequence[Int32]
+
+
+class TxnMarker(NamedTuple):
+    """Ends the transaction of a producer in these partitions."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: Bool
+    topics: Sequence[WriteTxnMarkersTopic]
+    coordinator_epoch: Int32
+    transaction_version: Annotated[Int8, Since(2)] = 0
+
+
+class WriteTxnMarkersRequest(NamedTuple):
+    """Write these markers; Kafka's admin clients abort hanging transactions with it."""
+
+    markers: Sequence[TxnMarker]
+
+
+class MarkedTopic(NamedTuple):
+    """The result for every partition of one topic."""
+
+    name: Str
+    partitions: Sequence[AddedPartition]
+
+
+class WrittenTxnMarker(NamedTuple):
+    """The result for every partition of one marker."""
+
+    producer_id: Int64
+    topics: Sequence[MarkedTopic]
+
+
+class WriteTxnMarkersResponse(NamedTuple):
+    """The result for every marker of the request."""
+
+    markers: Sequence[WrittenTxnMarker] = ()
 
 
 # --- DescribeProducers ----------------------------------------------------------------------
