@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cordwood.clock import ManualClock
 from cordwood.pipeline.compact import PassLimits
-from cordwood.pipeline.compact.job import in_process, run_due
+from cordwood.pipeline.compact.job import run_due
 from cordwood.protocol.api.compaction import FinishCompaction
 from cordwood.testing import Broker
-from support.compaction import CompactionHarness
+from support.clock import ManualClock
+from support.compaction import CompactionHarness, in_process
 from support.http import JsonClient
 
 DAY_MS = 86_400_000

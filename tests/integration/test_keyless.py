@@ -22,8 +22,9 @@ from cordwood.errors import InvalidRecord
 from cordwood.log.write.commit import Append, Committer
 from cordwood.log.write.partition import Appended
 from cordwood.model import Record
-from cordwood.pipeline.compact.job import in_process, run_due
+from cordwood.pipeline.compact.job import run_due
 from cordwood.testing import Broker
+from support.compaction import in_process
 from support.http import JsonClient
 from support.lines import Wire, ask, high_watermark, read_topic, until
 

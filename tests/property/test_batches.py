@@ -25,7 +25,7 @@ from cordwood.batch.lines import (
     encode_lines_plain,
     load_kernels,
 )
-from cordwood.batch.records import decode_batch, decode_batches, encode_batch
+from cordwood.batch.records import decode_batch, decode_committed, encode_batch
 from cordwood.errors import BatchTooLarge, CorruptBatch, InvalidRecord
 from cordwood.model import Record
 from support.batches import batch_options, record_lists, records_of, sample_records
@@ -60,7 +60,7 @@ def test_kernels_decode_what_the_oracle_decodes(parts):
     """Decoding many batches in one call returns the same records as the plain oracle."""
     data = b"".join(encode_batch(records, **options) for records, options in parts)
     columns = decode_columns(data)
-    assert records_of(columns) == decode_batches(data)
+    assert records_of(columns) == decode_committed(data)
     assert columns.size_bytes == len(data)
 
 
@@ -79,7 +79,7 @@ def test_a_range_is_what_filtering_would_leave(parts, data):
     offsets = sorted({record.offset for records in parts for record in records} | {0})
     start, end = data.draw(st.sampled_from(offsets)), data.draw(st.sampled_from(offsets))
     found = records_of(decode_columns(encoded, start_offset=start, end_offset=end))
-    assert found == [r for r in decode_batches(encoded) if start <= r.offset < end]
+    assert found == [r for r in decode_committed(encoded) if start <= r.offset < end]
 
 
 @given(record_lists(), st.data())
@@ -155,7 +155,7 @@ def test_damaged_bodies_are_read_alike_or_refused_alike(records, options, data):
     encoded[8:12] = (len(encoded) - 12).to_bytes(4, "big")
     seal(encoded, 0, len(encoded))
     try:
-        expected = decode_batches(encoded)
+        expected = decode_committed(encoded)
     except CorruptBatch:
         with pytest.raises(CorruptBatch):
             decode_columns(encoded)
@@ -242,14 +242,14 @@ def test_where_a_chunk_is_cut_does_not_matter(some, producer, data):
         size = data.draw(st.integers(1, len(rest)))
         chunk, rest = b"".join(rest[:size]), rest[size:]
         part = encode_lines(chunk, 5, producer=producer)
-        records += decode_batches(part.data)
+        records += decode_committed(part.data)
         rejected += [(position + start, position + end, why) for start, end, why in part.rejected]
         duplicates += part.duplicates
         position += len(chunk)
         if producer is not None:
             producer = producer._replace(last_n=part.last_n)
     assert [(r.key, r.value, r.headers) for r in records] == [
-        (r.key, r.value, r.headers) for r in decode_batches(whole.data)
+        (r.key, r.value, r.headers) for r in decode_committed(whole.data)
     ]
     assert (rejected, duplicates) == (whole.rejected, whole.duplicates)
     assert producer is None or producer.last_n == whole.last_n
@@ -260,7 +260,7 @@ def test_headers_alone_rebuild_the_producers_state(numbers):
     """A record's ``n`` is its batch's base sequence plus its delta; the last ``n`` is the state."""
     chunk = b"".join(b"k|1|%d|x\n" % n for n in numbers)
     batch = encode_lines(chunk, 5, producer=LineProducer(1, 0, None))
-    stored = [int(record.headers[1].value) for record in decode_batches(batch.data)]
+    stored = [int(record.headers[1].value) for record in decode_committed(batch.data)]
     headers = parse_headers(batch.data)
     rebuilt = [header.base_sequence + i for header in headers for i in range(header.count)]
     assert rebuilt == stored == sorted(set(stored))

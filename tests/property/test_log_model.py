@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 )
 
 from cordwood.batch.records import decode_batch
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason
 from cordwood.errors import CorruptionError, OffsetOutOfRange
 from cordwood.log.format.scan import End
 from cordwood.model import Codec, Record
+from support.clock import ManualClock
 from support.crash import CrashFiles, Power, QuickFiles
 from support.logs import NOW_MS, a_batch, append_data, headers_of, open_partition, read_all
 

@@ -13,7 +13,7 @@ from itertools import count, pairwise
 
 import pytest
 
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.client import Client
 from cordwood.client.kafka import KafkaClient
 from cordwood.client.storage import open_storage
@@ -85,7 +85,7 @@ class House:
         start, end, found = self.kafka.offset(tp, -2), self.kafka.offset(tp, -1), []
         while start < end:
             data = bytes(self.kafka.fetch({tp: start}, max_wait_ms=0)[tp].records or b"")
-            records = [record for record in decode_batches(data) if record.offset >= start]
+            records = [record for record in decode_committed(data) if record.offset >= start]
             found += [record.value for record in records]
             start = records[-1].offset + 1
         return found
@@ -143,7 +143,7 @@ def archived_values(topic_archive):
         with topic_archive.open(entry.bundle, entry.sha256) as file:
             tp = TopicPartition(entry.topic, entry.partition)
             data = b"".join(read_batches(io.BytesIO(file.read()), tp, entry.span))
-        found += [record.value for record in decode_batches(data)]
+        found += [record.value for record in decode_committed(data)]
     return found
 
 

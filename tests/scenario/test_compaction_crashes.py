@@ -12,12 +12,11 @@ from contextlib import suppress
 import pytest
 
 from cordwood.broker.jobs.compaction import LEASE_MS
-from cordwood.clock import ManualClock
 from cordwood.errors import StaleManifest
 from cordwood.pipeline.compact.compaction_pass import CompactionPass
-from cordwood.pipeline.compact.job import in_process
 from cordwood.protocol.api.compaction import BeginCompaction, FinishCompaction
-from support.compaction import CompactionHarness, data_records
+from support.clock import ManualClock
+from support.compaction import CompactionHarness, data_records, in_process
 from support.crash import Crash, CrashFiles, Power
 from support.stores import records_in
 

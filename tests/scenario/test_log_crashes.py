@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from cordwood.batch.records import encode_marker
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason
 from cordwood.log.write.partition import Partition
+from support.clock import ManualClock
 from support.crash import Crash, CrashFiles, Power
 from support.logs import NOW_MS, append, append_data, open_partition, values_of
 

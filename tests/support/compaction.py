@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ import msgspec
 from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, encode_marker, parse_marker
 from cordwood.broker.jobs.compaction import CompactionService
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.compaction import BatchAction, is_kept, is_past, plan_batch
 from cordwood.decide.roll import RollReason
@@ -31,12 +30,13 @@ from cordwood.log.write.partition import Partition
 from cordwood.metadata.front import AsyncMetadata
 from cordwood.metadata.keys import Cursor, ReaderPartition
 from cordwood.model import Codec, Header, Record, TopicPartition
-from cordwood.pipeline.compact.job import in_process, run_due
+from cordwood.pipeline.compact.job import run_due
 from cordwood.pipeline.compact.pass_result import PassOutcome
 from cordwood.protocol.api.call import Call
 from cordwood.protocol.api.codec import decode_json
 from cordwood.protocol.api.compaction import CompactionCall, CompactionStatus, ListCompaction
 from cordwood.server.embedded import open_embedded_store
+from support.clock import ManualClock
 from support.crash import QuickFiles
 from support.logs import headers_of
 
@@ -44,6 +44,11 @@ TP = TopicPartition("t", 0)
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 KEEP_NOTHING_SMALL = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def in_process(function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+    """Run tasks one after another, without Spark."""
+    return [function(item) for item in items]
 
 
 class _Inline:

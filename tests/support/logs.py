@@ -8,12 +8,12 @@ from typing import Any
 
 from cordwood.batch.header import BatchHeader, parse_header
 from cordwood.batch.records import decode_batch, encode_batch, frame_batch
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError
 from cordwood.log.files.disk import Files
 from cordwood.log.write.partition import Appended, Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Record, TopicPartition
+from support.clock import ManualClock
 from support.crash import QuickFiles
 
 TP = TopicPartition("t", 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from cordwood.clock import ManualClock
 from cordwood.metadata.bundle_index import BundleEntry
 from cordwood.metadata.front import Metadata
 from cordwood.metadata.keys import SegmentEntry, Topic
 from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import SegmentState, TopicPartition
+from support.clock import ManualClock
 
 TP = TopicPartition("t", 0)
 

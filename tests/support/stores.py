@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cordwood.batch.header import check_batches, parse_header
 from cordwood.batch.records import decode_batch, encode_batch
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
 from cordwood.log.files.disk import Files
@@ -26,6 +25,7 @@ from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
 from cordwood.server.embedded import open_embedded_store
+from support.clock import ManualClock
 
 TP = TopicPartition("t", 0)
 

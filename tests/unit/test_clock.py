@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from cordwood.clock import Clock, ManualClock, SystemClock
+from cordwood.clock import Clock, SystemClock
+from support.clock import ManualClock
 
 
 def test_manual_clock_stands_still_until_advanced():

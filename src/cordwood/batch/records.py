@@ -159,13 +159,8 @@ def decode_batch(
     return _decode_body(bytes(body), header)
 
 
-def decode_batches(data: Buffer) -> list[Record]:
-    """The records of concatenated complete batches, without control batches."""
-    return decode_committed(data, ())
-
-
-def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]]) -> list[Record]:
-    """Like ``decode_batches``, without the records of aborted transactions.
+def decode_committed(data: Buffer, aborted: Iterable[tuple[int, int]] = ()) -> list[Record]:
+    """The records of concatenated complete batches, without control batches and aborted records.
 
     ``aborted`` holds (producer id, first offset), as a ``read_committed`` fetch returns them: from
     there on the producer's transactional records are dropped, up to its abort marker.

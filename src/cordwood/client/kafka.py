@@ -181,13 +181,14 @@ class KafkaClient:
         for grown in self.ask(request, CreatePartitionsResponse).results:
             _check(grown.error_code, f"topic {name}", grown.error_message)
 
-    def topic_config(self, name: str) -> Sequence[DescribedConfig]:
-        """Every setting of a topic, with the source of its value."""
-        return self._configs(_TOPIC, name)
-
     def broker_config(self) -> Sequence[DescribedConfig]:
         """Every setting of the broker."""
-        return self._configs(_BROKER, "1")
+        resource = DescribeConfigsResource(_BROKER, "1", None)
+        reply = self.ask(DescribeConfigsRequest([resource]), DescribeConfigsResponse)
+        for described in reply.results:
+            _check(described.error_code, "the broker's settings", described.error_message)
+            return described.configs
+        raise ProtocolError("the broker did not describe its settings")
 
     def addresses(self) -> dict[str, str]:
         """Return the addresses of the broker's other listeners, from its settings.
@@ -217,14 +218,6 @@ class KafkaClient:
         request = IncrementalAlterConfigsRequest([ConfigChanges(_TOPIC, name, wanted)], False)
         for altered in self.ask(request, IncrementalAlterConfigsResponse).results:
             _check(altered.error_code, f"topic {name}", altered.error_message)
-
-    def _configs(self, kind: int, name: str) -> Sequence[DescribedConfig]:
-        resource = DescribeConfigsResource(kind, name, None)
-        reply = self.ask(DescribeConfigsRequest([resource]), DescribeConfigsResponse)
-        for described in reply.results:
-            _check(described.error_code, name, described.error_message)
-            return described.configs
-        raise ProtocolError(f"the broker did not describe {name}")
 
     # --- records --------------------------------------------------------------------------
 

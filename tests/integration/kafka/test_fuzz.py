@@ -22,7 +22,7 @@ import pytest
 
 from cordwood.batch.compression import compress
 from cordwood.batch.header import HEADER_BYTES, seal
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.client.kafka import KafkaClient
 from cordwood.model import Codec, Record, TopicPartition
 from cordwood.protocol.kafka.frames import encode_request
@@ -101,7 +101,7 @@ class Neighbour:
             tp = TopicPartition("neighbour", 0)
             while len(found) < len(self.waits_s):
                 data = client.fetch({tp: len(found)}, max_wait_ms=500)[tp].records
-                found += [int(record.value) for record in decode_batches(bytes(data))]
+                found += [int(record.value) for record in decode_committed(bytes(data))]
         return found
 
 

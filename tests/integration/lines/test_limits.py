@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.lab.scenarios.pressure import StallingFiles
 from cordwood.testing import Broker
+from support.clock import ManualClock
 from support.limits import require_open_files
 from support.lines import (
     Served,

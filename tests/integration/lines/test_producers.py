@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cordwood.batch.lines import REASONS
-from cordwood.batch.records import decode_batches
+from cordwood.batch.records import decode_committed
 from cordwood.errors import PartitionOffline
 from cordwood.lab.scenarios.pressure import StallingFiles
 from cordwood.log.files.disk import OpenFile
@@ -24,7 +24,7 @@ def stored(broker: Broker, topic: str) -> list[Record]:
     offset, records = 0, []
     while offset < partition.high_watermark:
         read = partition.read(offset, 2**20)
-        records += decode_batches(read.data)
+        records += decode_committed(read.data)
         offset = read.next_offset
     return records
 

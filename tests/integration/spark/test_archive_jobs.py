@@ -60,7 +60,7 @@ class CompactionHarness:
         return restore_archive(self.spark, self.api, self.topic_archive(topic), to=to, at_ms=at_ms)
 
     def records(self, topic, partition=0):
-        from cordwood.batch.records import decode_batches
+        from cordwood.batch.records import decode_committed
 
         tp = TopicPartition(topic, partition)
         found, offset = [], 0
@@ -68,7 +68,7 @@ class CompactionHarness:
             end = client.offset(tp, -1)
             while offset < end:
                 data = bytes(client.fetch({tp: offset}, max_wait_ms=0)[tp].records or b"")
-                found += [r for r in decode_batches(data) if r.offset >= offset]
+                found += [r for r in decode_committed(data) if r.offset >= offset]
                 offset = found[-1].offset + 1
         return found
 

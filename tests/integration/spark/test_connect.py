@@ -10,10 +10,10 @@ from importlib.util import find_spec
 import pytest
 
 from cordwood.client import Producer
-from cordwood.lab.scenarios.cluster import open_connect_server
 from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
 from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
 from cordwood.pipeline.worker_site import search_path
+from support.connect_server import open_connect_server
 
 pytestmark = [
     pytest.mark.spark,

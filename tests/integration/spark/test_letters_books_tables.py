@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from cordwood.batch.header import parse_headers
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.cli.output.row_printer import PrintMode, print_rows
 from cordwood.client.kafka import KafkaClient
 from cordwood.decide import deadletters, provenance
@@ -60,7 +60,7 @@ class Bench:
             end = client.offset(tp, -1)
             while offset < end:
                 data = bytes(client.fetch({tp: offset}, max_wait_ms=0)[tp].records or b"")
-                found += [r for r in decode_batches(data) if r.offset >= offset]
+                found += [r for r in decode_committed(data) if r.offset >= offset]
                 offset = parse_headers(data)[-1].end_offset
         return found
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.lab.scenarios.cluster import JAVA, open_connect_server
+from cordwood.lab.scenarios.cluster import JAVA
 from cordwood.model import TopicPartition
 from cordwood.pipeline.runtime.java import java_home
+from support.connect_server import open_connect_server
 from support.datadir import HandMade, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -17,7 +17,7 @@ from cordwood.batch.arrow import (
 )
 from cordwood.batch.column_decoder import decode_columns
 from cordwood.batch.column_encoder import encode_columns
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.model import Codec, Header, Record, TimestampType
 from support.batches import sample_records
 
@@ -94,7 +94,7 @@ def test_arrow_rows_become_records_again():
         values=batch.column("value"),
         headers=batch.column("headers"),
     )
-    assert decode_batches(encode_columns(columns)) == RECORDS
+    assert decode_committed(encode_columns(columns)) == RECORDS
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
@@ -122,7 +122,7 @@ def test_a_null_list_of_headers_is_no_headers():
         timestamps_ms=np.zeros(3, np.int64),
         headers=array.slice(1),
     )
-    assert [record.headers for record in decode_batches(encode_columns(columns))] == [
+    assert [record.headers for record in decode_committed(encode_columns(columns))] == [
         (),
         (),
         (Header("b", None), Header("c", b"2")),

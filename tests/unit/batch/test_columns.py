@@ -13,7 +13,7 @@ from cordwood.batch.columns import (
     Spans,
 )
 from cordwood.batch.header import DELETE_HORIZON_BIT, check_batches, parse_headers
-from cordwood.batch.records import decode_batch, decode_batches, encode_batch, encode_marker
+from cordwood.batch.records import decode_batch, decode_committed, encode_batch, encode_marker
 from cordwood.errors import CorruptBatch
 from cordwood.model import Aborted, Codec, Header, Record, TimestampType
 from support.batches import LIES, records_of, sample_records
@@ -221,7 +221,7 @@ def test_new_batches_are_cut_by_size():
     headers = check_batches(data, 1 << 20)
     assert len(headers) > 3
     assert [header.count for header in headers if header.size_bytes > 1100] == [1]
-    assert decode_batches(data) == records
+    assert decode_committed(data) == records
     for before, after in itertools.pairwise(headers):
         assert after.base_offset == before.end_offset
         assert after.base_sequence == (before.last_sequence + 1) % 2**31
@@ -246,7 +246,7 @@ def test_rewriting_keeps_what_headers_say():
     batches = columns.batches.chosen(slice(None))
     batches.counts[:] = np.bincount(columns.batch_rows[keep], minlength=3)
     data = encode_columns(columns.chosen(keep), batches)
-    assert decode_batches(data) == [records[1], records[5], records[22]]
+    assert decode_committed(data) == [records[1], records[5], records[22]]
     before, after = parse_headers(original), parse_headers(data)
     assert [header.count for header in after] == [2, 0, 1]
     assert after[1].size_bytes == 61

@@ -16,7 +16,7 @@ from cordwood.batch.lines import (
     encode_lines_plain,
     load_kernels,
 )
-from cordwood.batch.records import decode_batches
+from cordwood.batch.records import decode_committed
 from cordwood.model import Header, Record
 
 NOW = 1_700_000_000_000
@@ -36,13 +36,13 @@ def numbered(*numbers: int) -> bytes:
 
 def taken(batch: LineBatch) -> list[int]:
     """Return the ``n`` of every stored record."""
-    return [int(record.headers[1].value) for record in decode_batches(batch.data)]
+    return [int(record.headers[1].value) for record in decode_committed(batch.data)]
 
 
 def test_a_line_becomes_a_record(encode):
     """A line becomes a record with key, value, the broker's time, and ``ts`` and ``n`` headers."""
     batch = encode(b"test.probe|0017|42|pay|load\n", NOW)
-    assert decode_batches(batch.data) == [
+    assert decode_committed(batch.data) == [
         Record(0, NOW, b"test.probe", b"pay|load", (Header("ts", b"0017"), Header("n", b"42")))
     ]
     assert batch[1:] == (1, [], 0, None)
@@ -53,7 +53,7 @@ def test_a_line_becomes_a_record(encode):
 def test_a_carriage_return_before_the_newline_is_not_payload(encode):
     """A carriage return before the newline is removed; one inside the payload stays."""
     batch = encode(b"k|1|2|a\rb\r\nk|1|3|\r\n", NOW)
-    assert [record.value for record in decode_batches(batch.data)] == [b"a\rb", b""]
+    assert [record.value for record in decode_committed(batch.data)] == [b"a\rb", b""]
 
 
 def test_blank_lines_are_ignored(encode):
@@ -98,7 +98,7 @@ def test_a_bad_line_is_reported_and_harms_nobody(encode, line, reason):
     ((start, end, why),) = batch.rejected
     assert (before + line + b"\r\n" + after)[start:end] == line + b"\r"
     assert reason in why
-    assert [record.value for record in decode_batches(batch.data)] == [b"before", b"after"]
+    assert [record.value for record in decode_committed(batch.data)] == [b"before", b"after"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_bad_line_is_reported_and_harms_nobody(encode, line, reason):
 def test_what_the_grammar_allows_is_taken(encode, line):
     """Lines at the limits of the grammar are accepted."""
     batch = encode(line + b"\n", NOW)
-    (record,) = decode_batches(batch.data)
+    (record,) = decode_committed(batch.data)
     assert b"|".join([record.key, *(h.value for h in record.headers), record.value]) == line
 
 
@@ -127,7 +127,7 @@ def test_frames_are_lines_whose_payload_may_hold_newlines():
     """
     bodies = [b"k|1|1|a\nb\r", b"bad", b"", b"k|1|2|" + b"x" * 3000]
     batch = encode_frames(bodies, NOW, producer=LineProducer(9, 0, None))
-    assert [r.value for r in decode_batches(batch.data)] == [b"a\nb\r", b"x" * 3000]
+    assert [r.value for r in decode_committed(batch.data)] == [b"a\nb\r", b"x" * 3000]
     assert [(start, end) for start, end, _ in batch.rejected] == [(10, 13)]
     assert (taken(batch), batch.last_n) == ([1, 2], 2)
 
@@ -139,7 +139,7 @@ def test_batches_end_before_the_limit(encode):
     headers = check_batches(batch.data, 1 << 20)
     assert [header.count for header in headers if header.size_bytes > 1000] == [1]
     assert sum(header.count for header in headers) == batch.count == 40
-    assert [record.offset for record in decode_batches(batch.data)] == list(range(40))
+    assert [record.offset for record in decode_committed(batch.data)] == list(range(40))
 
 
 # --- numbered producers ---------------------------------------------------------------------

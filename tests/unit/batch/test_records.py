@@ -8,7 +8,7 @@ from cordwood.batch.header import HEADER_BYTES, parse_header
 from cordwood.batch.records import (
     Marker,
     decode_batch,
-    decode_batches,
+    decode_committed,
     encode_batch,
     encode_marker,
     parse_marker,
@@ -93,7 +93,7 @@ def test_markers_say_how_a_transaction_ended(commit):
     header = parse_header(data)
     assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
     assert parse_marker(b"##" + data, 2) == Marker(0, 7, 3, commit, 5)
-    assert decode_batches(encode_batch(sample_records(2)) + data) == sample_records(2)
+    assert decode_committed(encode_batch(sample_records(2)) + data) == sample_records(2)
 
 
 def test_other_control_records_end_no_transaction():
@@ -143,7 +143,7 @@ def test_damage_is_told_where():
     with pytest.raises(CorruptBatch, match="format v2"):
         decode_batch(bytes(100))
     with pytest.raises(CorruptBatch):
-        decode_batches(data + bytes(61))
+        decode_committed(data + bytes(61))
 
 
 def test_a_bomb_stops_at_the_bound():

@@ -8,9 +8,9 @@ import pytest
 
 from cordwood.broker.health import damaged, partition_state, topic_problems
 from cordwood.broker.scrub import Scrubber
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig, changed
 from cordwood.errors import DamagedRecords, UnknownSegment
+from support.clock import ManualClock
 from support.stores import TP, append_sealed, open_store
 
 BATCHES = 4

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.broker.jobs import archive as service
 from cordwood.cli import main
 from cordwood.client import Client
@@ -77,7 +77,7 @@ def log_start(broker):
 
 def stored(broker):
     partition = broker.service.broker.store.topic("t").partition(0)
-    return decode_batches(partition.read(0, 1 << 20).data)
+    return decode_committed(partition.read(0, 1 << 20).data)
 
 
 def one_value(records):

@@ -7,9 +7,9 @@ import pytest
 from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.errors import CorruptionError, RequestError, StaleManifest
 from cordwood.model import TopicPartition
-from cordwood.pipeline.compact.job import CompactionSchedule, in_process, run_due
+from cordwood.pipeline.compact.job import CompactionSchedule, run_due
 from cordwood.protocol.api.compaction import CompactionStatus, CompactionTimes
-from support.compaction import TP, CompactionHarness
+from support.compaction import TP, CompactionHarness, in_process
 from support.stores import append_sealed
 
 BEGIN = {"action": "begin", "topic": None, "demand": False, "dry": False}

@@ -9,7 +9,6 @@ from contextlib import closing
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.config import DAY_MS
 from cordwood.decide.delivery import DeliveryRecord, Part
 from cordwood.errors import (
@@ -23,6 +22,7 @@ from cordwood.errors import (
 from cordwood.metadata.keys import past_delivery_key
 from cordwood.metadata.sqlite import SqliteStore
 from cordwood.testing import Broker
+from support.clock import ManualClock
 from support.deliveries import (
     READER,
     a_delivery,

@@ -8,10 +8,10 @@ import pytest
 
 from cordwood.broker.jobs.archive import ArchiveService
 from cordwood.broker.monitor import Monitor
-from cordwood.clock import ManualClock
 from cordwood.errors import UnavailableError
 from cordwood.log.health.registry import Condition
 from cordwood.model import TopicPartition
+from support.clock import ManualClock
 from support.crash import FailingFiles, is_under
 from support.kafka_services import KafkaServices
 

@@ -9,10 +9,10 @@ import pytest
 
 from cordwood.broker.jobs.archive import ArchiveService
 from cordwood.broker.monitor import Monitor
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.roll import RollReason
 from cordwood.metadata.front import AsyncMetadata
+from support.clock import ManualClock
 from support.stores import append, open_store
 
 

@@ -10,7 +10,7 @@ from cordwood.batch import validation
 from cordwood.batch.compression import compress
 from cordwood.batch.header import HEADER_BYTES, parse_header, seal
 from cordwood.batch.kernels.loader import load_kernels
-from cordwood.batch.records import decode_batches, encode_batch
+from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.broker import batch_checks
 from cordwood.codes import Code
 from cordwood.errors import BatchTooLarge, CordwoodError, InvalidRecord
@@ -143,7 +143,7 @@ async def test_a_newest_timestamp_that_lies_is_set_right(tmp_path, codec, is_for
         await append(services, partition, lying, is_for_loop=is_for_loop)
         stored = partition.read(0, 1 << 20).data
         assert parse_header(stored).max_timestamp_ms == NOW_MS + 4
-        assert [record.offset for record in decode_batches(stored)] == [0, 1, 2, 3, 4]
+        assert [record.offset for record in decode_committed(stored)] == [0, 1, 2, 3, 4]
 
 
 async def test_a_topic_refuses_timestamps_too_far_from_its_clock(tmp_path):

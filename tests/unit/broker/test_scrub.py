@@ -8,11 +8,11 @@ import logging
 import pytest
 
 from cordwood.broker.scrub import Scrubber
-from cordwood.clock import ManualClock
 from cordwood.config import DAY_MS, BrokerConfig, changed
 from cordwood.errors import DamagedRecords, RequestError
 from cordwood.log.health.registry import Condition
 from cordwood.model import TopicPartition
+from support.clock import ManualClock
 from support.stores import TP, append, append_sealed, open_store
 
 WAIT_S = 30

@@ -7,7 +7,6 @@ import sqlite3
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.errors import (
     Compacted,
     CorruptionError,
@@ -17,6 +16,7 @@ from cordwood.errors import (
 )
 from cordwood.metadata import sqlite
 from cordwood.metadata.sqlite import SqliteStore
+from support.clock import ManualClock
 
 
 @pytest.fixture

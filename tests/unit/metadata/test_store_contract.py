@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.errors import Compacted
 from cordwood.metadata.sqlite import SqliteStore
 from cordwood.metadata.store import KV, Event, MetadataStore
+from support.clock import ManualClock
 
 IMPLEMENTATIONS: dict[str, Callable[[Path, ManualClock], MetadataStore]] = {
     "sqlite": lambda directory, clock: SqliteStore(

@@ -12,9 +12,9 @@ import pytest
 from cordwood.broker.jobs.compaction import LEASE_MS
 from cordwood.errors import StaleManifest
 from cordwood.pipeline.compact import PassLimits
-from cordwood.pipeline.compact.job import in_process, run_order
+from cordwood.pipeline.compact.job import run_order
 from cordwood.protocol.api.compaction import ReleaseLease
-from support.compaction import TP, CompactionHarness
+from support.compaction import TP, CompactionHarness, in_process
 
 
 def a_dirty_harness(tmp_path):

@@ -62,11 +62,6 @@ class PipelineStatus:
         """Return whether a job runs, or its last run succeeded; False while the child is not up."""
         return self.state is PipelineState.UP and name not in self.failed_jobs()
 
-    def last_errors(self) -> dict[str, str]:
-        """Return each job's last error, even if the job runs again."""
-        jobs = {name: job for name, job in self.jobs.items() if isinstance(job, dict)}
-        return {name: str(job["error"]) for name, job in jobs.items() if job.get("error")}
-
     def report(self) -> PipelineReport:
         """Return the status as the HTTP API shows it."""
         return PipelineReport(

@@ -32,11 +32,6 @@ class Changelog(NamedTuple):
     changes: list[Change]
     truth: dict[int, dict[str, Any]]
 
-    @property
-    def poison_count(self) -> int:
-        """The number of changes with a broken key."""
-        return sum(change.is_poison for change in self.changes)
-
 
 def make_changelog(seed: int, users: int, changes: int, poison: int) -> Changelog:
     """Generate ``changes`` records on ``users`` rows; the keys are skewed, as in real tables."""

@@ -1,7 +1,6 @@
 """Start a real standalone Spark cluster: master, worker and executors as separate processes.
 
-Also starts a Spark Connect server, for clients without Java. Everything binds to loopback. Daemons
-are terminated by pid; executors end with their worker.
+Everything binds to loopback. Daemons are terminated by pid; executors end with their worker.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ READY_S: Final = 120.0
 STOP_S: Final = 30.0
 JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # fast start for short-lived processes
 LOOPBACK: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-CONNECT_SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"  # the main class of an executor's JVM
 WORKER: Final = b"-m\0cordwood.pipeline.runtime.daemon"  # Java's command line has it without -m
 
@@ -61,14 +59,14 @@ def open_cluster(
     ``before_workers`` is called with the master's URL before any worker starts.
     """
     with ExitStack() as stack:
-        master = stack.enter_context(_daemon(work / "master.log", "master.Master", *LOOPBACK))
+        master = stack.enter_context(open_daemon(work / "master.log", "master.Master", *LOOPBACK))
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")
         if before_workers is not None:
             before_workers(url)
         arguments = [url, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work / "work")]
         workers = [
             stack.enter_context(
-                _daemon(
+                open_daemon(
                     work / f"worker{number or ''}.log", "worker.Worker", *arguments, *LOOPBACK,
                     under=command,
                 )
@@ -80,25 +78,7 @@ def open_cluster(
         yield Cluster(url, workers[0].pid)
 
 
-@contextmanager
-def open_connect_server(work: Path, master: str = "local[2]") -> Iterator[str]:
-    """Start a Spark Connect server; yields its ``sc://`` address. Its log goes to ``work``."""
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.defaultJavaOptions": JAVA,
-        "spark.python.authenticate.socketTimeout": "10m",
-        "spark.ui.enabled": "false",
-    }
-    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    server = ("--class", CONNECT_SERVER, "--master", master, *conf, "spark-internal")
-    with _daemon(work / "connect.log", "SparkSubmit", *server) as daemon:
-        yield "sc://" + daemon.wait_for(r"Spark Connect server started at: (\S+)")
-
-
-class _Daemon:
+class Daemon:
     """A Spark process and its log output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
@@ -111,13 +91,14 @@ class _Daemon:
             text=True,
         )
         self._log = log
-        self._said = ""
+        self._output = ""
         self._more = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     @property
     def pid(self) -> int:
+        """The pid of its JVM."""
         return self._process.pid
 
     def _read(self) -> None:
@@ -126,7 +107,7 @@ class _Daemon:
             for line in self._process.stderr:
                 log.write(line)
                 with self._more:
-                    self._said += line
+                    self._output += line
                     self._more.notify_all()
         with self._more:
             self._more.notify_all()
@@ -135,14 +116,15 @@ class _Daemon:
         """Wait until the pattern appears in the output; returns its first group."""
         with self._more:
             found = self._more.wait_for(
-                lambda: re.search(pattern, self._said) or self._process.poll() is not None,
+                lambda: re.search(pattern, self._output) or self._process.poll() is not None,
                 timeout=READY_S,
             )
         if not isinstance(found, re.Match):
-            raise Failed(f"Spark did not start: {self._said[-2000:]}")
+            raise Failed(f"Spark did not start: {self._output[-2000:]}")
         return str(found[1])
 
     def close(self) -> None:
+        """Terminate the process and wait until its output is read."""
         assert self._process.stderr is not None
         self._process.terminate()
         self._process.wait(STOP_S)
@@ -151,7 +133,10 @@ class _Daemon:
 
 
 @contextmanager
-def _daemon(log: Path, name: str, *arguments: str, under: Sequence[str] = ()) -> Iterator[_Daemon]:
+def open_daemon(
+    log: Path, name: str, *arguments: str, under: Sequence[str] = ()
+) -> Iterator[Daemon]:
+    """Run a main class of Spark until the block ends; its output goes to ``log``."""
     home = _spark_home()
     command = [
         *under,
@@ -166,7 +151,7 @@ def _daemon(log: Path, name: str, *arguments: str, under: Sequence[str] = ()) ->
         "SPARK_DAEMON_JAVA_OPTS": JAVA,
         "PYSPARK_PYTHON": sys.executable,
     }
-    daemon = _Daemon(command, environment, log)
+    daemon = Daemon(command, environment, log)
     try:
         yield daemon
     finally:

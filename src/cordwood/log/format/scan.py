@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -64,21 +63,6 @@ class Located(NamedTuple):
 
     position: int
     header: BatchHeader
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The result of walking a whole file."""
-
-    valid_bytes: int
-    end: End
-    headers: tuple[BatchHeader, ...]
-    problem: str  # what stopped the walk and where; empty when clean
-
-
-def read_from(data: bytes | bytearray | memoryview) -> Read:
-    """A read function over bytes in memory."""
-    return lambda position, length: bytes(data[position : position + length])
 
 
 def read_fd(fd: int) -> Read:
@@ -166,15 +150,6 @@ class BatchWalk:
             self._chunk_position = position
             start = 0
         return start
-
-
-def scan(
-    data: bytes | bytearray | memoryview, base_offset: int = 0, *, durable_bytes: int = 0
-) -> Scan:
-    """Walk bytes in memory from their start, checksums included."""
-    walk = BatchWalk(read_from(data), len(data), base_offset)
-    headers = tuple(located.header for located in walk)
-    return Scan(walk.valid_bytes, walk.end(durable_bytes), headers, walk.problem)
 
 
 def frame_problem(header: BatchHeader, position: int, left_bytes: int, least_offset: int) -> str:

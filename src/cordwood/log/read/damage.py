@@ -9,7 +9,7 @@ first batch that cannot be right. The damage ends where the next sound batch beg
 2. at the following index entries, so that a large hole needs no search of its bytes;
 3. byte by byte before that entry, for at most ``SEARCH_BYTES``.
 
-Reads through a function, as ``scan`` does. Never changes anything.
+Reads through a function, as ``format.scan`` does. Never changes anything.
 """
 
 from __future__ import annotations

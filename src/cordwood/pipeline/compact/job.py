@@ -87,11 +87,6 @@ def where_proved(run: RunTasks, order: CompactionOrder) -> RunTasks:
     return checked
 
 
-def in_process(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-    """Run tasks one after another without Spark, for small logs and tests."""
-    return [function(item) for item in items]
-
-
 # --- the job --------------------------------------------------------------------------------
 
 

@@ -17,9 +17,8 @@ from cordwood.decide.compaction import encode_state
 from cordwood.errors import InvalidManifest, PolicyViolation, StaleManifest
 from cordwood.log.lifecycle import compaction_proof
 from cordwood.pipeline.compact.compaction_pass import CompactionPass, PassLimits
-from cordwood.pipeline.compact.job import in_process
 from cordwood.protocol.api.compaction import BeginCompaction
-from support.compaction import HOUR_MS, TP, CompactionHarness, batches_in
+from support.compaction import HOUR_MS, TP, CompactionHarness, batches_in, in_process
 
 DAY_MS = 24 * HOUR_MS
 

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from cordwood.broker.session import Session
-from cordwood.clock import ManualClock
 from cordwood.codes import Code
 from cordwood.errors import UnavailableError
 from cordwood.metadata.keys import Cursor, ReaderPartition
@@ -29,6 +28,7 @@ from cordwood.protocol.kafka.messages.groups import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
+from support.clock import ManualClock
 from support.coordination import subscription
 from support.kafka_services import SESSION, KafkaServices
 

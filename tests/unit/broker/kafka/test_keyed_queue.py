@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from cordwood.broker.kafka.keyed_queue import KeyedQueue, Timers
-from cordwood.clock import ManualClock
+from support.clock import ManualClock
 
 
 async def test_lists_of_a_key_wait_for_each_other_and_keys_do_not():

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from cordwood.batch.records import decode_batches
-from cordwood.clock import ManualClock
+from cordwood.batch.records import decode_committed
 from cordwood.codes import Code
 from cordwood.errors import DiskFull, UnavailableError
 from cordwood.log.write.partition import Partition
@@ -32,6 +31,7 @@ from cordwood.protocol.kafka.messages.transactions import (
     ListTransactionsRequest,
     TxnTopic,
 )
+from support.clock import ManualClock
 from support.kafka_services import KafkaServices
 
 MINUTE_MS = 60_000
@@ -150,7 +150,7 @@ async def test_an_aborted_transaction_is_named_to_readers(tmp_path):
         assert await producer.add(0) == [Code.NONE]
         assert (await producer.write(b"b")).error_code == Code.NONE
         assert await producer.end(commit=True) == Code.NONE
-        values = [record.value for record in decode_batches(partition.read(0, 10_000).data)]
+        values = [record.value for record in decode_committed(partition.read(0, 10_000).data)]
         assert values == [b"a", b"b"]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.log.files.disk import Files
 from cordwood.log.files.modes import GROUP, OWNER, like, make_shared_directory, write_shared
@@ -20,6 +19,7 @@ from cordwood.log.lifecycle.store import Store
 from cordwood.pipeline.compact.digests import open_secret
 from cordwood.server.embedded import open_embedded_store
 from cordwood.server.rotating_file import RotatingFile
+from support.clock import ManualClock
 from support.crash import FailingFiles
 from support.stores import TP, append, append_sealed, values_in
 

@@ -8,7 +8,6 @@ import pytest
 
 from cordwood.batch.header import check_batches
 from cordwood.batch.records import encode_batch
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason
 from cordwood.errors import PartitionOffline
@@ -17,6 +16,7 @@ from cordwood.log.files.file_cache import FileCache
 from cordwood.log.read.published_offsets import MARKS_NAME, read_published_offsets
 from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
+from support.clock import ManualClock
 from support.crash import CrashFiles
 from support.stores import append, values_in
 

@@ -14,8 +14,8 @@ from cordwood.log.format.index import (
     OffsetEntry,
     WrongIndex,
 )
-from cordwood.log.format.scan import read_from
 from support.logs import a_batch
+from support.scans import read_from
 
 BASE = 1000
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.log.format.scan import BatchWalk, End, find_batch, read_from, scan
+from cordwood.log.format.scan import BatchWalk, End, find_batch
 from support.logs import a_batch
+from support.scans import read_from, scan
 
 
 def a_log(*batches: bytearray, base_offset: int = 0) -> bytes:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.retention import Drop, Reason, RetentionPlan, plan_retention
 from cordwood.errors import (
@@ -32,6 +31,7 @@ from cordwood.log.files.disk import Files
 from cordwood.log.lifecycle.directory import deleted_name, foreign_names
 from cordwood.metadata.keys import Cursor, ReaderPartition, Topic
 from cordwood.model import SegmentState, TopicPartition
+from support.clock import ManualClock
 from support.metadata import revision
 from support.stores import TP, append, append_sealed, open_store, values_in
 

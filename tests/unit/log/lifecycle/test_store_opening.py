@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.clock import ManualClock
 from cordwood.config import BrokerConfig
 from cordwood.errors import CorruptionError
 from cordwood.log.files.disk import Files
 from cordwood.log.lifecycle.directory import DataDirectory
 from cordwood.log.lifecycle.store import Store
 from cordwood.metadata.sqlite import SqliteStore
+from support.clock import ManualClock
 
 
 class OtherStore(SqliteStore):

@@ -10,7 +10,6 @@ import pytest
 
 from cordwood.batch.header import parse_header
 from cordwood.batch.records import encode_marker
-from cordwood.clock import ManualClock
 from cordwood.config import TopicConfig
 from cordwood.decide.roll import RollReason
 from cordwood.errors import (
@@ -27,6 +26,7 @@ from cordwood.log.read.segment import Retired
 from cordwood.log.read.survey import survey
 from cordwood.log.write.partition import Partition
 from cordwood.model import Aborted, TimestampType
+from support.clock import ManualClock
 from support.crash import CrashFiles, FailingFiles, FullDisk
 from support.logs import (
     NOW_MS,

@@ -14,9 +14,8 @@ from cordwood.decide.compaction import Horizon
 from cordwood.errors import PolicyViolation
 from cordwood.model import Codec, Header
 from cordwood.pipeline.compact import PassLimits, batch_cleaner
-from cordwood.pipeline.compact.job import in_process
 from cordwood.pipeline.compact.superseded import write_deltas
-from support.compaction import HOUR_MS, NOW_MS, TP, CompactionHarness, facts_of, latest
+from support.compaction import HOUR_MS, NOW_MS, TP, CompactionHarness, facts_of, in_process, latest
 from support.stores import a_batch, records_in, stage
 
 DAY_MS = 24 * HOUR_MS

@@ -14,7 +14,7 @@ import pytest
 from cordwood.client.kafka import KafkaClient
 from cordwood.errors import NotDataDirectory, UnavailableError
 from cordwood.log.format.identity import IDENTITY, DataIdentity, read_identity
-from cordwood.pipeline.compact.job import in_process, where_proved
+from cordwood.pipeline.compact.job import where_proved
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.pipeline.runtime.staging import StagingTarget, StagingWriter
 from cordwood.pipeline.runtime.targets import Targets
@@ -25,6 +25,7 @@ from cordwood.pipeline.source.log_access import open_log, reach_log
 from cordwood.pipeline.source.options import SourceOptions, parse_options
 from cordwood.protocol.api.status import DirectoryIdentity
 from cordwood.testing import Broker
+from support.compaction import in_process
 from support.datadir import make_data_directory
 from support.lines import ask
 
